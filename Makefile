@@ -1,0 +1,27 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`. Both make .venv when it is missing.
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: run test lint ui clean
+
+run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" changes it
+	$(BIN)/python -m pipeline $(ARGS)
+
+test: lint  ## everything: linting, types, the whole suite
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+ui: .venv/.installed  ## MLflow's pages on the runs in outputs/
+	$(BIN)/mlflow ui --backend-store-uri sqlite:///outputs/mlflow.db
+
+clean:
+	rm -rf .venv
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,199 @@
+"""`python -m pipeline.compare`: the jobs of a sweep side by side, as a table, a file and a picture."""
+
+import argparse
+import csv
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.table import Table
+
+from pipeline.paths import default_outputs
+from pipeline.summary import NAME
+from stages.errors import UserError
+
+INDEX = "sweep.json"
+"""The file in a sweep's folder that lists its jobs."""
+
+METRICS = {
+    "test/accuracy": ".4f",
+    "test/loss": ".4f",
+    "train/images_per_second": ",.0f",
+    "export/max_abs_diff": ".1e",
+}
+"""What is compared where a job has it, and how it is written."""
+
+
+@dataclass(frozen=True)
+class ComparedJob:
+    """settings: the overrides in which the jobs differ; metrics: the values of METRICS that the job has."""
+
+    number: int
+    status: str
+    settings: dict[str, str]
+    metrics: dict[str, float]
+    seconds: float
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The jobs of one sweep."""
+
+    name: str
+    jobs: tuple[ComparedJob, ...]
+
+    @property
+    def best(self) -> ComparedJob | None:
+        """The job with the highest test accuracy; of equals the faster."""
+        done = [job for job in self.jobs if job.status == "FINISHED" and "test/accuracy" in job.metrics]
+        key = "train/images_per_second"
+        return max(done, key=lambda job: (job.metrics["test/accuracy"], job.metrics.get(key, 0.0)), default=None)
+
+    def columns(self) -> tuple[list[str], list[str]]:
+        """Returns the names of the settings and of the metrics that any job has."""
+        settings = list(dict.fromkeys(name for job in self.jobs for name in job.settings))
+        return settings, [name for name in METRICS if any(name in job.metrics for job in self.jobs)]
+
+    def rows(self) -> list[list[str]]:
+        """Returns the table as text, its header first."""
+        settings, metrics = self.columns()
+        rows = [["job", *settings, "status", *metrics, "seconds"]]
+        for job in self.jobs:
+            values = [_text(job.metrics.get(name), METRICS[name]) for name in metrics]
+            chosen = [job.settings.get(name, "") for name in settings]
+            mark = " *" if job is self.best and len(self.jobs) > 1 else ""
+            rows.append([f"{job.number}{mark}", *chosen, job.status, *values, f"{job.seconds:.1f}"])
+        return rows
+
+    def table(self) -> Table:
+        table = Table(title=f"sweep {self.name}", title_justify="left")
+        header, *rows = self.rows()
+        for name in header:
+            table.add_column(name, justify="right" if name in METRICS or name == "seconds" else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+
+def compare(folder: Path) -> Comparison:
+    """Reads a sweep's folder.
+
+    Raises:
+        UserError: where it holds no sweep.
+    """
+    index = folder / INDEX
+    if not index.is_file():
+        raise UserError(
+            f"{folder} holds no sweep",
+            "a folder under outputs/sweeps",
+            "python -m pipeline -m strategy=one_device,mirrored",
+        )
+    listed = json.loads(index.read_text())
+    given = [dict(override.split("=", 1) for override in job["overrides"]) for job in listed]
+    names = list(dict.fromkeys(name for overrides in given for name in overrides))
+    differing = [name for name in names if len({overrides.get(name) for overrides in given}) > 1]
+    jobs = []
+    for number, (job, overrides) in enumerate(zip(listed, given, strict=True), 1):
+        summary = _summary(folder / job["folder"])
+        metrics = {name: value for name in METRICS if (value := summary.get("metrics", {}).get(name)) is not None}
+        settings = {name: overrides[name] for name in differing if name in overrides}
+        status, seconds = summary.get("status", "NOT RUN"), summary.get("seconds", 0.0)
+        jobs.append(ComparedJob(number, status, settings, metrics, seconds, summary.get("error")))
+    return Comparison(folder.name, tuple(jobs))
+
+
+def write(comparison: Comparison, folder: Path) -> list[Path]:
+    """Writes `comparison.md`, `.csv` and, where there is something to draw, `.png`; returns their paths."""
+    rows = comparison.rows()
+    markdown, table = folder / "comparison.md", folder / "comparison.csv"
+    lines = [f"# Sweep {comparison.name}", "", _markdown_row(rows[0]), _markdown_row(["---"] * len(rows[0]))]
+    lines += [_markdown_row(row) for row in rows[1:]]
+    if comparison.best and len(comparison.jobs) > 1:
+        chosen = " ".join(f"{name}={value}" for name, value in comparison.best.settings.items())
+        lines += ["", f"\\* best test accuracy: job {comparison.best.number}, `{chosen}`"]
+    lines += ["", *(f"- job {job.number} {job.status}: {job.error}" for job in comparison.jobs if job.error)]
+    markdown.write_text("\n".join(lines).rstrip() + "\n")
+    with table.open("w", newline="") as file:
+        settings, metrics = comparison.columns()
+        writer = csv.writer(file)
+        writer.writerow(["job", *settings, "status", *metrics, "seconds"])
+        for job in comparison.jobs:
+            chosen_values = [job.settings.get(name, "") for name in settings]
+            values = [job.metrics.get(name, "") for name in metrics]
+            writer.writerow([job.number, *chosen_values, job.status, *values, round(job.seconds, 3)])
+    drawn = [job for job in comparison.jobs if {"test/accuracy", "train/images_per_second"} <= job.metrics.keys()]
+    return [markdown, table, *([_draw(drawn, folder / "comparison.png")] if drawn else [])]
+
+
+def latest(outputs: Path) -> Path:
+    """Returns the folder of the last sweep under `outputs`.
+
+    Raises:
+        UserError: where there is none.
+    """
+    found = sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
+    if not found:
+        raise UserError(
+            f"there is no sweep in {outputs / 'sweeps'}",
+            "a sweep that has been run",
+            "python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed",
+        )
+    return found[-1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m pipeline.compare", description=__doc__)
+    parser.add_argument("sweep", nargs="?", help="a sweep's folder, or its name; the last one if left out")
+    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
+    given = parser.parse_args(arguments)
+    try:
+        named = Path(given.sweep) if given.sweep else latest(given.outputs)
+        folder = named if named.is_dir() else given.outputs / "sweeps" / named
+        comparison = compare(folder)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    RichConsole(width=None if sys.stdout.isatty() else 160).print(comparison.table())
+    for path in write(comparison, folder):
+        print(path)
+    return 0
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    path = folder / NAME
+    return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
+def _text(value: float | None, style: str) -> str:
+    return "" if value is None or math.isnan(value) else format(value, style)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _draw(jobs: Sequence[ComparedJob], path: Path) -> Path:
+    """Draws test accuracy and speed of each job."""
+    from matplotlib.figure import Figure  # half a second to import
+
+    figure = Figure(figsize=(10, 1.2 + 0.4 * len(jobs)), layout="constrained")
+    labels = [f"{job.number}  " + " ".join(job.settings.values()) for job in jobs]
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, name in zip(panels, ("test/accuracy", "train/images_per_second"), strict=True):
+        bars = axes.barh(labels, [job.metrics[name] for job in jobs])
+        axes.bar_label(bars, [format(job.metrics[name], METRICS[name]) for job in jobs], padding=3)
+        axes.set_xlabel(name)
+        axes.margins(x=0.2)
+    panels[0].invert_yaxis()
+    figure.savefig(path, dpi=120)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The configuration: its schemas for Hydra, and the checked object that everything else reads."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.messages import explain, unknown_key
+from pipeline.paths import default_outputs
+from stages.errors import UserError
+from stages.settings import data, images, model, results, strategy, train
+from stages.settings.ranges import check, choice, number
+
+
+@dataclass
+class TrackingSettings:
+    """Where runs are recorded."""
+
+    kind: str = choice("local", "local", "server", "off")
+    """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`."""
+    uri: str | None = None
+
+    def check(self, path: str) -> None:
+        schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
+        if self.kind == "server" and not (self.uri or "").startswith(schemes):
+            raise UserError(
+                f"{path}.uri={self.uri} is no address of an MLflow store",
+                "http(s)://host:port or a database URI",
+                f"{path}.uri=http://127.0.0.1:5000",
+            )
+
+
+@dataclass
+class TopSettings:
+    """The keys at the top of the configuration that belong to no group."""
+
+    name: str | None = None
+    """Of the experiment, in MLflow and under `outputs/runs`; null: the data set and the model."""
+    seed: int = number(42, at_least=0, at_most=2**31 - 1)
+    """Fixes the splits, the first weights, the order of examples, augmentation and dropout."""
+    deterministic: bool = False
+    """Whether TensorFlow may use only operations that give the same bits each time (slower on GPUs)."""
+    dry_run: bool = False
+    """Whether to print the plan and stop."""
+    outputs: str | None = None
+    """Where runs leave things; null: `outputs` in the source tree, of an installed package in the working directory."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """For the MLflow run, such as `+tags.note=baseline`."""
+    pipeline: dict[str, str | None] = field(default_factory=dict)
+    """From each stage, in order, to the name of what it makes; null leaves a stage out."""
+
+
+GROUPS = ("data", "precision", "optimizer", "schedule", "tracking")
+"""Groups that are no stage themselves; stages take them by interpolation."""
+
+SCHEMAS: Mapping[str, Mapping[str, type]] = {
+    "tracking": {"tracking": TrackingSettings},
+    "data": {"digits": data.DigitsSettings, "tfds": data.TfdsSettings, "synthetic": data.SyntheticSettings},
+    "normalize": {"normalize": images.NormalizeSettings},
+    "augment": {"augment": images.AugmentSettings},
+    "strategy": {"one_device": strategy.OneDeviceSettings, "mirrored": strategy.MirroredSettings},
+    "precision": {"precision": model.PrecisionSettings},
+    "model": {"model": model.ModelSettings},
+    "network": {"mlp": model.MlpSettings, "cnn": model.CnnSettings},
+    "optimizer": {"sgd": train.SgdSettings, "adam": train.AdamSettings, "adamw": train.AdamWSettings},
+    "schedule": {"schedule": train.ScheduleSettings},
+    "train": {"train": train.TrainSettings},
+    "evaluate": {"evaluate": results.EvaluateSettings},
+    "export": {"export": results.ExportSettings},
+}
+
+
+def register_schemas() -> None:
+    """Makes the dataclasses known to Hydra as `schema/<group>`, for the YAML options to start from."""
+    store = ConfigStore.instance()
+    for group, schemas in SCHEMAS.items():
+        for name, schema in schemas.items():
+            store.store(group=f"schema/{group}", name=name, node=schema)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One job's configuration, checked.
+
+    settings: for each stage of `pipeline`, its settings: a dataclass, or a dict where no schema is known yet.
+    choices: the option taken from each group.
+    document: the whole configuration with its interpolations, to be recorded.
+    """
+
+    name: str
+    seed: int
+    deterministic: bool
+    dry_run: bool
+    outputs: Path
+    tags: Mapping[str, str]
+    pipeline: Mapping[str, str]
+    tracking: TrackingSettings
+    settings: Mapping[str, Any]
+    choices: Mapping[str, str]
+    document: DictConfig
+
+
+def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
+    """Returns the experiment that a composed configuration describes.
+
+    Args:
+        document: without Hydra's own node.
+        choices: from each group to the option taken.
+
+    Raises:
+        UserError: for an unknown key, a wrong type or a value outside its range.
+    """
+    try:
+        values = OmegaConf.to_container(document, resolve=False)
+        assert isinstance(values, dict)
+        names = {entry.name for entry in dataclasses.fields(TopSettings)}
+        typed = OmegaConf.merge(OmegaConf.structured(TopSettings), {key: values[key] for key in names & values.keys()})
+        top = OmegaConf.to_object(typed)
+        assert isinstance(top, TopSettings)
+        pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}
+        _refuse_unknown(values, names | set(GROUPS) | top.pipeline.keys())
+        settings = {stage: _settings(document, stage) for stage in pipeline}
+        tracking = OmegaConf.to_object(document.tracking)
+        assert isinstance(tracking, TrackingSettings)
+        for stage, part in {**settings, "tracking": tracking}.items():
+            _refuse_added(values[_path(values, stage)], part, _path(values, stage))
+    except OmegaConfBaseException as error:
+        raise explain(error) from error
+    check(top, "")
+    check(tracking, "tracking")
+    for stage, part in settings.items():
+        check(part, _path(values, stage))
+    return Experiment(
+        name=top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
+        seed=top.seed,
+        deterministic=top.deterministic,
+        dry_run=top.dry_run,
+        outputs=Path(top.outputs).expanduser().resolve() if top.outputs else default_outputs(),
+        tags=top.tags,
+        pipeline=pipeline,
+        tracking=tracking,
+        settings=settings,
+        choices=choices,
+        document=document,
+    )
+
+
+def _settings(document: DictConfig, stage: str) -> Any:
+    """Returns the settings object of a stage: an instance of its schema, or a dict where it has none."""
+    if OmegaConf.select(document, stage) is None:
+        raise UserError(
+            f"the stage {stage} of `pipeline` has no settings",
+            f"a group {stage} with a `_target_`",
+            f"pipeline.{stage}=null, or +{stage}=<option>",
+        )
+    node = document[stage]
+    return OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
+
+
+def _path(values: Mapping[Any, Any], stage: str) -> str:
+    """Returns the name under which users know a stage's settings: `load` is `${data}`, so `data`."""
+    value = values.get(stage)
+    return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage
+
+
+def _refuse_unknown(values: Mapping[Any, Any], known: set[str]) -> None:
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), sorted(known), 1)
+            advice = f"{near[0]}=…" if near else f"+pipeline.{key}=<what it makes>, if it is a stage"
+            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", ", ".join(sorted(known)), advice)
+
+
+def _refuse_added(values: Any, settings: Any, path: str) -> None:
+    """Refuses keys that `+` has put where the schema has none."""
+    if not dataclasses.is_dataclass(settings) or not isinstance(values, Mapping):
+        return
+    known = [entry.name for entry in dataclasses.fields(settings)]
+    for key, value in values.items():
+        if key not in known:
+            raise unknown_key(f"{path}.{key}", [f"{path}.{name}" for name in known])
+        _refuse_added(value, getattr(settings, key), f"{path}.{key}")

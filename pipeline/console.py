@@ -1,0 +1,142 @@
+"""What a run prints: the plan, the progress, a line an epoch, the summary. The same goes to `pipeline.log`."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from pipeline.config import Experiment
+from pipeline.plan import PlannedStage
+from pipeline.secrets import redact
+from pipeline.summary import Summary
+
+PLAIN_PROGRESS_SECONDS = 30
+"""How often a run that is not on a terminal tells how far it is."""
+
+
+class Console:
+    """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
+
+    def __init__(self) -> None:
+        width = None if sys.stdout.isatty() else 140
+        self._rich = RichConsole(highlight=False, soft_wrap=True, width=width, markup=False, emoji=False)
+        self._before_log: list[str] = []
+        self._log: TextIO | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._last_plain = time.monotonic()
+
+    def open_log(self, path: Path) -> None:
+        """Writes everything said so far to `path`, and from now on every line with its time."""
+        self._log = path.open("a", buffering=1)
+        self._log.writelines(self._before_log)
+        self._before_log.clear()
+
+    def close(self) -> None:
+        self.end_progress()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def say(self, line: str = "", style: str | None = None) -> None:
+        text = str(redact(line))
+        (self._bar.console if self._bar else self._rich).print(text, style=style)
+        self._write(text)
+
+    def warn(self, line: str) -> None:
+        self.say(f"warning: {line}", style="yellow")
+
+    def error(self, line: str) -> None:
+        self.say(f"error: {line}", style="bold red")
+
+    def log_only(self, text: str) -> None:
+        self._write(str(redact(text)))
+
+    def table(self, table: Table) -> None:
+        self._rich.print(table)
+        plain = RichConsole(width=200)
+        with plain.capture() as captured:
+            plain.print(table)
+        for line in captured.get().splitlines():
+            self._write(line)
+
+    def plan(self, experiment: Experiment, plan: Sequence[PlannedStage]) -> None:
+        """Prints what will be done, before it is done."""
+        precision = experiment.choices.get("precision", "")
+        self.say(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
+        widths = [max((len(text) for text in column), default=0) for column in zip(*map(_cells, plan), strict=True)]
+        for index, stage in enumerate(plan, 1):
+            name, option, inputs, makes = _cells(stage)
+            row = f"  {index}  {name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
+            self.say(row.rstrip())
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        rate = f"{images_per_second:,.0f} images/s" if images_per_second else ""
+        if self._rich.is_terminal:
+            self._show_bar(done, total, rate, note)
+        elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_SECONDS:
+            self._last_plain = time.monotonic()
+            self.say(f"step {done}/{total}  {note}  {rate}")
+
+    def end_progress(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+    def summary(self, summary: Summary, how_to_open: str | None) -> None:
+        """Prints what the run came to, and where everything is."""
+        metrics, rows = summary.metrics, []
+        rows.append(("run", f"{summary.run_id or 'not tracked'}  {summary.status} in {summary.seconds:.1f} s"))
+        if how_to_open:
+            command, _, page = how_to_open.partition("\n")
+            rows.append(("open", f"{command}   then {page}"))
+        rows.append(("folder", summary.folder))
+        timed = [f"{name} {stage.seconds:.1f} s" for name, stage in summary.stages.items() if stage.status == "ran"]
+        rows.append(("stages", ", ".join(timed)))
+        if "train/best_epoch" in metrics:
+            name, best = next(
+                ((k, v) for k, v in metrics.items() if "/best_" in k and k != "train/best_epoch"), ("", 0.0)
+            )
+            shown = name.replace("/best_", " ")
+            rows.append(("best epoch", f"{metrics['train/best_epoch']:.0f}, {shown} {best:.4f}"))
+        if "test/accuracy" in metrics:
+            rows.append(("test", f"accuracy {metrics['test/accuracy']:.4f}, loss {metrics['test/loss']:.4f}"))
+        if "train/images_per_second" in metrics:
+            rate, step = metrics["train/images_per_second"], metrics["train/step_milliseconds"]
+            rows.append(("speed", f"{rate:,.0f} images/s, {step:.2f} ms a step, {summary.replicas} replica(s)"))
+        for kind, path in summary.exported.items():
+            difference = metrics.get("export/max_abs_diff", float("nan"))
+            rows.append(("export", f"{path} ({kind}), predictions within {difference:.1e} of the model's"))
+        self.say()
+        for label, text in rows:
+            self.say(f"{label:11} {text}")
+
+    def _show_bar(self, done: int, total: int, rate: str, note: str) -> None:
+        if self._bar is None:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+            )
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._rich, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(note, total=total, rate=rate)
+        assert self._task is not None
+        self._bar.update(self._task, completed=done, description=note, rate=rate)
+
+    def _write(self, text: str) -> None:
+        line = f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n"
+        if self._log is not None:
+            self._log.write(line)
+        else:
+            self._before_log.append(line)
+
+
+def _cells(stage: PlannedStage) -> tuple[str, str, str, str]:
+    return stage.name, stage.option or stage.target, ", ".join(stage.inputs), stage.makes

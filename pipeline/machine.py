@@ -1,0 +1,63 @@
+"""What this machine is, asked without TensorFlow."""
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """compute_capability: (major, minor), (7, 0) and up has tensor cores, (8, 0) and up computes in bfloat16."""
+
+    name: str
+    compute_capability: tuple[int, int]
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """Returns the NVIDIA GPUs that this process may use, by `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
+    query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    if not shutil.which(query[0]):
+        return ()
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    found = []
+    for line in lines:
+        name, _, capability = line.rpartition(",")
+        major, _, minor = capability.strip().partition(".")
+        found.append(Gpu(name.strip(), (int(major), int(minor or 0))))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(found)
+    indexes = [int(part) for part in visible.split(",") if part.strip().isdigit()]
+    return tuple(found[index] for index in indexes if index < len(found))
+
+
+def facts() -> dict[str, Any]:
+    """Returns what a reader needs to judge a run's speed by; nothing that names the machine or its owner."""
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpus": [f"{gpu.name}, compute capability {'.'.join(map(str, gpu.compute_capability))}" for gpu in gpus()],
+    }
+
+
+def _processor() -> str:
+    try:
+        with Path("/proc/cpuinfo").open() as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,93 @@
+"""What Hydra and OmegaConf say of a wrong configuration, in one line for the user."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+
+from hydra.errors import MissingConfigException
+from omegaconf.errors import ValidationError
+
+from stages.errors import UserError
+
+_TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "a text"}
+
+
+def explain(error: BaseException, keys: Iterable[str] = ()) -> UserError:
+    """Returns the error to show for one that Hydra or OmegaConf raised.
+
+    Args:
+        error: an exception of Hydra or OmegaConf.
+        keys: the dotted names that exist, to name the nearest of them.
+    """
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _missing_option(error)
+    text = " ".join(str(part) for part in _chain(error))
+    unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text)
+    if unknown:
+        return unknown_key(unknown.group(1), list(keys))
+    if isinstance(error, ValidationError) or "could not be converted" in text or "ValidationError" in text:
+        return _wrong_type(text)
+    if ambiguous := re.search(r"Ambiguous value for argument '([^']+)'", text):
+        key, _, value = ambiguous.group(1).partition("=")
+        return UserError(
+            f"{key}={value} gives several values to one run",
+            "one value, a list in brackets, or a sweep with -m",
+            f"python -m pipeline -m {key}={value}",
+        )
+    if malformed := re.search(r"parsing override '([^']*)'", text):
+        return UserError(f"{malformed.group(1)} is no override", "key=value", "python -m pipeline --help")
+    if missing := re.search(r"Missing mandatory value: (\S+)", text):
+        return UserError(f"{missing.group(1)} is not given", "a value", f"{missing.group(1)}=<value>")
+    return UserError(f"the configuration is wrong ({_first_sentence(error)})", "", "python -m pipeline --help")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _missing_option(error: MissingConfigException) -> UserError:
+    group, _, option = str(error.missing_cfg_file).rpartition("/")
+    options = sorted(error.options or [])
+    if not group or not options:
+        return UserError(f"there is no configuration {error.missing_cfg_file}", "", "python -m pipeline --help")
+    near = difflib.get_close_matches(option, options, 1, cutoff=0.4) or options
+    return UserError(f"{group}={option} is no option", ", ".join(options), f"{group}={near[0]}")
+
+
+def unknown_key(name: str, keys: list[str]) -> UserError:
+    """Returns the error for a dotted name that is none of `keys`, with the nearest of them."""
+    parent = name.rpartition(".")[0]
+    near = _nearest(name, keys)
+    place = parent if parent in keys else near.rpartition(".")[0]
+    names = [key for key in _children(place, keys) if not key.startswith("_")]
+    allowed = f"{place or 'the top'} has {', '.join(names)}"
+    return UserError(f"{name} is no setting", allowed, f"{near}=…" if near else "python -m pipeline --cfg job")
+
+
+def _nearest(name: str, keys: list[str]) -> str:
+    """Returns the existing name most like `name`, or an empty one; a key put at the wrong place counts as near."""
+    last = name.rpartition(".")[2]
+    moved = [key for key in keys if key.rpartition(".")[2] == last]
+    return (moved or difflib.get_close_matches(name, keys, 1, cutoff=0.8) or [""])[0]
+
+
+def _children(name: str, keys: list[str]) -> list[str]:
+    prefix = f"{name}." if name else ""
+    return [key[len(prefix) :] for key in keys if key.startswith(prefix) and "." not in key[len(prefix) :]]
+
+
+def _wrong_type(text: str) -> UserError:
+    value = re.search(r"Value '([^']*)'.* could not be converted to (\w+)|Incompatible value '([^']*)'", text)
+    key = re.search(r"full_key: (\S+)", text)
+    name = key.group(1) if key else "a setting"
+    if value is None or value.group(2) is None:
+        return UserError(f"{name}: {text.splitlines()[0]}", "", "python -m pipeline --cfg job")
+    wanted = _TYPES.get(value.group(2), value.group(2))
+    return UserError(f"{name}={value.group(1)} has the wrong type", wanted, f"{name}=<{wanted.removeprefix('a ')}>")
+
+
+def _first_sentence(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

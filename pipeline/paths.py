@@ -1,0 +1,16 @@
+"""Where the configuration is, and where runs leave things."""
+
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+
+CHECKOUT: Path | None = _HERE.parent if (_HERE.parent / "pyproject.toml").is_file() else None
+"""The source tree, or None where the package is installed from a wheel."""
+
+CONF: Path = CHECKOUT / "conf" if CHECKOUT else _HERE / "conf"
+"""The configuration; a wheel carries it inside the package."""
+
+
+def default_outputs() -> Path:
+    """Returns the tree's `outputs`, from wherever it is run; of an installed package, the one here."""
+    return (CHECKOUT or Path.cwd()) / "outputs"

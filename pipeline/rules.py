@@ -1,0 +1,124 @@
+"""Combinations that cannot work, refused before TensorFlow is imported and anything is recorded."""
+
+import dataclasses
+import importlib.util
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pipeline import machine
+from pipeline.config import Experiment
+from pipeline.secrets import redact, without_user
+from stages.errors import UserError
+from stages.settings.model import ModelSettings
+from stages.settings.strategy import MirroredSettings, OneDeviceSettings
+from stages.settings.train import TrainSettings
+
+SERVER_TIMEOUT_SECONDS = 5
+
+
+def check_rules(experiment: Experiment) -> None:
+    """Raises UserError for the first rule that `experiment` breaks."""
+    if not experiment.pipeline:
+        raise UserError("`pipeline` names no stage", "at least one", "pipeline=standard")
+    for rule in RULES:
+        rule(experiment)
+
+
+def expected_replicas(experiment: Experiment) -> int | None:
+    """Returns the number of replicas, as far as it is known without TensorFlow."""
+    settings = experiment.settings.get("strategy")
+    if isinstance(settings, OneDeviceSettings):
+        return 1
+    if isinstance(settings, MirroredSettings):
+        return len(settings.devices) or len(machine.gpus()) or settings.cpu_replicas
+    return None
+
+
+def _batch_is_shared(experiment: Experiment) -> None:
+    settings, replicas = experiment.settings.get("train"), expected_replicas(experiment)
+    if isinstance(settings, TrainSettings) and replicas and settings.batch_size < replicas:
+        raise UserError(
+            f"train.batch_size={settings.batch_size} cannot be shared by {replicas} replicas",
+            f"{replicas} or more",
+            f"train.batch_size={replicas * 32}",
+        )
+
+
+def _bfloat16_has_hardware(experiment: Experiment) -> None:
+    model, strategy = experiment.settings.get("model"), experiment.settings.get("strategy")
+    if not isinstance(model, ModelSettings) or model.precision.policy != "mixed_bfloat16":
+        return
+    named = [strategy.device] if isinstance(strategy, OneDeviceSettings) else getattr(strategy, "devices", [])
+    on_cpu = any(named) and all("cpu" in str(device).lower() for device in named)
+    old = [gpu for gpu in machine.gpus() if gpu.compute_capability < (8, 0)]
+    if old and not on_cpu:
+        capability = ".".join(map(str, old[0].compute_capability))
+        raise UserError(
+            f"precision=mixed_bfloat16 cannot run on {old[0].name} (compute capability {capability})",
+            "GPUs of compute capability 8.0 and up, TPUs, CPUs",
+            "precision=mixed_float16",
+        )
+
+
+def _packages_exist(experiment: Experiment) -> None:
+    """Looks for the package of every `_target_` below a stage's own; the plan has looked for the stages themselves."""
+    for stage, settings in experiment.settings.items():
+        for target in _targets(settings):
+            package = target.partition(".")[0]
+            if "." not in target or importlib.util.find_spec(package) is None:
+                raise UserError(
+                    f"{stage}: there is no package {package} for _target_={target}",
+                    "the import path of a function, its package installed or in the working directory",
+                    "_target_=my_package.my_module.my_function",
+                )
+
+
+def _targets(settings: Any) -> Iterator[str]:
+    for value in settings.values() if isinstance(settings, Mapping) else vars(settings).values():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping) or dataclasses.is_dataclass(part):
+                target = part.get("_target_") if isinstance(part, Mapping) else getattr(part, "_target_", None)
+                if target:
+                    yield str(target)
+                yield from _targets(part)
+
+
+def _outputs_can_be_written(experiment: Experiment) -> None:
+    folder = experiment.outputs
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(
+            f"outputs={folder} cannot be written ({error.strerror})", "a directory of yours", "outputs=./outputs"
+        ) from error
+
+
+def _server_answers(experiment: Experiment) -> None:
+    uri = experiment.tracking.uri or ""
+    if experiment.tracking.kind != "server" or experiment.dry_run or not uri.startswith(("http://", "https://")):
+        return
+    try:
+        with urllib.request.urlopen(f"{without_user(uri).rstrip('/')}/health", timeout=SERVER_TIMEOUT_SECONDS):
+            return
+    except urllib.error.HTTPError:
+        return  # it answers; whether it lets us in is for the first request to tell
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(
+            f"tracking.uri={redact(uri)} does not answer ({reason})",
+            "a running MLflow server, tracking=local, tracking=off",
+            "mlflow server --port 5000 in another terminal, or tracking=local",
+        ) from error
+
+
+RULES: tuple[Callable[[Experiment], None], ...] = (
+    _batch_is_shared,
+    _bfloat16_has_hardware,
+    _packages_exist,
+    _outputs_can_be_written,
+    _server_answers,
+)

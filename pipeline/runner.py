@@ -1,0 +1,140 @@
+"""Runs the stages of a plan: calls, times and records each, and decides what failed."""
+
+import dataclasses
+import inspect
+import time
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.console import Console
+from pipeline.environment import quiet_stderr
+from pipeline.messages import explain
+from pipeline.plan import PlannedStage
+from pipeline.summary import StageOutcome, Summary
+from pipeline.tracking.tracker import Tracker
+from stages.errors import UserError
+from stages.results import Dataset, Exported, Model, Record, Strategy
+from stages.settings.ranges import check
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundStage:
+    """A stage with its function imported and its settings typed."""
+
+    planned: PlannedStage
+    function: Callable[..., Any]
+    settings: Any
+
+
+class RunReporter:
+    """What a stage is handed to report with; see `stages.reporter.Reporter`."""
+
+    def __init__(self, tracker: Tracker, console: Console, summary: Summary) -> None:
+        self._tracker, self._console, self._summary = tracker, console, summary
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        self._summary.metrics.update(values)
+        self._tracker.metrics(values, step)
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        self._console.progress(done, total, images_per_second, note)
+
+    def say(self, line: str) -> None:
+        self._console.say(line)
+
+    def warn(self, line: str) -> None:
+        self._console.warn(line)
+
+
+def bind(plan: Sequence[PlannedStage], settings: Mapping[str, Any]) -> list[BoundStage]:
+    """Imports every stage, and with them TensorFlow.
+
+    Raises:
+        UserError: where a stage cannot be imported, or its settings are not of the type that it declares.
+    """
+    bound = []
+    with quiet_stderr():
+        for planned in plan:
+            function = planned.load()
+            bound.append(BoundStage(planned, function, _typed(function, planned.name, settings[planned.name])))
+    return bound
+
+
+def run_stages(
+    stages: Sequence[BoundStage], folder: Path, tracker: Tracker, console: Console, summary: Summary
+) -> None:
+    """Runs `stages` in order. `summary` is filled as they end, so that it is right wherever a stage raises."""
+    reporter = RunReporter(tracker, console, summary)
+    results: dict[str, Any] = {}
+    summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
+    for stage in stages:
+        name = stage.planned.name
+        began = time.perf_counter()
+        try:
+            result = stage.function(**_arguments(stage, results, reporter, folder))
+        except BaseException:
+            summary.stages[name] = StageOutcome("failed", time.perf_counter() - began)
+            raise
+        finally:
+            console.end_progress()
+        seconds = time.perf_counter() - began
+        summary.stages[name] = StageOutcome("ran", seconds)
+        _record(name, result, seconds, tracker, summary, new_dataset="dataset" not in results)
+        results[stage.planned.makes] = result
+
+
+def _arguments(stage: BoundStage, results: Mapping[str, Any], reporter: RunReporter, folder: Path) -> dict[str, Any]:
+    given = {"settings": stage.settings, "reporter": reporter, "folder": folder}
+    accepted = inspect.signature(stage.function).parameters
+    taken = {name: value for name, value in given.items() if name in accepted}
+    return {name: results[name] for name in stage.planned.inputs} | taken
+
+
+def _record(name: str, result: Any, seconds: float, tracker: Tracker, summary: Summary, new_dataset: bool) -> None:
+    record = getattr(result, "record", None)
+    record = record if isinstance(record, Record) else Record()
+    metrics = {**record.metrics, f"{name}/seconds": seconds}
+    summary.metrics.update(metrics)
+    tracker.metrics(metrics)
+    tracker.params({f"{name}/{key}": value for key, value in record.params.items()})
+    for place, path in record.files.items():
+        tracker.artifact(path, place)
+    if isinstance(result, Strategy):
+        summary.replicas = result.replicas
+    if isinstance(result, Model):
+        summary.precision = result.policy
+    if isinstance(result, Dataset) and new_dataset:
+        tracker.dataset(result)
+    if isinstance(result, Exported):
+        summary.exported["saved_model"] = str(result.path)
+        tracker.model(result)
+
+
+def _typed(function: Callable[..., Any], stage: str, settings: Any) -> Any:
+    """Returns settings as the dataclass that `function` declares, where they came without a schema."""
+    wanted = typing.get_type_hints(function).get("settings")
+    if not isinstance(settings, Mapping) or not dataclasses.is_dataclass(wanted):
+        return settings
+    known = {field.name for field in dataclasses.fields(wanted)}
+    given = {key: value for key, value in settings.items() if key != "_target_" or key in known}
+    try:
+        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(wanted), given))
+    except OmegaConfBaseException as error:
+        raise explain(error, [f"{stage}.{name}" for name in known]) from error
+    check(typed, stage)
+    return typed
+
+
+def failed_stage(summary: Summary) -> str | None:
+    return next((name for name, stage in summary.stages.items() if stage.status == "failed"), None)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an error as one line: a user's error as it is, any other with its type."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"[:1000]

@@ -1,0 +1,166 @@
+"""A sweep: jobs checked together, run one after another, each in a fresh process, under one parent run."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from pipeline import environment
+from pipeline.compare import INDEX, Comparison, compare, write
+from pipeline.config import Experiment, read
+from pipeline.console import Console
+from pipeline.job import DONE, FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare, run_job
+from pipeline.signals import Interrupted, as_exceptions
+from pipeline.tracking.tracker import NullTracker, Tracker
+from stages.errors import UserError
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One job as Hydra composed it: configuration without Hydra's node, options taken, overrides given."""
+
+    document: DictConfig
+    choices: Mapping[str, str]
+    overrides: tuple[str, ...]
+
+
+def run_sweep(composed: Sequence[Composed]) -> int:
+    """Runs the jobs and returns the sweep's exit code: 0, 3 where some failed, 130 or 143 where it was stopped.
+
+    Raises:
+        UserError: where any of the jobs is wrong; none has been started then.
+    """
+    experiments = [_checked(job, index, len(composed)) for index, job in enumerate(composed)]
+    first, console = experiments[0], Console()
+    labels = job_labels([job.overrides for job in composed])
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    folder = first.outputs / "sweeps" / name
+    console.say(f"sweep {name}: {len(composed)} jobs")
+    if first.dry_run:
+        for label, experiment in zip(labels, experiments, strict=True):
+            console.say(f"\n{label}")
+            console.plan(experiment, prepare(experiment))
+        return DONE
+    folder.mkdir(parents=True)
+    parent = _parent_run(first, name, len(composed))
+    jobs = [
+        Job(experiment, job.overrides, folder / f"{index}_{slug(label)}", parent.run_id, first.name)
+        for index, (job, experiment, label) in enumerate(zip(composed, experiments, labels, strict=True))
+    ]
+    listed = [{"folder": job.folder.name, "overrides": job.overrides} for job in jobs if job.folder]
+    (folder / INDEX).write_text(json.dumps(listed, indent=2))
+    codes = _run_all(jobs, labels, console)
+    comparison = compare(folder)
+    _finish(comparison, folder, parent, codes, console)
+    return exit_code(codes)
+
+
+def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
+    """Returns what tells each job from the others: the overrides that not all of them share."""
+    shared = set.intersection(*(set(job) for job in overrides)) if overrides else set()
+    return [" ".join(given for given in job if given not in shared) or "the only job" for job in overrides]
+
+
+def slug(label: str) -> str:
+    """Returns `label` as a part of a file name."""
+    return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ","))[:100]
+
+
+def _checked(job: Composed, index: int, jobs: int) -> Experiment:
+    try:
+        experiment = read(job.document, job.choices)
+        prepare(experiment)
+    except UserError as error:
+        raise UserError(f"job {index + 1} of {jobs} ({' '.join(job.overrides)}): {error}") from error
+    return experiment
+
+
+def _parent_run(experiment: Experiment, name: str, jobs: int) -> Tracker:
+    if experiment.tracking.kind == "off":
+        return NullTracker()
+    from pipeline.tracking.mlflow_tracker import MlflowTracker
+
+    tags = {**experiment.tags, "sweep": name, "jobs": str(jobs)}
+    return MlflowTracker.start(experiment.tracking, experiment.outputs, experiment.name, f"sweep {name}", tags)
+
+
+def _run_all(jobs: Sequence[Job], labels: Sequence[str], console: Console) -> list[int]:
+    """Returns the exit codes of the jobs that were started; a signal ends the running one and starts no more."""
+    context, codes = process_context(), []
+    for number, (job, label) in enumerate(zip(jobs, labels, strict=True), 1):
+        console.say(f"\njob {number}/{len(jobs)}  {label}", style="bold")
+        codes.append(_run_one(context, job))
+        if codes[-1] != DONE:
+            console.error(f"job {number}/{len(jobs)}  {label}: exit code {codes[-1]}")
+        if codes[-1] in (130, 143):
+            break
+    return codes
+
+
+def process_context() -> BaseContext:
+    """Returns the way to make processes: forked from one that has imported TensorFlow, else spawned."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pipeline.preload"])
+    return context
+
+
+def _run_one(context: BaseContext, job: Job) -> int:
+    process = context.Process(target=_work, args=(job,))  # type: ignore[attr-defined]
+    stopped: int | None = None
+    with as_exceptions():
+        try:
+            process.start()
+            process.join()
+        except Interrupted as interrupted:
+            stopped = interrupted.exit_code
+    if stopped is not None and process.pid is not None:  # it is in a group of its own, so the terminal did not tell it
+        os.kill(process.pid, stopped - 128)
+        process.join()
+    code = process.exitcode
+    if stopped is not None or code is None:
+        return stopped or FAILED
+    return 128 - code if code < 0 else code  # killed by signal n: as a shell says it
+
+
+def _work(job: Job) -> None:
+    """What a job's process does."""
+    environment.prepare()
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    console = Console()
+    try:
+        code = run_job(job, console)
+    except UserError as error:
+        console.error(str(error))
+        code = WRONG_CONFIGURATION
+    except Exception:
+        traceback.print_exc()
+        code = FAILED
+    sys.exit(code)
+
+
+def _finish(comparison: Comparison, folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> None:
+    console.say()
+    console.table(comparison.table())
+    for path in write(comparison, folder):
+        parent.artifact(path)
+    console.say(f"comparison  {folder / 'comparison.md'}")
+    if opened := parent.how_to_open():
+        console.say(f"open        {opened}")
+    status = "KILLED" if exit_code(codes) in (130, 143) else "FAILED" if any(codes) else "FINISHED"
+    parent.metrics({"sweep/jobs": len(comparison.jobs), "sweep/failed": sum(code != 0 for code in codes)})
+    parent.end(status)

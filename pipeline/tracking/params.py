@@ -1,0 +1,57 @@
+"""Parameters as MLflow can hold them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from pipeline.secrets import redact
+
+LONGEST = 500
+"""Characters of a parameter; what is longer goes to an artifact."""
+
+_NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
+
+
+def of_configuration(document: DictConfig) -> dict[str, Any]:
+    """Returns every value of a configuration under its dotted name, once.
+
+    A setting that only points at another one (`${seed}`) is left out: it stands under its own name.
+    """
+    plain = OmegaConf.to_container(document, resolve=False)
+    assert isinstance(plain, dict)
+    whole = OmegaConf.to_container(document, resolve=True)
+    assert isinstance(whole, dict)
+    resolved = dict(flatten(whole))
+    return {name: resolved[name] for name, value in flatten(plain) if not _is_pointer(value)}
+
+
+def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields dotted names and values; an empty mapping is a value."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns parameters as MLflow takes them, and those that are too long for it, whole.
+
+    Names keep the characters that MLflow allows, others become `_`. A long value stands as its beginning and its
+    length; nothing is cut in silence.
+    """
+    short, long = {}, {}
+    for name, value in values.items():
+        clean, text = _NOT_ALLOWED.sub("_", name), str(redact(value))
+        if len(text) > LONGEST:
+            long[clean] = text
+            text = f"{text[:60]}… ({len(text)} characters: long_params/{clean}.txt)"
+        short[clean] = text
+    return short, long
+
+
+def _is_pointer(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("${") and value.endswith("}")

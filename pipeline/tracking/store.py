@@ -1,0 +1,83 @@
+"""The MLflow store: where it is, its experiments, and its SQLite file made once."""
+
+import fcntl
+import logging
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from pipeline.config import TrackingSettings
+from pipeline.secrets import redact
+
+
+def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
+    """Returns a client of the store that `settings` name; makes the file of `tracking=local` if it is missing."""
+    for noisy in ("mlflow", "alembic"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    uri = store_uri(settings, outputs)
+    if settings.kind == "server":
+        return MlflowClient(tracking_uri=uri)
+    outputs.mkdir(parents=True, exist_ok=True)
+    with _locked(outputs / "mlflow.lock"):  # two processes must not migrate one new database at a time
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+def store_uri(settings: TrackingSettings, outputs: Path) -> str:
+    return settings.uri or "" if settings.kind == "server" else f"sqlite:///{outputs / 'mlflow.db'}"
+
+
+def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Path, name: str) -> str:
+    """Returns the id of the experiment `name`, made if it is missing.
+
+    A local experiment gets an absolute artifact folder: MLflow's default is one under the working directory of
+    whoever made the experiment, kept for ever.
+    """
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        if found.lifecycle_stage == "deleted":
+            client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+    location = (outputs / "artifacts" / name).as_uri() if settings.kind == "local" else None
+    try:
+        return str(client.create_experiment(name, artifact_location=location))
+    except MlflowException:
+        found = client.get_experiment_by_name(name)  # another process may have made it meanwhile
+        if found is None:
+            raise
+        return str(found.experiment_id)
+
+
+def ui_command(settings: TrackingSettings, outputs: Path) -> str:
+    """Returns the command that opens the store in a browser, or the server's own address."""
+    uri = store_uri(settings, outputs)
+    if uri.startswith(("http://", "https://")):
+        return f"open {redact(uri)}"
+    program = Path(sys.executable).with_name("mlflow")
+    name = _short(program) if program.exists() else "mlflow"
+    return f"{shlex.quote(name)} ui --backend-store-uri {shlex.quote(str(redact(uri)))}"
+
+
+def run_path(experiment: str, run_id: str) -> str:
+    """Returns the path of a run's page below the server's address."""
+    return f"/#/experiments/{experiment}/runs/{run_id}"
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

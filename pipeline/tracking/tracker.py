@@ -1,0 +1,67 @@
+"""What a tracker does, and the one that does nothing."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from stages.results import Dataset, Exported
+
+
+class Tracker(Protocol):
+    """Records one run."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id, or None where nothing is recorded."""
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Records parameters, flattened to dotted names; a value may be of any length."""
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Records tags, which unlike parameters may change when a run is resumed."""
+
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Records one batch of metrics at `step`; writing a name twice at one step is an error of the caller."""
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Records a file or directory under `folder`."""
+
+    def text(self, content: str, name: str) -> None:
+        """Records `content` as an artifact of that name."""
+
+    def dataset(self, dataset: Dataset) -> None:
+        """Records a data set by its fingerprint, as input of the run."""
+
+    def model(self, exported: Exported) -> None:
+        """Records a SavedModel as a model of the run."""
+
+    def end(self, status: str) -> None:
+        """Ends the run: `FINISHED`, `FAILED` or `KILLED`."""
+
+    def how_to_open(self) -> str | None:
+        """Returns the command that shows the run."""
+
+
+class NullTracker:
+    """Records nothing."""
+
+    run_id: str | None = None
+
+    def params(self, values: Mapping[str, Any]) -> None: ...
+
+    def tags(self, values: Mapping[str, str]) -> None: ...
+
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None: ...
+
+    def artifact(self, path: Path, folder: str = "") -> None: ...
+
+    def text(self, content: str, name: str) -> None: ...
+
+    def dataset(self, dataset: Dataset) -> None: ...
+
+    def model(self, exported: Exported) -> None: ...
+
+    def end(self, status: str) -> None: ...
+
+    def how_to_open(self) -> str | None:
+        return None

@@ -1,0 +1,71 @@
+"""Keras callbacks of a run: the best weights, early stopping, and the user's own."""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from stages.errors import UserError
+from stages.settings.train import TrainSettings
+
+
+class BestWeights(keras.callbacks.Callback):
+    """Keeps the weights of the epoch whose `monitor` is best; of equals, the first."""
+
+    def __init__(self, monitor: str) -> None:
+        super().__init__()
+        self.monitor = monitor
+        self.sign = 1 if monitor.endswith("accuracy") else -1
+        self.best_epoch = 0
+        self.best_value = float("nan")
+        self.weights: list[np.ndarray] = []
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        value = (logs or {})[self.monitor]
+        if not self.best_epoch or self.sign * value > self.sign * self.best_value:
+            self.best_epoch, self.best_value = epoch + 1, value
+            self.weights = self.model.get_weights()
+
+    def restore(self) -> None:
+        self.model.set_weights(self.weights)
+
+    def save(self, path: Path) -> None:
+        """Writes the model's weights to `path` (`.weights.h5`), whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"partial-{path.name}")
+        self.model.save_weights(partial)
+        partial.replace(path)
+
+
+def build_callbacks(settings: TrainSettings) -> tuple[BestWeights, keras.callbacks.CallbackList]:
+    """Returns the best weights' keeper, and all callbacks in the order in which they are called."""
+    best = BestWeights(settings.monitor)
+    callbacks: list[keras.callbacks.Callback] = [best]
+    if settings.early_stopping_patience:
+        mode = "max" if best.sign > 0 else "min"
+        patience = settings.early_stopping_patience
+        callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
+    callbacks += [_imported(given, index) for index, given in enumerate(settings.callbacks)]
+    return best, keras.callbacks.CallbackList(callbacks, add_history=False, add_progbar=False)
+
+
+def _imported(given: Any, index: int) -> keras.callbacks.Callback:
+    if isinstance(given, keras.callbacks.Callback):
+        return given
+    settings = dict(given) if isinstance(given, Mapping) else {}
+    target = str(settings.pop("_target_", ""))
+    module, _, name = target.rpartition(".")
+    try:
+        callback = getattr(importlib.import_module(module), name)(**settings)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"train.callbacks[{index}]={given} cannot be made ({error})",
+            "a mapping with the `_target_` of a Keras callback and its arguments",
+            "'train.callbacks=[{_target_: keras.callbacks.ReduceLROnPlateau, patience: 2}]'",
+        ) from error
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise UserError(f"train.callbacks[{index}]: {target} is no Keras callback", "a keras.callbacks.Callback")
+    return callback

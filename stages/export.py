@@ -1,0 +1,57 @@
+"""The `export` stage: a SavedModel, reloaded and compared."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from stages.losses import probabilities
+from stages.results import Dataset, Exported, Model, Record, Trained
+from stages.settings.results import ExportSettings
+
+
+def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder: Path) -> Exported:
+    """Writes `folder/export/saved_model` and returns how far its predictions are from the model's.
+
+    It takes unscaled pixels, as the data set has them, and returns probabilities: the scaling is inside.
+    """
+    path = folder / "export" / "saved_model"
+    partial = path.with_name("partial-saved_model")
+    shutil.rmtree(partial, ignore_errors=True)
+    serving = Serving(trained.model)
+    images = tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")
+    signature = serving.__call__.get_concrete_function(images)
+    tf.saved_model.save(serving, str(partial), signatures={"serving_default": signature})
+    shutil.rmtree(path, ignore_errors=True)
+    partial.replace(path)
+    pictures = dataset.test.images[: settings.compared_examples].astype(np.float32)
+    difference = _largest_difference(trained.model, path, pictures)
+    record = Record(metrics={"export/max_abs_diff": difference})
+    return Exported(path, dataset.image_shape, dataset.class_names, difference, record)
+
+
+class Serving(tf.Module):
+    """What is shipped: from float32 [N, H, W, C] unscaled pixels to float32 [N, classes] probabilities.
+
+    A tf.Module, because a Keras 3 model is none, and only a callable module reloads as a function. It holds the
+    weights alone: the model itself would bring the optimizer's variables along.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(name="serving")
+        self.weights = [weight.value for weight in model.network.weights]
+        # Past __setattr__, which would track the model: the traced function alone is saved.
+        self.__dict__["predict"] = lambda images: probabilities(model.network(images, training=False), model.outputs)
+
+    @tf.function
+    def __call__(self, images: tf.Tensor) -> tf.Tensor:
+        return self.predict(images)
+
+
+def _largest_difference(model: Model, path: Path, pictures: np.ndarray) -> float:
+    reloaded = tf.saved_model.load(str(path))  # kept by name: a function of a collected object cannot be called
+    # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
+    predict = tf.function(lambda images: probabilities(model.network(images, training=False), model.outputs))
+    batches = np.array_split(pictures, -(-len(pictures) // 64))
+    return max(float(tf.reduce_max(tf.abs(reloaded(batch) - predict(batch)))) for batch in map(tf.constant, batches))

@@ -1,0 +1,1 @@
+"""The `load` stage: one function for each kind of source."""

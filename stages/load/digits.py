@@ -1,0 +1,21 @@
+"""scikit-learn's digits: real, small, and part of the package, so that nothing is downloaded."""
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from stages.load.splits import assemble, divide
+from stages.results import Dataset
+from stages.settings.data import DigitsSettings
+
+
+def digits(settings: DigitsSettings) -> Dataset:
+    """Returns 1,797 handwritten digits, uint8 [N, 8, 8, 1] with pixels from 0 to 16.
+
+    Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (its test part).
+    """
+    source = load_digits()
+    images = source.images[..., np.newaxis].astype(np.uint8)
+    labels = source.target.astype(np.int32)
+    rest, test = divide(images, labels, settings.test_fraction, settings.seed, "test")
+    train, val = divide(rest.images, rest.labels, settings.val_fraction, settings.seed, "val")
+    return assemble("digits", train, val, test, tuple(str(digit) for digit in range(10)), (0.0, 16.0))

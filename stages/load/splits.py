@@ -1,0 +1,62 @@
+"""From arrays to the three splits of a data set."""
+
+import hashlib
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from stages.errors import UserError
+from stages.results import Dataset, Record, Split
+from stages.seeds import derive
+
+
+def divide(images: np.ndarray, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
+    """Cuts off `fraction` of the examples, the same share of every class.
+
+    Args:
+        images: [N, H, W, C].
+        labels: int [N].
+        fraction: of the examples that go to the second split, above 0 and below 1.
+        seed: equal seeds give equal splits.
+        name: of the second split; it makes its cut differ from others of the same seed.
+
+    Returns:
+        The rest and the part, each in the order of the source.
+
+    Raises:
+        UserError: where a class has too few examples to be in both.
+    """
+    try:
+        kept, cut = train_test_split(
+            np.arange(len(labels)), test_size=fraction, stratify=labels, random_state=derive(seed, "split", name)
+        )
+    except ValueError as error:
+        raise UserError(
+            f"the {name} split cannot take {fraction:g} of {len(labels)} examples ({error})",
+            "at least one example of each class in every split",
+            f"data.{name}_fraction=0.2, or give more examples",
+        ) from error
+    kept.sort()
+    cut.sort()
+    return Split(images[kept], labels[kept]), Split(images[cut], labels[cut])
+
+
+def assemble(
+    name: str,
+    train: Split,
+    val: Split,
+    test: Split,
+    class_names: tuple[str, ...],
+    pixel_range: tuple[float, float] = (0.0, 255.0),
+) -> Dataset:
+    """Returns the data set with its fingerprint, and its sizes as parameters to record."""
+    splits = {"train": train, "val": val, "test": test}
+    fingerprint = hashlib.sha256()
+    for key, split in splits.items():
+        fingerprint.update(f"{key} {split.images.dtype} {split.images.shape}".encode())
+        fingerprint.update(np.ascontiguousarray(split.images).data)
+        fingerprint.update(np.ascontiguousarray(split.labels).data)
+    digest = fingerprint.hexdigest()[:32]
+    sizes = {f"{key}_examples": len(split) for key, split in splits.items()}
+    record = Record(params={**sizes, "fingerprint": digest})
+    return Dataset(name, train, val, test, class_names, pixel_range, digest, record=record)

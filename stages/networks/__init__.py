@@ -1,0 +1,1 @@
+"""Networks: functions `(input_shape, num_classes, **settings) -> keras.Model` on scaled pictures."""

@@ -1,0 +1,68 @@
+"""Keras optimizers and learning-rate schedules from their settings."""
+
+from typing import Any
+
+import keras
+
+from stages.errors import UserError
+from stages.settings.train import AdamSettings, AdamWSettings, OptimizerSettings, ScheduleSettings, SgdSettings
+
+
+def build_optimizer(
+    settings: OptimizerSettings, schedule: ScheduleSettings, steps_per_epoch: int, epochs: int
+) -> keras.optimizers.Optimizer:
+    """Returns the optimizer, its rate a plain variable where `schedule` is constant, so that callbacks may set it."""
+    rate = learning_rate(settings.learning_rate, schedule, steps_per_epoch, epochs)
+    if isinstance(settings, SgdSettings):
+        return keras.optimizers.SGD(rate, momentum=settings.momentum, nesterov=settings.nesterov)
+    if isinstance(settings, AdamSettings):
+        shared = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
+        if isinstance(settings, AdamWSettings):
+            return keras.optimizers.AdamW(rate, weight_decay=settings.weight_decay, **shared)
+        return keras.optimizers.Adam(rate, **shared)
+    raise UserError(f"optimizer={settings} is of no known kind", "sgd, adam, adamw", "optimizer=adam")
+
+
+def learning_rate(
+    peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int
+) -> float | keras.optimizers.schedules.LearningRateSchedule:
+    """Returns the rate by step; `settings` count in epochs, so that they hold for every batch size."""
+    total, warmup = steps_per_epoch * epochs, round(settings.warmup_epochs * steps_per_epoch)
+    if warmup >= total:
+        raise UserError(
+            f"schedule.warmup_epochs={settings.warmup_epochs:g} fills the whole run of {epochs} epochs",
+            f"less than {epochs}",
+            f"schedule.warmup_epochs={epochs / 10:g}",
+        )
+    after: Any = peak
+    if settings.name == "cosine":
+        after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
+    elif settings.name == "step" and settings.decay_epochs:
+        steps = [round(epoch * steps_per_epoch) for epoch in sorted(settings.decay_epochs)]
+        rates = [peak * settings.decay_factor**index for index in range(len(steps) + 1)]
+        after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in steps], rates)
+    return WarmUp(peak, warmup, after) if warmup else after
+
+
+@keras.saving.register_keras_serializable(package="pipeline")
+class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear growth from 0 to `peak` over `steps` steps, then `after`, a rate or a schedule counted from there."""
+
+    def __init__(self, peak: float, steps: int, after: Any) -> None:
+        self.peak, self.steps, self.after = peak, steps, after
+
+    def __call__(self, step: Any) -> Any:
+        step = keras.ops.cast(step, "float32")
+        later = self.after(keras.ops.maximum(step - self.steps, 0.0)) if callable(self.after) else self.after
+        return keras.ops.where(step < self.steps, self.peak * (step + 1.0) / self.steps, later)
+
+    def get_config(self) -> dict[str, Any]:
+        after = keras.saving.serialize_keras_object(self.after) if callable(self.after) else self.after
+        return {"peak": self.peak, "steps": self.steps, "after": after}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "WarmUp":
+        after = config["after"]
+        if isinstance(after, dict):
+            after = keras.saving.deserialize_keras_object(after)
+        return cls(config["peak"], config["steps"], after)

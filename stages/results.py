@@ -1,0 +1,178 @@
+"""What the stages return: small frozen dataclasses, each with what its stage wants recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from stages.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the runner records for a stage.
+
+    params: facts that the stage found out, under the stage's name.
+    metrics: numbers by their full name, such as `test/accuracy`.
+    files: artifacts, from the folder they are filed under to the file or directory on disk.
+    """
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Where computation runs. `devices` are TensorFlow names, one a replica."""
+
+    distribution: tf.distribute.Strategy
+    devices: tuple[str, ...]
+    record: Record = Record()
+
+    @property
+    def replicas(self) -> int:
+        return len(self.devices)
+
+
+@dataclass(frozen=True)
+class Split:
+    """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Scaled pixel = pixel * scale + offset; one number a channel, or one for all of them."""
+
+    scale: tuple[float, ...] = (1.0,)
+    offset: tuple[float, ...] = (0.0,)
+
+
+class Augmentation(Protocol):
+    """A pure function of pictures and random numbers, so that a resumed run sees the same pictures again."""
+
+    randoms: int
+    """How many random numbers it wants for each picture."""
+
+    def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
+        """Takes float32 [b, H, W, C] and float32 [b, randoms] in [0, 1); returns float32 [b, H, W, C]."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Three disjoint splits and what is to be done to their pictures.
+
+    pixel_range: the least and the greatest value that a pixel can have.
+    fingerprint: 32 hexadecimal digits that change with any pixel, label or split.
+
+    Raises:
+        UserError: where a split is empty, shapes or labels do not fit, or the dtype is neither uint8 nor float32.
+    """
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    class_names: tuple[str, ...]
+    pixel_range: tuple[float, float]
+    fingerprint: str
+    normalization: Normalization = Normalization()
+    augmentation: Augmentation | None = None
+    record: Record = Record()
+
+    def __post_init__(self) -> None:
+        for name, split in self.splits.items():
+            shape = split.images.shape
+            if split.images.ndim != 4 or shape[0] != len(split.labels) or not len(split):
+                raise UserError(
+                    f"{self.name}: its {name} split has images of shape {shape} and {len(split.labels)} labels",
+                    "images [N, H, W, C] and labels [N], with N at least 1",
+                )
+            if shape[1:] != self.image_shape or split.images.dtype not in (np.uint8, np.float32):
+                raise UserError(
+                    f"{self.name}: its {name} images are {split.images.dtype} {shape[1:]}",
+                    f"uint8 or float32, of the training split's shape {self.image_shape}",
+                )
+            if split.labels.min() < 0 or split.labels.max() >= self.num_classes:
+                raise UserError(
+                    f"{self.name}: its {name} labels lie in {split.labels.min()}..{split.labels.max()}",
+                    f"0..{self.num_classes - 1}, as it has {self.num_classes} class names",
+                )
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return tuple(self.train.images.shape[1:])
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network from unscaled pixels, float32 [b, H, W, C], to float32 [b, classes].
+
+    outputs: `logits` or `probabilities`.
+    policy: the Keras dtype policy that it was built under.
+    """
+
+    network: keras.Model
+    outputs: str
+    policy: str
+    record: Record = Record()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model with its final weights.
+
+    history: a mapping of metrics for each epoch. best_epoch: counted from 1.
+    """
+
+    model: Model
+    history: tuple[Mapping[str, float], ...]
+    best_epoch: int
+    steps: int
+    record: Record = Record()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """confusion: int64 [classes, classes], rows are true classes, columns predicted ones."""
+
+    loss: float
+    accuracy: float
+    confusion: np.ndarray
+    record: Record = Record()
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A SavedModel: `serving_default` takes float32 [N, H, W, C] unscaled pixels, gives float32 [N, classes].
+
+    max_abs_diff: the largest difference between its probabilities, reloaded, and the model's.
+    """
+
+    path: Path
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    max_abs_diff: float
+    record: Record = Record()

@@ -1,0 +1,59 @@
+"""Loss and confusion matrix of a model on a split, under any synchronous strategy."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from stages.batches import Batch, evaluation_input, steps_per_epoch
+from stages.losses import cross_entropy
+from stages.results import Model, Split, Strategy
+from stages.totals import Totals
+
+
+@dataclass(frozen=True)
+class Scores:
+    """loss: mean over the examples; confusion: int64 [classes, classes], rows are true classes."""
+
+    loss: float
+    confusion: np.ndarray
+
+    @property
+    def accuracy(self) -> float:
+        return float(np.trace(self.confusion) / self.confusion.sum())
+
+
+class Scorer:
+    """Scores `model`; the function is traced once and serves every split of the same picture size."""
+
+    def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
+        self._strategy = strategy.distribution
+        self._network = model.network
+        self._loss = cross_entropy(model.outputs)
+        self._num_classes = num_classes
+        with self._strategy.scope():
+            self._totals = Totals(loss=(), examples=(), confusion=(num_classes, num_classes))
+        self._compiled = tf.function(self._steps, reduce_retracing=True)
+
+    def score(self, split: Split, batch_size: int) -> Scores:
+        """Returns the scores on `split`, every example counted once; `batch_size` is global."""
+        self._totals.reset()
+        batches = iter(self._strategy.distribute_datasets_from_function(evaluation_input(split, batch_size)))
+        self._compiled(batches, tf.constant(steps_per_epoch(split, batch_size), tf.int64))
+        sums = self._totals.read()
+        return Scores(float(sums["loss"] / sums["examples"]), sums["confusion"].astype(np.int64))
+
+    def _steps(self, batches: tf.data.Iterator, steps: tf.Tensor) -> None:
+        for _ in tf.range(steps):
+            self._strategy.run(self._step, args=(next(batches),))
+
+    def _step(self, batch: Batch) -> None:
+        images, labels, weights = batch
+        outputs = self._network(images, training=False)
+        examples = tf.reduce_sum(weights)
+        loss = tf.reduce_sum(self._loss(labels, outputs) * weights)
+        if self._network.losses:
+            loss += tf.add_n(self._network.losses) * examples
+        predicted = tf.argmax(outputs, axis=-1, output_type=labels.dtype)
+        confusion = tf.math.confusion_matrix(labels, predicted, self._num_classes, weights, dtype=tf.float32)
+        self._totals.add(loss=loss, examples=examples, confusion=confusion)
