@@ -37,6 +37,7 @@ def run(document: DictConfig) -> None:
 
 
 def main() -> None:
+    """The command: ends the process with the contract's exit code."""
     environment.prepare()
     register_schemas()
     sys.argv[1:] = _flags_first(sys.argv[1:])

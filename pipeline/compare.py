@@ -31,7 +31,10 @@ METRICS = {
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """settings: the overrides in which the jobs differ; metrics: the values of METRICS that the job has."""
+    """status: that of the run, `DIED` where its process left no summary, or `NOT RUN`.
+
+    settings: the overrides in which the jobs differ; metrics: the values of METRICS that the job has.
+    """
 
     number: int
     status: str
@@ -103,8 +106,9 @@ def compare(folder: Path) -> Comparison:
         summary = _summary(folder / job["folder"])
         metrics = {name: value for name in METRICS if (value := summary.get("metrics", {}).get(name)) is not None}
         settings = {name: overrides[name] for name in differing if name in overrides}
-        status, seconds = summary.get("status", "NOT RUN"), summary.get("seconds", 0.0)
-        jobs.append(ComparedJob(number, status, settings, metrics, seconds, summary.get("error")))
+        started = (folder / job["folder"]).is_dir()
+        status = summary.get("status", "DIED" if started else "NOT RUN")
+        jobs.append(ComparedJob(number, status, settings, metrics, summary.get("seconds", 0.0), summary.get("error")))
     return Comparison(folder.name, tuple(jobs))
 
 
@@ -148,6 +152,7 @@ def latest(outputs: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints and writes the comparison that the command line asks for; returns the exit code."""
     parser = argparse.ArgumentParser("python -m pipeline.compare", description=__doc__)
     parser.add_argument("sweep", nargs="?", help="a sweep's folder, or its name; the last one if left out")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")

@@ -89,6 +89,7 @@ class Experiment:
     """One job's configuration, checked.
 
     settings: for each stage of `pipeline`, its settings: a dataclass, or a dict where no schema is known yet.
+    groups: for each stage, the name under which users know its settings: `data` for `load`, else its own.
     choices: the option taken from each group.
     document: the whole configuration with its interpolations, to be recorded.
     """
@@ -102,6 +103,7 @@ class Experiment:
     pipeline: Mapping[str, str]
     tracking: TrackingSettings
     settings: Mapping[str, Any]
+    groups: Mapping[str, str]
     choices: Mapping[str, str]
     document: DictConfig
 
@@ -129,13 +131,13 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         tracking = OmegaConf.to_object(document.tracking)
         assert isinstance(tracking, TrackingSettings)
         for stage, part in {**settings, "tracking": tracking}.items():
-            _refuse_added(values[_path(values, stage)], part, _path(values, stage))
+            _refuse_added(values[_group(values, stage)], part, _group(values, stage))
     except OmegaConfBaseException as error:
         raise explain(error) from error
     check(top, "")
     check(tracking, "tracking")
     for stage, part in settings.items():
-        check(part, _path(values, stage))
+        check(part, _group(values, stage))
     return Experiment(
         name=top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
         seed=top.seed,
@@ -146,6 +148,7 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         pipeline=pipeline,
         tracking=tracking,
         settings=settings,
+        groups={stage: _group(values, stage) for stage in pipeline},
         choices=choices,
         document=document,
     )
@@ -163,7 +166,7 @@ def _settings(document: DictConfig, stage: str) -> Any:
     return OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
 
 
-def _path(values: Mapping[Any, Any], stage: str) -> str:
+def _group(values: Mapping[Any, Any], stage: str) -> str:
     """Returns the name under which users know a stage's settings: `load` is `${data}`, so `data`."""
     value = values.get(stage)
     return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage

@@ -6,6 +6,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from stages.errors import UserError
+
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; the rest is noise
     "GIT_PYTHON_REFRESH": "quiet",
@@ -38,6 +40,8 @@ def quiet_stderr() -> Iterator[None]:
         os.dup2(kept.fileno(), 2)
         try:
             yield
+        except UserError:
+            raise
         except BaseException:
             kept.seek(0)
             os.write(saved, kept.read())

@@ -63,7 +63,7 @@ def run_job(job: Job, console: Console) -> int:
         return DONE
     with as_exceptions():
         try:
-            stages = bind(plan, job.experiment.settings)
+            stages = bind(plan, job.experiment)
             tracker, folder = _begin(job)
         except Interrupted as signal:
             return signal.exit_code

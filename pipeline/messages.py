@@ -9,7 +9,13 @@ from omegaconf.errors import ValidationError
 
 from stages.errors import UserError
 
-_TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "a text"}
+_TYPES = {
+    "Integer": "a whole number",
+    "Float": "a number",
+    "Boolean": "true or false",
+    "bool": "true or false",
+    "String": "a text",
+}
 
 
 def explain(error: BaseException, keys: Iterable[str] = ()) -> UserError:
@@ -22,9 +28,9 @@ def explain(error: BaseException, keys: Iterable[str] = ()) -> UserError:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _missing_option(error)
     text = " ".join(str(part) for part in _chain(error))
-    unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text)
-    if unknown:
-        return unknown_key(unknown.group(1), list(keys))
+    if unknown := re.search(r"Key '([^']+)' (?:is )?not in|Could not override '([^']+)'", text):
+        whole = re.search(r"Could not override '([^']+)'", text) or re.search(r"full_key: (\S+)", text)
+        return unknown_key(whole.group(1) if whole else unknown.group(1), list(keys))
     if isinstance(error, ValidationError) or "could not be converted" in text or "ValidationError" in text:
         return _wrong_type(text)
     if ambiguous := re.search(r"Ambiguous value for argument '([^']+)'", text):
@@ -80,10 +86,10 @@ def _children(name: str, keys: list[str]) -> list[str]:
 
 
 def _wrong_type(text: str) -> UserError:
-    value = re.search(r"Value '([^']*)'.* could not be converted to (\w+)|Incompatible value '([^']*)'", text)
+    value = re.search(r"Value '([^']*)'.*? (?:could not be converted to|is not a valid) (\w+)", text)
     key = re.search(r"full_key: (\S+)", text)
     name = key.group(1) if key else "a setting"
-    if value is None or value.group(2) is None:
+    if value is None:
         return UserError(f"{name}: {text.splitlines()[0]}", "", "python -m pipeline --cfg job")
     wanted = _TYPES.get(value.group(2), value.group(2))
     return UserError(f"{name}={value.group(1)} has the wrong type", wanted, f"{name}=<{wanted.removeprefix('a ')}>")

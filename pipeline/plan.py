@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Experiment
+from pipeline.environment import quiet_stderr
 from stages.errors import UserError
 
 GIVEN_BY_RUNNER = ("settings", "reporter", "folder")
@@ -59,8 +60,8 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
                     ", ".join([*dict.fromkeys(made), *GIVEN_BY_RUNNER]),
                     f"pipeline=<a pipeline whose stage before {name} makes `{parameter}`>",
                 )
-        group = "data" if name == "load" else name
-        plan.append(PlannedStage(name, target, experiment.choices.get(group, ""), tuple(inputs), makes))
+        option = experiment.choices.get(experiment.groups[name], "")
+        plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
         made.append(makes)
     return tuple(plan)
 
@@ -79,14 +80,27 @@ def parameters(stage: str, target: str) -> dict[str, bool]:
     if spec is None:
         raise _no_function(stage, target)
     if spec.origin and spec.origin.endswith(".py"):
-        for node in ast.parse(Path(spec.origin).read_text()).body:
+        body = ast.parse(Path(spec.origin).read_text()).body
+        for node in body:
             if isinstance(node, ast.FunctionDef) and node.name == function and not node.decorator_list:
                 return _of_definition(node.args)
-    found = getattr(importlib.import_module(module), function, None)
+        if function not in _names(body):
+            raise _no_function(stage, target)
+    with quiet_stderr():
+        found = getattr(importlib.import_module(module), function, None)
     if not callable(found):
         raise _no_function(stage, target)
     empty = inspect.Parameter.empty
     return {name: entry.default is empty for name, entry in inspect.signature(found).parameters.items()}
+
+
+def _names(body: list[ast.stmt]) -> set[str]:
+    """Returns every name that a module's statements mention."""
+    found = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    for statement in body:
+        found |= {part.asname or part.name for part in getattr(statement, "names", []) if isinstance(part, ast.alias)}
+        found |= {statement.name} if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else set()
+    return found
 
 
 def _of_definition(arguments: ast.arguments) -> dict[str, bool]:

@@ -79,7 +79,8 @@ def _diff(top: Path) -> str:
         if own and (top / own.strip()).is_file():
             shutil.copy(top / own.strip(), index)
         variables = {"GIT_INDEX_FILE": str(index)}
-        _git(top, "add", "--intent-to-add", "--", *_CODE, **variables)
+        new = (_git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or "").split("\0")
+        _git(top, "add", "--intent-to-add", "--", *filter(None, new), **variables)
         text = _git(top, "diff", "HEAD", **variables) or _git(top, "diff", **variables) or ""
     data = text.encode()
     if len(data) > DIFF_LIMIT_BYTES:

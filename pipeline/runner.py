@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.environment import quiet_stderr
 from pipeline.messages import explain
@@ -51,8 +52,8 @@ class RunReporter:
         self._console.warn(line)
 
 
-def bind(plan: Sequence[PlannedStage], settings: Mapping[str, Any]) -> list[BoundStage]:
-    """Imports every stage, and with them TensorFlow.
+def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStage]:
+    """Imports every stage, and with them TensorFlow, and gives it its settings.
 
     Raises:
         UserError: where a stage cannot be imported, or its settings are not of the type that it declares.
@@ -60,8 +61,9 @@ def bind(plan: Sequence[PlannedStage], settings: Mapping[str, Any]) -> list[Boun
     bound = []
     with quiet_stderr():
         for planned in plan:
-            function = planned.load()
-            bound.append(BoundStage(planned, function, _typed(function, planned.name, settings[planned.name])))
+            function, name = planned.load(), planned.name
+            settings = _typed(function, experiment.groups[name], experiment.settings[name])
+            bound.append(BoundStage(planned, function, settings))
     return bound
 
 
@@ -115,7 +117,7 @@ def _record(name: str, result: Any, seconds: float, tracker: Tracker, summary: S
         tracker.model(result)
 
 
-def _typed(function: Callable[..., Any], stage: str, settings: Any) -> Any:
+def _typed(function: Callable[..., Any], group: str, settings: Any) -> Any:
     """Returns settings as the dataclass that `function` declares, where they came without a schema."""
     wanted = typing.get_type_hints(function).get("settings")
     if not isinstance(settings, Mapping) or not dataclasses.is_dataclass(wanted):
@@ -123,11 +125,13 @@ def _typed(function: Callable[..., Any], stage: str, settings: Any) -> Any:
     known = {field.name for field in dataclasses.fields(wanted)}
     given = {key: value for key, value in settings.items() if key != "_target_" or key in known}
     try:
-        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(wanted), given))
+        # Below the group's name, so that errors speak of `data.size` and not of `size`.
+        typed = OmegaConf.merge({group: OmegaConf.structured(wanted)}, {group: given})[group]
+        filled = OmegaConf.to_object(typed)
     except OmegaConfBaseException as error:
-        raise explain(error, [f"{stage}.{name}" for name in known]) from error
-    check(typed, stage)
-    return typed
+        raise explain(error, [f"{group}.{name}" for name in known]) from error
+    check(filled, group)
+    return filled
 
 
 def failed_stage(summary: Summary) -> str | None:

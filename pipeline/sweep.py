@@ -61,6 +61,7 @@ def run_sweep(composed: Sequence[Composed]) -> int:
     listed = [{"folder": job.folder.name, "overrides": job.overrides} for job in jobs if job.folder]
     (folder / INDEX).write_text(json.dumps(listed, indent=2))
     codes = _run_all(jobs, labels, console)
+    parent.fail_lost_children()
     comparison = compare(folder)
     _finish(comparison, folder, parent, codes, console)
     return exit_code(codes)

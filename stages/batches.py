@@ -27,24 +27,18 @@ def steps_per_epoch(split: Split, batch_size: int) -> int:
 def training_input(dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int = 0) -> InputFunction:
     """Returns an input of `epochs` shuffled passes over the training split, from `first_step` on.
 
-    The shuffle is a true permutation of the split, another one each epoch.
+    The shuffle is a uniform permutation of the whole split, another one each epoch.
     """
-    steps = epochs * steps_per_epoch(dataset.train, batch_size)
-    seeds = (derive(seed, "shuffle"), derive(seed, "augment"))
-    return _input(dataset.train, batch_size, range(first_step, steps), seeds, dataset.augmentation)
+    return _input(dataset.train, batch_size, epochs, first_step, seed, dataset.augmentation)
 
 
 def evaluation_input(split: Split, batch_size: int) -> InputFunction:
     """Returns an input of one pass over `split` in its own order, unchanged."""
-    return _input(split, batch_size, range(steps_per_epoch(split, batch_size)), None, None)
+    return _input(split, batch_size, epochs=1, first_step=0, seed=None, augmentation=None)
 
 
 def _input(
-    split: Split,
-    batch_size: int,
-    steps: range,
-    seeds: tuple[int, int] | None,
-    augmentation: Augmentation | None,
+    split: Split, batch_size: int, epochs: int, first_step: int, seed: int | None, augmentation: Augmentation | None
 ) -> InputFunction:
     per_epoch = steps_per_epoch(split, batch_size)
 
@@ -55,27 +49,43 @@ def _input(
         here = replicas // context.num_input_pipelines
         first_replica = context.input_pipeline_id * here
 
-        def batch(element: tf.Tensor) -> Batch:
-            step, replica = element // here, first_replica + element % here
-            epoch, start = step // per_epoch, (step % per_epoch) * batch_size
+        def positions(epoch: tf.Tensor) -> tf.data.Dataset:
+            """Yields (order of the epoch, step of the run, replica) for every share that is made here."""
+            order = _order(len(split), seed, epoch)
+            start = tf.maximum(epoch * per_epoch, first_step)
+            shares = tf.data.Dataset.range(start * here, (epoch + 1) * per_epoch * here)
+            return shares.map(lambda share: (order, share // here, first_replica + share % here))
+
+        def batch(order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
+            start = (step % per_epoch) * batch_size
             rows, weights = _share(tf.minimum(len(split) - start, batch_size), replica, replicas)
-            examples = start + rows
-            if seeds is not None:
-                key = tf.stack([seeds[0], tf.cast(epoch, tf.int32)])
-                examples = tf.random.experimental.index_shuffle(examples, key, len(split) - 1)
+            examples = tf.gather(order, start + rows)
             pictures = tf.cast(tf.gather(images, examples), tf.float32)
-            if seeds is not None and augmentation is not None:
-                key = tf.stack([seeds[1], tf.cast(step, tf.int32)])
+            if augmentation is not None and seed is not None:
+                key = tf.stack([derive(seed, "augment"), tf.cast(step, tf.int32)])
                 uniforms = tf.random.stateless_uniform([batch_size, augmentation.randoms], key)
                 pictures = augmentation(pictures, tf.gather(uniforms, rows))
             return tf.ensure_shape(pictures, [None, *split.images.shape[1:]]), tf.gather(labels, examples), weights
 
-        elements = tf.data.Dataset.range(steps.start * here, steps.stop * here)
         options = tf.data.Options()
         options.deterministic = True
+        elements = tf.data.Dataset.range(first_step // per_epoch, epochs).flat_map(positions)
         return elements.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2 * here + 2).with_options(options)
 
     return make
+
+
+def _order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
+    """Returns a permutation, int64 [examples]; without a seed the identity.
+
+    Sorting random numbers, once an epoch: `tf.random.experimental.index_shuffle` would need no memory, but its
+    permutations are far from uniform (of 20,000 ones of 100 examples, mean positions are off by 26 standard errors).
+    """
+    if seed is None:
+        return tf.range(examples, dtype=tf.int64)
+    key = tf.stack([derive(seed, "shuffle"), tf.cast(epoch, tf.int32)])
+    numbers = tf.random.stateless_uniform([examples], key, minval=None, maxval=None, dtype=tf.int64)
+    return tf.cast(tf.argsort(numbers), tf.int64)
 
 
 def _share(count: tf.Tensor, replica: tf.Tensor, replicas: int) -> tuple[tf.Tensor, tf.Tensor]:

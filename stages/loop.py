@@ -21,13 +21,15 @@ class Loop:
     means of the replicas, which is another number as soon as the shares differ.
     """
 
-    def __init__(self, strategy: Strategy, model: Model, optimizer: keras.optimizers.Optimizer, seed: int) -> None:
+    def __init__(
+        self, strategy: Strategy, model: Model, optimizer: keras.optimizers.Optimizer, batch_size: int, seed: int
+    ) -> None:
         self._strategy = strategy.distribution
         self._network = model.network
         self._loss = cross_entropy(model.outputs)
         with self._strategy.scope():
             self.totals = Totals(loss=(), correct=(), examples=())
-            self.loss_scale = LossScale() if model.policy == "mixed_float16" else None
+            self.loss_scale = LossScale(batch_size) if model.policy == "mixed_float16" else None
             optimizer.build(model.network.trainable_variables)
         self._update = Update(optimizer, model.network, self.loss_scale)
         self._dropout_seed = derive(seed, "dropout")
@@ -62,11 +64,11 @@ class Loop:
             loss = tf.reduce_sum(self._loss(labels, outputs) * weights)
             if self._network.losses:  # a weight penalty counts once, however many replicas share the batch
                 loss += tf.add_n(self._network.losses) * examples
-            scaled = loss if self.loss_scale is None else loss * self.loss_scale.value
+            scale = 1.0 if self.loss_scale is None else self.loss_scale.factor()
+            scaled = loss * scale
         gradients = tape.gradient(scaled, self._update.variables, unconnected_gradients="zero")
         *summed, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, examples])
-        divisor = count if self.loss_scale is None else count * self.loss_scale.value
-        means = [gradient / tf.cast(divisor, gradient.dtype) for gradient in summed]
+        means = [gradient / tf.cast(count * scale, gradient.dtype) for gradient in summed]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in means])
         replica.merge_call(self._update, args=(means, finite))
         self._add(loss, outputs, labels, weights, finite)

@@ -20,10 +20,15 @@ class LossScale:
     Source: Micikevicius et al., Mixed Precision Training, 2018 (arXiv:1710.03740), section 3.2.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
         self.value = tf.Variable(INITIAL, trainable=False, name="loss_scale")
         self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="good_steps")
         self.skipped_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="skipped_steps")
+
+    def factor(self) -> tf.Tensor:
+        """Returns what to multiply the summed loss of a batch with: the scale is one of the mean, as elsewhere."""
+        return self.value / float(self._batch_size)
 
     def apply_if(self, finite: tf.Tensor, apply: Callable[[], None]) -> None:
         """Calls `apply` where `finite` (bool []) holds, else skips the step and halves the scale."""

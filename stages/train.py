@@ -46,7 +46,8 @@ def train(
         model.network.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False, auto_scale_loss=False)
     best, callbacks = build_callbacks(settings)
     callbacks.set_model(model.network)
-    epochs = _Epochs(model, dataset, strategy, settings, Loop(strategy, model, optimizer, settings.seed), callbacks)
+    loop = Loop(strategy, model, optimizer, settings.batch_size, settings.seed)
+    epochs = _Epochs(model, dataset, strategy, settings, loop, callbacks)
     history = epochs.run(reporter or Silent())
     if settings.restore_best:
         best.restore()

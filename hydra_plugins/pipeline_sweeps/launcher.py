@@ -1,5 +1,6 @@
 """A process for every job of a sweep. Imported by Hydra at every start, so it imports little."""
 
+import re
 from collections.abc import Sequence
 
 from hydra.core.config_store import ConfigStore
@@ -22,7 +23,7 @@ class ProcessLauncher(Launcher):
         for overrides in job_overrides:
             document = self._context.config_loader.load_sweep_config(self._config, list(overrides))
             choices = dict(document.hydra.runtime.choices)
-            task = list(document.hydra.overrides.task)
+            task = [re.sub(r"\\(.)", r"\1", given) for given in document.hydra.overrides.task]  # as it was typed
             with open_dict(document):
                 document.pop("hydra")
             jobs.append(Composed(document, choices, tuple(task)))

@@ -105,5 +105,12 @@ class MlflowTracker:
     def end(self, status: str) -> None:
         self._client.set_terminated(self.run_id, status)
 
+    def fail_lost_children(self) -> None:
+        """Ends as FAILED what processes that were killed have left RUNNING."""
+        lost = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.run_id}' and attributes.status = 'RUNNING'"
+        for run in self._client.search_runs([self._experiment], lost):
+            self._client.set_tag(run.info.run_id, "error", "its process was killed")
+            self._client.set_terminated(run.info.run_id, "FAILED")
+
     def how_to_open(self) -> str:
         return f"{self._open_with}\n{run_path(self._experiment, self.run_id)}"

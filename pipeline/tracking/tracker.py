@@ -38,6 +38,9 @@ class Tracker(Protocol):
     def end(self, status: str) -> None:
         """Ends the run: `FINISHED`, `FAILED` or `KILLED`."""
 
+    def fail_lost_children(self) -> None:
+        """Ends the runs below this one whose processes have died without ending them."""
+
     def how_to_open(self) -> str | None:
         """Returns the command that shows the run."""
 
@@ -62,6 +65,8 @@ class NullTracker:
     def model(self, exported: Exported) -> None: ...
 
     def end(self, status: str) -> None: ...
+
+    def fail_lost_children(self) -> None: ...
 
     def how_to_open(self) -> str | None:
         return None

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow_datasets
+from tensorflow_datasets.core.registered import DatasetNotFoundError
 
 from stages.errors import UserError
 from stages.load.splits import assemble, divide
@@ -16,10 +17,11 @@ def tfds(settings: TfdsSettings) -> Dataset:
         UserError: for an unknown name or split, a set that is no image classification, or pictures of several sizes.
     """
     builder = _prepared(settings)
-    image, label = builder.info.features.get("image"), builder.info.features.get("label")
+    features = dict(builder.info.features.items())
+    image, label = features.get("image"), features.get("label")
     if image is None or label is None or None in image.shape:
         raise UserError(
-            f"data.name={settings.name} has features {dict(builder.info.features.items())}",
+            f"data.name={settings.name} has features {features}",
             "`image` of one fixed size and `label`",
         )
     named = {name: _read(builder, split) for name, split in _splits(builder, settings).items()}
@@ -30,7 +32,7 @@ def tfds(settings: TfdsSettings) -> Dataset:
 def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder:
     try:
         builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
-    except tensorflow_datasets.core.DatasetNotFoundError as error:
+    except DatasetNotFoundError as error:
         raise UserError(
             f"data.name={settings.name} is not a TFDS data set", "a name that TFDS has", "data.name=mnist"
         ) from error

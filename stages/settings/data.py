@@ -10,7 +10,7 @@ from stages.errors import UserError
 from stages.settings.ranges import number
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DataSettings:
     """What every source shares: how much of it is kept aside, and the seed of the split."""
 
@@ -21,7 +21,7 @@ class DataSettings:
     seed: int = II("seed")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 grey pixels from 0 to 16, 10 classes."""
 
@@ -30,7 +30,7 @@ class DigitsSettings(DataSettings):
     """Share of all examples kept for the test, the same in every class."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SyntheticSettings(DataSettings):
     """Random pictures with a bright patch whose place depends on the class. For benchmarks and tests."""
 
@@ -51,7 +51,7 @@ class SyntheticSettings(DataSettings):
             )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TfdsSettings(DataSettings):
     """An image-classification set of TensorFlow Datasets whose pictures are all of one size."""
 

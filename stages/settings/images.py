@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from stages.settings.ranges import choice, number
 
 
-@dataclass
+@dataclass(kw_only=True)
 class NormalizeSettings:
     """How pixel values are scaled. The scaling becomes the first layer of the model, and so of its export."""
 
@@ -14,7 +14,7 @@ class NormalizeSettings:
     """`rescale`: to 0..1; `standardize`: to mean 0 and deviation 1 of the training split, by channel."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AugmentSettings:
     """Random changes of the pictures, in training only."""
 

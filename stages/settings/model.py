@@ -8,7 +8,7 @@ from omegaconf import II, MISSING
 from stages.settings.ranges import choice, number
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PrecisionSettings:
     """The dtypes of computation and of variables, by Keras' policy names."""
 
@@ -16,7 +16,7 @@ class PrecisionSettings:
     """`mixed`: float16 on GPUs with tensor cores (compute capability 7.0 and up), else bfloat16."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MlpSettings:
     """Dense layers on the flattened picture."""
 
@@ -25,7 +25,7 @@ class MlpSettings:
     dropout: float = number(0.0, at_least=0, below=1)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CnnSettings:
     """Convolutions and pooling, then dropout and one dense layer."""
 
@@ -35,7 +35,7 @@ class CnnSettings:
     dropout: float = number(0.5, at_least=0, below=1)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ModelSettings:
     """A network by its function, and what the function is given."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from stages.settings.ranges import number
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EvaluateSettings:
     """Loss, accuracy and a report by class on the test split."""
 
@@ -13,7 +13,7 @@ class EvaluateSettings:
     batch_size: int = number(256, at_least=1, unit="examples of the global batch, over all replicas")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ExportSettings:
     """A SavedModel, compared after reloading."""
 

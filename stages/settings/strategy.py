@@ -8,7 +8,7 @@ from stages.errors import UserError
 from stages.settings.ranges import number
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StrategySettings:
     """What every strategy shares."""
 
@@ -16,7 +16,7 @@ class StrategySettings:
     deterministic: bool = II("deterministic")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class OneDeviceSettings(StrategySettings):
     """One replica on one device."""
 
@@ -24,7 +24,7 @@ class OneDeviceSettings(StrategySettings):
     """A TensorFlow device such as `/cpu:0`; null: the first GPU, else the CPU."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MirroredSettings(StrategySettings):
     """One replica on each device of this machine, variables mirrored, gradients summed."""
 

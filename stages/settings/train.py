@@ -8,7 +8,7 @@ from omegaconf import II, MISSING
 from stages.settings.ranges import choice, number
 
 
-@dataclass
+@dataclass(kw_only=True)
 class OptimizerSettings:
     """What every optimizer shares."""
 
@@ -17,29 +17,35 @@ class OptimizerSettings:
     """The peak rate, for the global batch."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SgdSettings(OptimizerSettings):
+    """Stochastic gradient descent with momentum."""
+
     name: str = choice("sgd", "sgd")
     learning_rate: float = number(0.01, above=0)
     momentum: float = number(0.9, at_least=0, below=1)
     nesterov: bool = False
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AdamSettings(OptimizerSettings):
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980)."""
+
     name: str = choice("adam", "adam")
     beta_1: float = number(0.9, at_least=0, below=1)
     beta_2: float = number(0.999, at_least=0, below=1)
     epsilon: float = number(1e-7, above=0)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AdamWSettings(AdamSettings):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
+
     name: str = choice("adamw", "adamw")
     weight_decay: float = number(0.004, at_least=0, unit="share of a weight taken off per step, times the rate")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ScheduleSettings:
     """The learning rate over the run, as a share of `optimizer.learning_rate`."""
 
@@ -52,7 +58,7 @@ class ScheduleSettings:
     decay_factor: float = number(0.1, above=0, at_most=1)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainSettings:
     """The training loop."""
 

@@ -1,0 +1,65 @@
+"""What all tests share: one TensorFlow of four logical CPUs, one migrated MLflow store, small real data."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline import environment
+
+environment.prepare()
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the laws are about logical CPU devices, whatever the machine has
+
+with environment.quiet_stderr():
+    import tensorflow as tf
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+)
+tf.config.experimental.enable_op_determinism()
+
+
+@pytest.fixture(scope="session")
+def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database: making one takes seconds, copying it does not."""
+    from pipeline.config import TrackingSettings
+    from pipeline.tracking.store import open_client
+
+    outputs = tmp_path_factory.mktemp("store")
+    open_client(TrackingSettings(kind="local"), outputs)
+    return outputs / "mlflow.db"
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, migrated_store: Path) -> Path:
+    """A folder for runs, with a store in it."""
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    shutil.copy(migrated_store, folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture
+def pipeline_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `python -m pipeline` in a process of its own, from a directory that is not the project's."""
+
+    def run(*arguments: str, module: str = "pipeline", timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False)
+
+    return run
+
+
+def shared(*parts: str) -> Path:
+    """Returns the path of real data that is kept beside the project; skips the test where it is absent."""
+    path = SHARED_DATA.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"real data is not at {'/'.join(('..', 'shared', 'data', *parts))}")
+    return path

@@ -1,0 +1,74 @@
+"""What code a run came from, on real repositories."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline import provenance
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "net.py").write_text("layers = 1\n")
+    (tmp_path / ".gitignore").write_text("secrets.yaml\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+def test_a_clean_tree(repository: Path) -> None:
+    state = provenance.code_state(repository)
+    assert state is not None
+    assert (len(state.commit), state.dirty, state.diff) == (40, False, "")
+
+
+def test_changes_and_new_code_are_in_the_diff_and_the_index_stays(repository: Path) -> None:
+    (repository / "net.py").write_text("layers = 2\n")
+    (repository / "new.yaml").write_text("epochs: 7\n")
+    (repository / "secrets.yaml").write_text("token: 123\n")
+    (repository / "picture.png").write_bytes(b"\x00" * 100)
+    before = git(repository, "status", "--porcelain")
+    state = provenance.code_state(repository / "..") or provenance.code_state(repository)
+    assert state is not None
+    assert state.dirty
+    assert "-layers = 1\n+layers = 2" in state.diff
+    assert "+epochs: 7" in state.diff
+    assert "token" not in state.diff
+    assert "picture" not in state.diff
+    assert git(repository, "status", "--porcelain") == before
+    git(repository, "stash", "--include-untracked", "--quiet")
+    subprocess.run(["git", "apply", "-"], input=state.diff.encode(), cwd=repository, check=True)
+    assert (repository / "net.py").read_text() == "layers = 2\n"
+
+
+def test_a_large_diff_is_cut_and_says_so(repository: Path) -> None:
+    (repository / "net.py").write_text("x = 1\n" * 400_000)
+    state = provenance.code_state(repository)
+    assert state is not None
+    assert provenance.DIFF_LIMIT_BYTES <= len(state.diff) <= provenance.DIFF_LIMIT_BYTES + 100
+    assert state.diff.endswith("are here]\n")
+
+
+def test_a_repository_without_commits_and_no_repository(tmp_path: Path) -> None:
+    assert provenance.code_state(tmp_path) is None
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "new.py").write_text("a = 1\n")
+    state = provenance.code_state(tmp_path)
+    assert state is not None
+    assert (state.commit, state.dirty) == ("none", True)
+    assert "+a = 1" in state.diff
+
+
+def test_packages_have_versions_and_no_addresses() -> None:
+    text = provenance.packages()
+    assert "tensorflow==2.21" in text
+    assert "://" not in text
+    assert provenance.versions()["keras"].startswith("3.15")

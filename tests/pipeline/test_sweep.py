@@ -1,0 +1,159 @@
+"""Sweeps: a fresh process a job, a parent run over all, failures that stay alone, a table at the end."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from pipeline.compare import compare, latest, write
+from pipeline.sweep import job_labels, slug
+from stages.errors import UserError
+from tests.pipeline.experiments import QUICK
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def runs(outputs: Path) -> tuple[Run, list[Run]]:
+    """Returns the parent run and its children."""
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [experiment] = client.search_experiments(filter_string="name != 'Default'")
+    found = client.search_runs([experiment.experiment_id])
+    [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(children) == len(found) - 1
+    return parent, sorted(children, key=lambda run: run.info.start_time)
+
+
+def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, outputs: Path) -> None:
+    axes = ["strategy=one_device,mirrored", "precision=float32,mixed"]
+    done = pipeline_command("-m", *axes, *QUICK, "model.network.dropout=0", "seed=3", f"outputs={outputs}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = latest(outputs)
+    comparison = compare(folder)
+    assert [job.settings for job in comparison.jobs] == [
+        {"strategy": strategy, "precision": precision}
+        for strategy in ("one_device", "mirrored")
+        for precision in ("float32", "mixed")
+    ]
+    assert {job.status for job in comparison.jobs} == {"FINISHED"}
+    summaries = [json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))]
+    assert [summary["replicas"] for summary in summaries] == [1, 1, 2, 2]
+    assert [summary["precision"] for summary in summaries] == ["float32", "mixed_bfloat16"] * 2
+    losses = [summary["metrics"]["test/loss"] for summary in summaries]
+    assert losses[0] == pytest.approx(losses[2], abs=1e-5)  # two replicas equal one
+    assert losses[0] != losses[1]
+    parent, children = runs(outputs)
+    assert parent.info.status == "FINISHED"
+    assert [run.info.status for run in children] == ["FINISHED"] * 4
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
+    assert files == {"comparison.md", "comparison.csv", "comparison.png"}
+    assert done.stdout.count("epoch 2/2") == 4
+    again = pipeline_command("--outputs", str(outputs), module="pipeline.compare")
+    assert again.returncode == 0
+    assert "one_device" in again.stdout
+
+
+def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, outputs: Path) -> None:
+    done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *QUICK, f"outputs={outputs}")
+    assert done.returncode == 3, done.stdout + done.stderr
+    jobs = compare(latest(outputs)).jobs
+    assert [job.status for job in jobs] == ["FAILED", "FINISHED"]
+    assert jobs[0].error is not None
+    assert "/gpu:7 does not exist" in jobs[0].error
+    parent, children = runs(outputs)
+    assert parent.info.status == "FAILED"
+    assert [run.info.status for run in children] == ["FAILED", "FINISHED"]
+    assert "job 1/2  strategy.device=/gpu:7: exit code 1" in done.stdout
+    assert "job 1 FAILED: device /gpu:7 does not exist" in (latest(outputs) / "comparison.md").read_text()
+
+
+def kill_itself(settings: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
+    command = [
+        sys.executable, "-m", "pipeline", "-m",
+        f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, f"outputs={outputs}",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["DIED", "FINISHED"]
+    assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FINISHED"]
+
+
+def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2,3", "train.epochs=10000", f"outputs={outputs}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert any("epoch     1/10000" in line for line in iter(process.stdout.readline, ""))
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(30) == 130
+        assert time.monotonic() - began < 10
+    parent, children = runs(outputs)
+    assert parent.info.status == "KILLED"
+    assert [run.info.status for run in children] == ["KILLED"]
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["KILLED", "NOT RUN", "NOT RUN"]
+    assert "Traceback" not in rest
+
+
+def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:
+    done = pipeline_command("-m", "strategy=one_device,mirrored", "dry_run=true", f"outputs={tmp_path}/outputs")
+    assert done.returncode == 0
+    assert done.stdout.count("-> trained") == 2
+    assert not list((tmp_path / "outputs").glob("*"))
+
+
+def test_labels_name_what_differs() -> None:
+    jobs = [["strategy=a", "seed=1", "train.epochs=2"], ["strategy=b", "seed=1", "train.epochs=2"]]
+    assert job_labels(jobs) == ["strategy=a", "strategy=b"]
+    assert slug("strategy.devices=[/cpu:0,/cpu:1] seed=1") == "strategy.devices=_cpu_0,_cpu_1_,seed=1"
+
+
+def made_up(folder: Path, jobs: list[tuple[str, dict[str, float] | None]]) -> Path:
+    folder.mkdir(parents=True)
+    listed = [
+        {"folder": str(index), "overrides": [f"strategy={name}", "seed=1"]} for index, (name, _) in enumerate(jobs)
+    ]
+    (folder / "sweep.json").write_text(json.dumps(listed))
+    for index, (_, metrics) in enumerate(jobs):
+        if metrics is not None:
+            (folder / str(index)).mkdir()
+            summary = {"status": "FINISHED", "metrics": metrics, "seconds": 2.0, "error": None}
+            (folder / str(index) / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_the_best_job_is_the_most_accurate_then_the_fastest(tmp_path: Path) -> None:
+    rate = "train/images_per_second"
+    jobs = [("a", {"test/accuracy": 0.9, rate: 10}), ("b", {"test/accuracy": 0.9, rate: 20}), ("c", None)]
+    comparison = compare(made_up(tmp_path / "s", jobs))
+    assert comparison.best is comparison.jobs[1]
+    assert [row[0] for row in comparison.rows()] == ["job", "1", "2 *", "3"]
+    assert comparison.jobs[2].status == "NOT RUN"
+    paths = write(comparison, tmp_path / "s")
+    assert [path.name for path in paths] == ["comparison.md", "comparison.csv", "comparison.png"]
+    assert "best test accuracy: job 2, `strategy=b`" in paths[0].read_text()
+    rows = list(csv.DictReader(paths[1].open()))
+    assert [(row["strategy"], row["test/accuracy"]) for row in rows] == [("a", "0.9"), ("b", "0.9"), ("c", "")]
+
+
+def test_there_is_nothing_to_compare(pipeline_command: Command, tmp_path: Path) -> None:
+    done = pipeline_command("--outputs", str(tmp_path), module="pipeline.compare")
+    assert done.returncode == 2
+    assert "there is no sweep" in done.stderr
+    with pytest.raises(UserError, match="holds no sweep"):
+        compare(tmp_path)

@@ -1,0 +1,117 @@
+"""Parameters, tags and experiments as MLflow can hold them; secrets nowhere; a real server."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from omegaconf import OmegaConf
+
+from pipeline.config import TrackingSettings
+from pipeline.secrets import redact, without_user
+from pipeline.tracking.mlflow_tracker import MlflowTracker
+from pipeline.tracking.params import as_text, of_configuration
+from tests.pipeline.experiments import QUICK
+
+LOCAL = TrackingSettings(kind="local")
+
+
+@pytest.fixture
+def tracker(outputs: Path) -> MlflowTracker:
+    return MlflowTracker.start(LOCAL, outputs, "tried", "a run", {"note": "by hand"})
+
+
+def test_many_and_long_parameters_are_kept_whole(tracker: MlflowTracker, outputs: Path) -> None:
+    long = "x" * 20_000
+    tracker.params({f"p.{index}": index for index in range(350)} | {"long": long, "odd[0]=key": 1})
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    params = client.get_run(tracker.run_id).data.params
+    assert len(params) == 352
+    assert params["odd_0__key"] == "1"
+    assert params["long"].startswith("xxx")
+    assert "20000 characters: long_params/long.txt" in params["long"]
+    kept = client.download_artifacts(tracker.run_id, "long_params/long.txt")
+    assert Path(kept).read_text() == long
+
+
+def test_runs_are_children_and_end_as_they_are_told(tracker: MlflowTracker, outputs: Path) -> None:
+    child = MlflowTracker.start(LOCAL, outputs, "tried", "a job", {}, parent=tracker.run_id)
+    for status, run in (("KILLED", child), ("FINISHED", tracker)):
+        run.end(status)
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    found = client.get_run(child.run_id)
+    assert found.data.tags["mlflow.parentRunId"] == tracker.run_id
+    assert (found.info.status, client.get_run(tracker.run_id).info.status) == ("KILLED", "FINISHED")
+    assert found.info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
+
+
+def test_metrics_of_an_epoch_are_one_batch(tracker: MlflowTracker, outputs: Path) -> None:
+    tracker.metrics({"train/loss": 0.5, "val/loss": float("nan")}, step=3)
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [point] = client.get_metric_history(tracker.run_id, "train/loss")
+    assert (point.value, point.step) == (0.5, 3)
+
+
+def test_pointers_stand_once_and_values_resolved() -> None:
+    document = OmegaConf.create(
+        {"seed": 7, "train": {"seed": "${seed}", "name": "run ${seed}", "list": [1, 2]}, "e": {}}
+    )
+    assert of_configuration(document) == {"seed": 7, "train.name": "run 7", "train.list": [1, 2], "e": {}}
+
+
+def test_secrets_are_taken_out() -> None:
+    address = "postgresql://me:p%40ss@host:5432/db"
+    assert redact(address) == "postgresql://***@host:5432/db"
+    assert redact({"a": [address, 1]}) == {"a": ["postgresql://***@host:5432/db", 1]}
+    assert redact("see http://host/a@b and me@example.org") == "see http://host/a@b and me@example.org"
+    assert without_user("http://me:x@host:1") == "http://host:1"
+    assert "p%40ss" not in str(as_text({"uri": address}))
+
+
+@pytest.fixture
+def server(tmp_path: Path, migrated_store: Path) -> Iterator[str]:
+    """A real MLflow server on a free port."""
+    shutil.copy(migrated_store, tmp_path / "server.db")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", f"{tmp_path}/kept",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield address
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_run_is_tracked_by_a_server(
+    server: str, pipeline_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    given = ["tracking=server", f"tracking.uri={server}", f"outputs={tmp_path}/outputs"]
+    done = pipeline_command(*QUICK, *given)
+    assert done.returncode == 0, done.stderr
+    assert f"open {server}" in done.stdout
+    client = MlflowClient(server)
+    [experiment] = client.search_experiments(filter_string="name = 'digits_cnn'")
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["export/max_abs_diff"] <= 1e-6
+    assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(run.info.run_id)}
+    assert list((tmp_path / "kept").glob("**/tf2model/saved_model.pb"))
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()

@@ -1,0 +1,99 @@
+"""Which example goes where is a pure function of (seed, epoch, position)."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.augment import FlipRotate
+from stages.batches import _order, evaluation_input, steps_per_epoch, training_input
+from stages.results import Dataset, Split
+from tests.stages.experiments import elements
+
+
+def numbered(train: int, val: int = 5) -> Dataset:
+    """Returns a data set whose labels number the examples, and whose pixels repeat the label."""
+
+    def split(examples: int) -> Split:
+        labels = np.arange(examples, dtype=np.int32)
+        return Split(np.tile(labels.astype(np.float32)[:, None, None, None], (1, 4, 4, 1)), labels)
+
+    names = tuple(map(str, range(max(train, val))))
+    return Dataset("numbered", split(train), split(val), split(val), names, (0, 255), "0")
+
+
+def labels(source: object, replicas: int = 1) -> list[list[int]]:
+    return [list(element[1][element[2] > 0]) for element in elements(source, replicas)]
+
+
+@pytest.mark.parametrize("examples", [1, 2, 7, 50, 1000])
+def test_every_epoch_is_another_permutation_of_the_split(examples: int) -> None:
+    per_epoch = steps_per_epoch(numbered(examples).train, 16)
+    batches = labels(training_input(numbered(examples), 16, seed=3, epochs=3))
+    starts = range(0, len(batches), per_epoch)
+    epochs = [list(itertools.chain(*batches[start : start + per_epoch])) for start in starts]
+    assert len(epochs) == 3
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(examples))
+    if examples > 7:
+        assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+        assert epochs[0] != list(range(examples))
+
+
+def test_the_permutation_is_uniform() -> None:
+    """Over 2,000 epochs: mean positions as chance has them, and neighbours that stay neighbours as rarely."""
+    orders = tf.map_fn(lambda epoch: _order(100, 5, epoch), tf.range(2000), fn_output_signature=tf.int64).numpy()
+    standard_error = np.std(np.arange(100)) / np.sqrt(2000)
+    assert np.abs(orders.mean(axis=0) - 49.5).max() < 4.5 * standard_error
+    stayed = (np.diff(orders, axis=1) == 1).mean()
+    assert stayed == pytest.approx(0.01, abs=0.001)
+
+
+def test_equal_seeds_give_equal_batches_and_others_do_not() -> None:
+    first, again, other = (labels(training_input(numbered(40), 8, seed, 2)) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("first_step", [1, 5, 11])
+def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: int) -> None:
+    dataset = replace(numbered(50), augmentation=FlipRotate(True, True, 0.2))
+    whole = elements(training_input(dataset, 16, 3, 3))
+    late = elements(training_input(dataset, 16, 3, 3, first_step))
+    assert len(late) == len(whole) - first_step
+    for expected, got in zip(whole[first_step:], late, strict=True):
+        for one, other in zip(expected, got, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("examples", [64, 63, 50, 34, 33])
+def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int) -> None:
+    dataset = replace(numbered(examples), augmentation=FlipRotate(True, True, 0.2))
+    whole = elements(training_input(dataset, 16, 3, 2))
+    parts = elements(training_input(dataset, 16, 3, 2), replicas)
+    for step, (images, expected, _) in enumerate(whole):
+        shares = parts[step * replicas : (step + 1) * replicas]
+        real = [weights > 0 for _, _, weights in shares]
+        assert list(np.concatenate([share[1][rows] for share, rows in zip(shares, real, strict=True)])) == list(
+            expected
+        )
+        joined = np.concatenate([share[0][rows] for share, rows in zip(shares, real, strict=True)])
+        np.testing.assert_array_equal(joined, images)
+        sizes = [rows.sum() for rows in real]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_replica_without_examples_gets_one_of_weight_zero() -> None:
+    shares = elements(training_input(numbered(17), 16, 3, 1), replicas=4)[4:]
+    assert [list(weights) for _, _, weights in shares].count([0.0]) == 3
+    assert [list(weights) for _, _, weights in shares].count([1.0]) == 1
+
+
+def test_evaluation_keeps_the_order_and_changes_nothing() -> None:
+    dataset = replace(numbered(20), augmentation=FlipRotate(True, True, 0.2))
+    batches = elements(evaluation_input(dataset.train, 8))
+    np.testing.assert_array_equal(np.concatenate([batch[0] for batch in batches]), dataset.train.images)
+    np.testing.assert_array_equal(np.concatenate([batch[1] for batch in batches]), dataset.train.labels)

@@ -1,0 +1,86 @@
+"""The model: scaling inside, the right precision, outputs that are what they are taken for."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.model import model, resolve_policy
+from stages.networks.cnn import cnn
+from stages.results import Model
+from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
+from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn
+
+
+def with_probabilities(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    layers = [keras.layers.Input(input_shape), keras.layers.Flatten()]
+    return keras.Sequential([*layers, keras.layers.Dense(num_classes, activation="softmax", dtype="float32")])
+
+
+def with_half_outputs(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    return keras.Sequential([keras.layers.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(num_classes)])
+
+
+def build(network: object, policy: str = "float32", outputs: str = "auto") -> Model:
+    given = ModelSettings(network=network, outputs=outputs, precision=PrecisionSettings(policy=policy), seed=1)
+    return model(real_digits(), one_device(), given)
+
+
+def test_the_cnn_is_the_one_of_keras_example() -> None:
+    assert cnn((28, 28, 1), 10, [32, 64], 3, 0.5).count_params() == 34_826
+
+
+def test_scaling_is_inside() -> None:
+    built = build(MlpSettings())
+    scaling = built.network.get_layer("scaling")
+    pictures = tf.constant(real_digits().train.images[:4], tf.float32)
+    np.testing.assert_allclose(scaling(pictures), pictures / 16.0, atol=1e-7)
+    inner = built.network.layers[-1]
+    np.testing.assert_allclose(built.network(pictures), inner(pictures / 16.0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("policy", "compute"), [("float32", "float32"), ("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16")]
+)
+def test_precision_is_that_of_the_inner_layers_alone(policy: str, compute: str) -> None:
+    before = keras.config.dtype_policy().name
+    built = build(CnnSettings(), policy)
+    assert keras.config.dtype_policy().name == before
+    inner = built.network.layers[-1]
+    assert inner.layers[0].compute_dtype == compute
+    assert inner.layers[-1].compute_dtype == "float32"
+    assert built.network.get_layer("scaling").compute_dtype == "float32"
+    assert all(weight.dtype == "float32" for weight in built.network.weights)
+    assert built.policy == policy
+
+
+def test_mixed_is_bfloat16_without_a_gpu() -> None:
+    assert resolve_policy("mixed", one_device()) == "mixed_bfloat16"
+    assert resolve_policy("mixed_float16", one_device()) == "mixed_float16"
+
+
+def test_equal_seeds_give_equal_weights_under_every_strategy() -> None:
+    dataset = real_digits()
+    first = flat(small_cnn(dataset, one_device(), seed=3).network)
+    np.testing.assert_array_equal(first, flat(small_cnn(dataset, mirrored(2), seed=3).network))
+    assert np.abs(first - flat(small_cnn(dataset, one_device(), seed=4).network)).max() > 0.01
+
+
+def test_logits_and_probabilities_are_told_apart() -> None:
+    assert build(CnnSettings()).outputs == "logits"
+    assert build({"_target_": f"{__name__}.with_probabilities"}).outputs == "probabilities"
+    with pytest.raises(UserError, match="do not add up to 1"):
+        build(CnnSettings(), outputs="probabilities")
+
+
+def test_outputs_must_be_float32() -> None:
+    with pytest.raises(UserError, match=r"returns bfloat16.*Allowed: float32.*dtype=\"float32\""):
+        build({"_target_": f"{__name__}.with_half_outputs"}, "mixed_bfloat16")
+
+
+def test_a_network_that_does_not_exist_or_fit_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot be imported"):
+        build({"_target_": "stages.networks.cnn.nope"})
+    with pytest.raises(UserError, match="cannot be built for pictures of shape"):
+        build(CnnSettings(filters=[4, 4, 4, 4]))

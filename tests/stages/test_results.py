@@ -1,0 +1,167 @@
+"""Optimizers, scores, export and strategies."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.evaluate import by_class, evaluate
+from stages.export import export
+from stages.normalize import normalize
+from stages.optimizers import WarmUp, build_optimizer, learning_rate
+from stages.results import Trained
+from stages.scoring import Scorer
+from stages.seeds import derive
+from stages.settings.images import NormalizeSettings
+from stages.settings.results import EvaluateSettings, ExportSettings
+from stages.settings.strategy import MirroredSettings, OneDeviceSettings
+from stages.settings.train import AdamWSettings, ScheduleSettings, SgdSettings
+from stages.strategy import strategy
+from tests.stages.experiments import mirrored, one_device, real_digits, small_cnn
+from tests.stages.test_loop import after_steps
+
+
+def rate_at(step: int, given: ScheduleSettings) -> float:
+    rate = learning_rate(0.1, given, steps_per_epoch=10, epochs=10)
+    return float(rate(step)) if callable(rate) else rate
+
+
+def test_schedules_count_in_epochs() -> None:
+    assert rate_at(55, ScheduleSettings()) == 0.1
+    cosine = ScheduleSettings(name="cosine", final_share=0.1)
+    assert rate_at(0, cosine) == pytest.approx(0.1)
+    assert rate_at(50, cosine) == pytest.approx(0.1 * (0.9 * 0.5 + 0.1))
+    assert rate_at(100, cosine) == pytest.approx(0.01)
+    step = ScheduleSettings(name="step", decay_epochs=[2, 5], decay_factor=0.5)
+    assert [rate_at(at, step) for at in (0, 20, 21, 51)] == pytest.approx([0.1, 0.1, 0.05, 0.025])
+    warm = replace(cosine, warmup_epochs=2)
+    assert [rate_at(at, warm) for at in (0, 9, 19)] == pytest.approx([0.005, 0.05, 0.1])
+    assert rate_at(60, warm) == pytest.approx(0.1 * (0.9 * 0.5 * (1 + math.cos(math.pi * 0.5)) + 0.1))
+    with pytest.raises(UserError, match="fills the whole run"):
+        rate_at(0, ScheduleSettings(warmup_epochs=10))
+
+
+def test_a_warm_up_survives_saving() -> None:
+    schedule = WarmUp(0.1, 5, keras.optimizers.schedules.CosineDecay(0.1, 50))
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    assert [float(again(step)) for step in (0, 4, 20)] == [float(schedule(step)) for step in (0, 4, 20)]
+
+
+def test_weight_decay_is_that_of_keras() -> None:
+    """Ten AdamW steps of the loop equal ten of Keras' own apply on the same gradients."""
+    dataset = real_digits(64)
+    optimizer = AdamWSettings(learning_rate=0.01, weight_decay=0.1)
+    ours, _ = after_steps(one_device(), dataset, optimizer, 64, steps=10)
+    theirs = small_cnn(dataset, one_device()).network
+    keras_optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    images = tf.cast(dataset.train.images, tf.float32)
+    for _ in range(10):
+        with tf.GradientTape() as tape:
+            value = loss(dataset.train.labels, theirs(images))
+        keras_optimizer.apply(
+            tape.gradient(value, [v.value for v in theirs.trainable_variables]), theirs.trainable_variables
+        )
+    for one, other in zip(ours.network.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+def test_every_optimizer_is_built() -> None:
+    built = build_optimizer(SgdSettings(momentum=0.5, nesterov=True), ScheduleSettings(), 1, 1)
+    assert (built.momentum, built.nesterov) == (0.5, True)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [7, 256])
+def test_scores_equal_numpy_over_the_same_predictions(replicas: int, batch_size: int) -> None:
+    dataset = real_digits()
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    model = small_cnn(dataset, where)
+    scores = Scorer(where, model, 10).score(dataset.val, batch_size)
+    outputs = model.network(tf.cast(dataset.val.images, tf.float32)).numpy().astype(np.float64)
+    labels = dataset.val.labels
+    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(len(labels)), labels]
+    expected = np.zeros((10, 10), np.int64)
+    np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
+    np.testing.assert_array_equal(scores.confusion, expected)
+    assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
+
+
+def test_the_report_by_class() -> None:
+    precision, recall, f1 = by_class(np.array([[8, 2, 0], [1, 9, 0], [0, 0, 0]]))
+    assert list(precision) == pytest.approx([8 / 9, 9 / 11, 0])
+    assert list(recall) == pytest.approx([0.8, 0.9, 0])
+    assert list(f1) == pytest.approx([16 / 19, 18 / 21, 0])
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_export_equals_the_model(policy: str, replicas: int, tmp_path: Path) -> None:
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    dataset = normalize(real_digits(), NormalizeSettings(method="standardize"))
+    trained = Trained(small_cnn(dataset, where, policy), (), 1, 0)
+    exported = export(trained, dataset, ExportSettings(), tmp_path)
+    assert exported.max_abs_diff <= 1e-6
+    assert (exported.path / "saved_model.pb").is_file()
+    assert not list(tmp_path.rglob("partial*"))
+
+
+def test_the_export_takes_unscaled_pixels_in_a_fresh_process(tmp_path: Path) -> None:
+    dataset, where = normalize(real_digits(), NormalizeSettings(method="standardize")), one_device()
+    model = small_cnn(dataset, where)
+    exported = export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
+    pictures = dataset.test.images[:50].astype(np.float32)
+    np.save(tmp_path / "pictures.npy", pictures)
+    script = (
+        "import numpy, sys, tensorflow as tf\n"
+        "m = tf.saved_model.load(sys.argv[1]); x = numpy.load(sys.argv[2])\n"
+        "named = m.signatures['serving_default'](images=tf.constant(x))\n"
+        "numpy.save(sys.argv[3], numpy.stack([m(tf.constant(x)), *named.values()]))\n"
+    )
+    command = [sys.executable, "-c", script, str(exported.path), f"{tmp_path}/pictures.npy", f"{tmp_path}/out.npy"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    expected = tf.nn.softmax(model.network(pictures)).numpy()
+    for got in np.load(tmp_path / "out.npy"):
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+    assert np.abs(tf.nn.softmax(model.network(pictures / 16.0)).numpy() - expected).max() > 0.01
+
+
+def test_evaluate_writes_its_report(tmp_path: Path) -> None:
+    dataset, where = real_digits(), one_device()
+    result = evaluate(Trained(small_cnn(dataset, where), (), 1, 0), dataset, where, EvaluateSettings(), tmp_path)
+    assert result.confusion.sum() == len(dataset.test)
+    assert len((tmp_path / "test_by_class.csv").read_text().splitlines()) == 11
+    assert (tmp_path / "plots" / "confusion.png").stat().st_size > 5000
+
+
+def test_strategies_are_what_they_say() -> None:
+    two = strategy(MirroredSettings(deterministic=False, cpu_replicas=2))
+    assert two.replicas == two.distribution.num_replicas_in_sync == 2
+    assert len(set(two.devices)) == 2
+    with two.distribution.scope():
+        variable = tf.Variable(1.0)
+    places = [copy.device for copy in two.distribution.experimental_local_results(variable)]
+    assert [place[-1] for place in places] == [device[-1] for device in two.devices]
+    named = strategy(MirroredSettings(deterministic=False, devices=["/cpu:1", "cpu:3"]))
+    assert [name[-1] for name in named.devices] == ["1", "3"]
+    assert strategy(OneDeviceSettings(deterministic=False, device="/cpu:2")).devices[0].endswith("CPU:2")
+
+
+def test_a_device_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError, match=r"/gpu:3 does not exist\. Allowed: .*cpu:0"):
+        strategy(OneDeviceSettings(deterministic=False, device="/gpu:3"))
+    with pytest.raises(UserError, match="TensorFlow has started with 4 CPU devices"):
+        strategy(MirroredSettings(deterministic=False, cpu_replicas=5))
+
+
+def test_seeds_are_the_same_everywhere() -> None:
+    assert derive(42, "shuffle") == 1_310_903_858
+    assert derive(42, "shuffle") != derive(42, "augment") != derive(43, "augment")
+    assert 0 <= min(derive(seed, "x") for seed in range(1000)) < 2**31 > max(derive(seed, "x") for seed in range(1000))

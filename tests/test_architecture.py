@@ -1,0 +1,87 @@
+"""The shape of the code: who imports whom, how long a module may be, what a wheel carries."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+CODE = [path for folder in ("pipeline", "stages", "hydra_plugins") for path in (ROOT / folder).rglob("*.py")]
+
+
+def imported(path: Path) -> set[str]:
+    """Returns the top-level packages that a module imports anywhere in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name.partition(".")[0] for name in plain | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}}
+
+
+def test_stages_know_nothing_of_the_framework() -> None:
+    for path in (ROOT / "stages").rglob("*.py"):
+        assert not {"pipeline", "mlflow", "hydra"} & imported(path), path
+
+
+def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
+    """In a fresh process, every module of the framework but the one whose task it is."""
+    script = (
+        "import importlib, pkgutil, sys, pipeline, pipeline.tracking, stages.settings\n"
+        "for package in (pipeline, pipeline.tracking, stages.settings):\n"
+        "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
+        "        if module.name != 'pipeline.preload': importlib.import_module(module.name)\n"
+        "print(sorted({'tensorflow', 'keras'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "[]"
+    for path in (ROOT / "pipeline").rglob("*.py"):
+        assert not {"tensorflow", "keras"} & imported(path), path
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 250
+    assert path.stem not in ("utils", "helpers", "common", "misc")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < 60, node.name
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            short = isinstance(node, ast.FunctionDef) and len(node.body) == 1
+            assert short or ast.get_docstring(node), f"{node.name} is public and has no docstring"
+
+
+def test_a_wheel_carries_the_configuration(tmp_path: Path) -> None:
+    """Built, unpacked away from the source tree, and asked for its configuration and its plan."""
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    [wheel] = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, "-m", "pipeline", "strategy=mirrored", "dry_run=true"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "model, dataset, strategy -> trained" in done.stdout
+    assert (tmp_path / "outputs").is_dir()  # in the working directory, as there is no source tree
+    where = [sys.executable, "-c", "import pipeline.paths as p; print(p.CONF)"]
+    found = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(site / "pipeline" / "conf")
+
+
+def test_constraints_pin_everything_and_hold_no_address() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all("==" in line for line in lines)
+    assert not [line for line in lines if "://" in line or "@" in line or line.startswith("-")]
+
+
+def test_outputs_stand_in_the_tree_and_are_not_committed() -> None:
+    assert (ROOT / "outputs" / ".gitignore").read_text() == "*\n!.gitignore\n"

@@ -1,0 +1,68 @@
+"""A stage, a model and a data set of one's own, from a package outside the repository, as docs/extending.md shows them.
+
+The files are the page's own: each code block that begins with a comment naming a file becomes that file.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The files that the page tells the reader to write."""
+    page = (ROOT / "docs" / "extending.md").read_text()
+    blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", page, flags=re.DOTALL)
+    assert len(blocks) == 7
+    for name, content in blocks:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return tmp_path
+
+
+def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipeline", "--config-dir", "my_conf", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=package, capture_output=True, text=True, timeout=240, check=False, env=environment
+    )
+
+
+def test_a_data_set_a_model_and_a_stage_of_ones_own(package: Path, outputs: Path) -> None:
+    done = run(package, "data=stripes", "model=tiny", "pipeline=calibrated", "train.epochs=3", f"outputs={outputs}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [path] = outputs.glob("runs/*/*/summary.json")
+    summary = json.loads(path.read_text())
+    assert summary["name"] == "stripes_tiny"
+    assert list(summary["stages"])[6] == "calibrate"
+    assert summary["metrics"]["val/calibration_error"] < 0.6
+    assert summary["metrics"]["test/accuracy"] > 0.9
+
+
+def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp_path: Path) -> None:
+    here = f"outputs={tmp_path}/outputs"
+    for given, said in {
+        "data.stripes=0": "data.stripes=0 is out of range. Allowed: at least 2",
+        "data.stripes=many": "data.stripes=many has the wrong type. Allowed: a whole number",
+        "model.network.units=0": "units",
+        "+calibrate.binz=0": "calibrate.binz is no setting",
+        "calibrate.bins=0": "calibrate.bins=0 is out of range. Allowed: at least 1",
+    }.items():
+        done = run(package, "data=stripes", "model=tiny", "pipeline=calibrated", given, here)
+        if "units" not in given:
+            assert done.returncode == 2
+        assert said in done.stderr + done.stdout
+
+
+def test_a_stage_whose_input_nobody_makes_is_refused(package: Path, tmp_path: Path) -> None:
+    done = run(package, "pipeline=calibrated", "pipeline.train=null", f"outputs={tmp_path}/outputs")
+    assert done.returncode == 2
+    assert "the stage calibrate takes `trained`, which no earlier stage makes" in done.stderr
