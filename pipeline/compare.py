@@ -189,13 +189,22 @@ def _draw(jobs: Sequence[ComparedJob], path: Path) -> Path:
 
     figure = Figure(figsize=(10, 1.2 + 0.4 * len(jobs)), layout="constrained")
     labels = [f"{job.number}  " + " ".join(job.settings.values()) for job in jobs]
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, name in zip(panels, ("test/accuracy", "train/images_per_second"), strict=True):
-        bars = axes.barh(labels, [job.metrics[name] for job in jobs])
-        axes.bar_label(bars, [format(job.metrics[name], METRICS[name]) for job in jobs], padding=3)
-        axes.set_xlabel(name)
-        axes.margins(x=0.2)
-    panels[0].invert_yaxis()
+    accuracy, speed = figure.subplots(1, 2, sharey=True)
+    name = "test/accuracy"
+    values = [job.metrics[name] for job in jobs]
+    accuracy.plot(values, labels, "o")  # points, not bars: the axis need not begin at 0
+    for label, value in zip(labels, values, strict=True):
+        accuracy.annotate(format(value, METRICS[name]), (value, label), (6, 4), textcoords="offset points")
+    accuracy.set_xlabel(name)
+    accuracy.margins(x=0.3, y=0.2)
+    accuracy.grid(axis="x", alpha=0.3)
+    accuracy.locator_params(axis="x", nbins=5)
+    name = "train/images_per_second"
+    bars = speed.barh(labels, [job.metrics[name] for job in jobs])
+    speed.bar_label(bars, [format(job.metrics[name], METRICS[name]) for job in jobs], padding=3)
+    speed.set_xlabel(name)
+    speed.margins(x=0.2)
+    accuracy.invert_yaxis()
     figure.savefig(path, dpi=120)
     return path
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from pipeline.config import Experiment
+from pipeline.paths import shorter
 from pipeline.plan import PlannedStage
 from pipeline.secrets import redact
 from pipeline.summary import Summary
@@ -93,9 +94,8 @@ class Console:
         metrics, rows = summary.metrics, []
         rows.append(("run", f"{summary.run_id or 'not tracked'}  {summary.status} in {summary.seconds:.1f} s"))
         if how_to_open:
-            command, _, page = how_to_open.partition("\n")
-            rows.append(("open", f"{command}   then {page}"))
-        rows.append(("folder", summary.folder))
+            rows += zip(("open", ""), how_to_open.splitlines(), strict=False)
+        rows.append(("folder", shorter(Path(summary.folder))))
         timed = [f"{name} {stage.seconds:.1f} s" for name, stage in summary.stages.items() if stage.status == "ran"]
         rows.append(("stages", ", ".join(timed)))
         if "train/best_epoch" in metrics:
@@ -111,7 +111,8 @@ class Console:
             rows.append(("speed", f"{rate:,.0f} images/s, {step:.2f} ms a step, {summary.replicas} replica(s)"))
         for kind, path in summary.exported.items():
             difference = metrics.get("export/max_abs_diff", float("nan"))
-            rows.append(("export", f"{path} ({kind}), predictions within {difference:.1e} of the model's"))
+            rows.append(("export", f"{shorter(Path(path))} ({kind})"))
+            rows.append(("", f"its predictions differ from the model's by {difference:.1e} at most"))
         self.say()
         for label, text in rows:
             self.say(f"{label:11} {text}")

@@ -11,6 +11,11 @@ CONF: Path = CHECKOUT / "conf" if CHECKOUT else _HERE / "conf"
 """The configuration; a wheel carries it inside the package."""
 
 
+def shorter(path: Path) -> str:
+    """Returns `path` as the user would write it here: relative where it lies below the working directory."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def default_outputs() -> Path:
     """Returns the tree's `outputs`, from wherever it is run; of an installed package, the one here."""
     return (CHECKOUT or Path.cwd()) / "outputs"

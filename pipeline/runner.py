@@ -126,8 +126,8 @@ def _typed(function: Callable[..., Any], group: str, settings: Any) -> Any:
     given = {key: value for key, value in settings.items() if key != "_target_" or key in known}
     try:
         # Below the group's name, so that errors speak of `data.size` and not of `size`.
-        typed = OmegaConf.merge({group: OmegaConf.structured(wanted)}, {group: given})[group]
-        filled = OmegaConf.to_object(typed)
+        merged = OmegaConf.merge({group: OmegaConf.structured(wanted)}, {group: given})
+        filled = OmegaConf.to_object(OmegaConf.select(merged, group))
     except OmegaConfBaseException as error:
         raise explain(error, [f"{group}.{name}" for name in known]) from error
     check(filled, group)

@@ -21,6 +21,7 @@ from pipeline.compare import INDEX, Comparison, compare, write
 from pipeline.config import Experiment, read
 from pipeline.console import Console
 from pipeline.job import DONE, FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare, run_job
+from pipeline.paths import shorter
 from pipeline.signals import Interrupted, as_exceptions
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
@@ -159,9 +160,9 @@ def _finish(comparison: Comparison, folder: Path, parent: Tracker, codes: Sequen
     console.table(comparison.table())
     for path in write(comparison, folder):
         parent.artifact(path)
-    console.say(f"comparison  {folder / 'comparison.md'}")
-    if opened := parent.how_to_open():
-        console.say(f"open        {opened}")
+    console.say(f"comparison  {shorter(folder / 'comparison.md')}")
+    for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
+        console.say(f"{label:11} {line}")
     status = "KILLED" if exit_code(codes) in (130, 143) else "FAILED" if any(codes) else "FINISHED"
     parent.metrics({"sweep/jobs": len(comparison.jobs), "sweep/failed": sum(code != 0 for code in codes)})
     parent.end(status)

@@ -31,7 +31,8 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if size <= 40:
-        axes.set_xticks(range(size), class_names, rotation=45 if max(map(len, class_names)) > 2 else 0, ha="right")
+        long = max(map(len, class_names)) > 2
+        axes.set_xticks(range(size), class_names, rotation=45 if long else 0, ha="right" if long else "center")
         axes.set_yticks(range(size), class_names)
         for row, column in np.argwhere(confusion):
             colour = "white" if share[row, column] > 0.5 else "black"

@@ -14,7 +14,7 @@ from pipeline.config import TrackingSettings
 from pipeline.secrets import redact
 from pipeline.tracking.params import as_text
 from pipeline.tracking.saved_model import mlflow_model
-from pipeline.tracking.store import experiment_id, open_client, run_path, ui_command
+from pipeline.tracking.store import experiment_id, how_to_open, open_client
 from stages.results import Dataset, Exported
 
 PARAMS_PER_BATCH = 100
@@ -49,7 +49,12 @@ class MlflowTracker:
         if parent:
             found[MLFLOW_PARENT_RUN_ID] = parent
         run = client.create_run(experiment_number, tags=found, run_name=run_name)
-        return cls(client, experiment_number, run.info.run_id, ui_command(settings, outputs))
+        return cls(
+            client,
+            experiment_number,
+            run.info.run_id,
+            how_to_open(settings, outputs, experiment_number, run.info.run_id),
+        )
 
     def params(self, values: Mapping[str, Any]) -> None:
         short, long = as_text(values)
@@ -113,4 +118,4 @@ class MlflowTracker:
             self._client.set_terminated(run.info.run_id, "FAILED")
 
     def how_to_open(self) -> str:
-        return f"{self._open_with}\n{run_path(self._experiment, self.run_id)}"
+        return self._open_with

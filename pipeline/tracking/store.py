@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from pipeline.config import TrackingSettings
+from pipeline.paths import shorter
 from pipeline.secrets import redact
 
 
@@ -54,26 +55,15 @@ def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Pat
         return str(found.experiment_id)
 
 
-def ui_command(settings: TrackingSettings, outputs: Path) -> str:
-    """Returns the command that opens the store in a browser, or the server's own address."""
-    uri = store_uri(settings, outputs)
+def how_to_open(settings: TrackingSettings, outputs: Path, experiment: str, run_id: str) -> str:
+    """Returns what to type and where to look to see a run in MLflow's pages."""
+    uri = str(redact(store_uri(settings, outputs)))
+    page = f"/#/experiments/{experiment}/runs/{run_id}"
     if uri.startswith(("http://", "https://")):
-        return f"open {redact(uri)}"
+        return uri.rstrip("/") + page
     program = Path(sys.executable).with_name("mlflow")
-    name = _short(program) if program.exists() else "mlflow"
-    return f"{shlex.quote(name)} ui --backend-store-uri {shlex.quote(str(redact(uri)))}"
-
-
-def run_path(experiment: str, run_id: str) -> str:
-    """Returns the path of a run's page below the server's address."""
-    return f"/#/experiments/{experiment}/runs/{run_id}"
-
-
-def _short(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+    name = shorter(program) if program.exists() else "mlflow"
+    return f"{shlex.quote(name)} ui --backend-store-uri {shlex.quote(uri)}\nhttp://127.0.0.1:5000{page}"
 
 
 @contextmanager

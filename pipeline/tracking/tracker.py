@@ -42,7 +42,7 @@ class Tracker(Protocol):
         """Ends the runs below this one whose processes have died without ending them."""
 
     def how_to_open(self) -> str | None:
-        """Returns the command that shows the run."""
+        """Returns what to type and where to look, a line each, or None where nothing is recorded."""
 
 
 class NullTracker:

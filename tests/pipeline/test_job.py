@@ -236,7 +236,7 @@ def test_it_works_from_any_directory(
         "test        accuracy",
         "images/s",
         "mlflow ui --backend-store-uri sqlite:///",
-        "within",
+        "differ from the model's by",
     ):
         assert said in done.stdout
     report = only_folder(outputs) / "test_by_class.csv"

@@ -106,7 +106,7 @@ def test_a_run_is_tracked_by_a_server(
     given = ["tracking=server", f"tracking.uri={server}", f"outputs={tmp_path}/outputs"]
     done = pipeline_command(*QUICK, *given)
     assert done.returncode == 0, done.stderr
-    assert f"open {server}" in done.stdout
+    assert f"open        {server}/#/experiments/" in done.stdout
     client = MlflowClient(server)
     [experiment] = client.search_experiments(filter_string="name = 'digits_cnn'")
     [run] = client.search_runs([experiment.experiment_id])

@@ -1,0 +1,42 @@
+"""The front door is true: its commands compose, its options exist, its links lead somewhere."""
+
+import re
+import shlex
+
+import pytest
+
+from pipeline.job import prepare
+from pipeline.paths import CONF
+from tests.conftest import ROOT
+from tests.pipeline.experiments import experiment
+
+README = (ROOT / "README.md").read_text()
+COMMANDS = sorted(set(re.findall(r"python -m pipeline ((?!trian)(?:[a-z_.]+=\S+ ?)+)", README)))
+
+
+@pytest.mark.parametrize("given", COMMANDS)
+def test_its_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
+    words = [word.rstrip("`") for word in shlex.split(given.replace("<", "").replace(">", "").replace("`", ""))]
+    prepare(experiment(*words, "dry_run=true"))
+
+
+def test_its_table_has_every_option_of_every_group() -> None:
+    for path in CONF.glob("*/*.yaml"):
+        if path.parent.name != "pipeline":
+            rows = [line for line in README.splitlines() if line.startswith("|") and f"`{path.parent.name}`" in line]
+            assert rows, path.parent.name
+            assert f"`{path.stem}`" in rows[0]
+
+
+def test_its_commands_of_make_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make ([a-z]+)\b", README):
+        if target not in ("has", "on"):
+            assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_its_links_lead_somewhere_and_it_is_short() -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / link).is_file()
+    assert len(README.splitlines()) < 200
