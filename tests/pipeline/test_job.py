@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlflow
@@ -20,6 +21,7 @@ from mlflow.entities import Run
 from pipeline.console import Console
 from pipeline.job import Job, run_job
 from stages.errors import UserError
+from stages.results import Dataset, Record
 from tests.pipeline.experiments import QUICK, experiment
 
 
@@ -46,6 +48,24 @@ def hopeless(settings: object) -> None:
 def slow(settings: object) -> None:
     print("sleeping", flush=True)
     time.sleep(60)
+
+
+@dataclass(frozen=True)
+class Seen:
+    record: Record
+
+
+def look(dataset: Dataset, settings: object) -> Seen:
+    augmented = float(dataset.augmentation is not None)
+    return Seen(Record(metrics={"seen/scale": dataset.normalization.scale[0], "seen/augmented": augmented}))
+
+
+def test_a_stage_is_given_the_latest_result_of_a_name(tmp_path: Path) -> None:
+    left_out = [f"pipeline.{stage}=null" for stage in ("strategy", "model", "train", "export")]
+    given = ["augment=flip_rotate", f"evaluate._target_={__name__}.look", "tracking=off", *left_out]
+    assert run_job(Job(experiment(*given, outputs=tmp_path)), Console()) == 0
+    metrics = json.loads((only_folder(tmp_path) / "summary.json").read_text())["metrics"]
+    assert (metrics["seen/scale"], metrics["seen/augmented"]) == (1 / 16, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -193,8 +213,6 @@ def test_a_users_error_in_a_stage_shows_no_traceback(outputs: Path) -> None:
 
 
 def test_settings_of_an_untyped_stage_are_checked_before_anything_is_recorded(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     wrong = experiment(outputs=tmp_path / "outputs")
     wrong = replace(wrong, settings={**wrong.settings, "train": {"_target_": "stages.train.train", "epochs": "many"}})
     with pytest.raises(UserError, match="epochs=many has the wrong type"):
