@@ -44,6 +44,8 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises what it would print, and the exit code is ours
     try:
         hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run)()
+    except KeyboardInterrupt:  # before a run has begun; later it is marked KILLED
+        sys.exit(130)
     except UserError as error:
         _refuse(error)
     except (HydraException, OmegaConfBaseException) as error:

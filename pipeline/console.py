@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -54,6 +55,10 @@ class Console:
 
     def error(self, line: str) -> None:
         self.say(f"error: {line}", style="bold red")
+
+    def working(self, what: str) -> AbstractContextManager[object]:
+        """Shows on a terminal that something takes its time."""
+        return self._rich.status(what) if self._rich.is_terminal else nullcontext()
 
     def log_only(self, text: str) -> None:
         self._write(str(redact(text)))

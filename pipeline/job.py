@@ -63,8 +63,9 @@ def run_job(job: Job, console: Console) -> int:
         return DONE
     with as_exceptions():
         try:
-            stages = bind(plan, job.experiment)
-            tracker, folder = _begin(job)
+            with console.working("starting TensorFlow and MLflow"):
+                stages = bind(plan, job.experiment)
+                tracker, folder = _begin(job)
         except Interrupted as signal:
             return signal.exit_code
         summary = Summary(
@@ -147,7 +148,7 @@ def _failed(error: BaseException, summary: Summary, console: Console, folder: Pa
 
 
 def _end(summary: Summary, tracker: Tracker, console: Console, folder: Path) -> None:
-    stage = failed_stage(summary) or ""
+    stage = failed_stage(summary) or "recording"
     console.summary(summary, tracker.how_to_open())
     if summary.error:
         console.error(f"{stage}: {summary.error}")

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import time
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pipeline import machine
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.environment import quiet_stderr
@@ -87,6 +87,10 @@ def run_stages(
         seconds = time.perf_counter() - began
         summary.stages[name] = StageOutcome("ran", seconds)
         _record(name, result, seconds, tracker, summary, new_dataset="dataset" not in results)
+        if isinstance(result, Strategy) and machine.gpus() and not any("GPU" in device for device in result.devices):
+            console.warn(
+                f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
+            )
         results[stage.planned.makes] = result
 
 
@@ -119,7 +123,9 @@ def _record(name: str, result: Any, seconds: float, tracker: Tracker, summary: S
 
 def _typed(function: Callable[..., Any], group: str, settings: Any) -> Any:
     """Returns settings as the dataclass that `function` declares, where they came without a schema."""
-    wanted = typing.get_type_hints(function).get("settings")
+    wanted = function.__annotations__.get("settings") if hasattr(function, "__annotations__") else None
+    if isinstance(wanted, str):  # of a module with `from __future__ import annotations`
+        wanted = function.__globals__.get(wanted)
     if not isinstance(settings, Mapping) or not dataclasses.is_dataclass(wanted):
         return settings
     known = {field.name for field in dataclasses.fields(wanted)}

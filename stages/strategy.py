@@ -1,5 +1,7 @@
 """The `strategy` stage: devices and replicas, before TensorFlow starts them."""
 
+import re
+
 import tensorflow as tf
 
 from stages.errors import UserError
@@ -16,11 +18,13 @@ def strategy(settings: StrategySettings) -> Strategy:
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     if isinstance(settings, OneDeviceSettings):
-        devices = [settings.device or _all_gpus_or(["/cpu:0"])[0]]
+        devices = [settings.device] if settings.device else _all_gpus_or(["/cpu:0"])[:1]
     elif isinstance(settings, MirroredSettings):
-        devices = list(settings.devices) or _all_gpus_or(_logical_cpus(settings.cpu_replicas))
+        cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
+        devices = list(settings.devices) or _all_gpus_or(cpus)
     else:
         raise TypeError(f"no strategy for {type(settings).__name__}")
+    _make_logical_cpus(devices)
     found = tuple(_find(device) for device in devices)
     if isinstance(settings, OneDeviceSettings):
         distribution: tf.distribute.Strategy = tf.distribute.OneDeviceStrategy(found[0])
@@ -38,26 +42,26 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
 
 
 def _all_gpus_or(cpus: list[str]) -> list[str]:
-    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
-    return gpus or cpus
+    gpus = tf.config.list_physical_devices("GPU")  # logical ones would start TensorFlow, and the CPU could not be split
+    return [f"/gpu:{index}" for index in range(len(gpus))] or cpus
 
 
-def _logical_cpus(count: int) -> list[str]:
-    """Splits the CPU into `count` logical devices; more, made earlier in this process, will do as well."""
+def _make_logical_cpus(devices: list[str]) -> None:
+    """Splits the CPU so that all of `devices` exist; logical devices made earlier in this process will do as well."""
+    numbers = [re.fullmatch(r"/?(?:device:)?cpu:(\d+)", device.lower()) for device in devices]
+    count = max((int(number.group(1)) + 1 for number in numbers if number), default=1)
     cpu = tf.config.list_physical_devices("CPU")[0]
-    if not tf.config.list_physical_devices("GPU"):
-        made = tf.config.get_logical_device_configuration(cpu) or []
-        if len(made) < count:
-            try:
-                one = tf.config.LogicalDeviceConfiguration()
-                tf.config.set_logical_device_configuration(cpu, [one] * count)
-            except RuntimeError as error:
-                raise UserError(
-                    f"strategy.cpu_replicas={count}, but TensorFlow has started with {max(len(made), 1)} CPU devices",
-                    "one number of logical devices in a process",
-                    "the command again in a new process",
-                ) from error
-    return [f"/cpu:{index}" for index in range(count)]
+    made = max(len(tf.config.get_logical_device_configuration(cpu) or []), 1)
+    if made >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        raise UserError(
+            f"{count} logical CPU devices are wanted, but TensorFlow has started with {made}",
+            "one number of logical devices in a process",
+            "the command again in a new process",
+        ) from error
 
 
 def _find(device: str) -> str:
