@@ -19,7 +19,7 @@ from stages.settings.data import DigitsSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
-from stages.settings.train import AdamSettings, OptimizerSettings, ScheduleSettings, SgdSettings
+from stages.settings.train import AdamSettings, OptimizerSettings, SgdSettings
 from stages.strategy import strategy
 
 STEPS = 50
@@ -36,7 +36,7 @@ def weights(where: Strategy, dataset: Dataset, optimizer: OptimizerSettings, bat
     network = CnnSettings(dropout=0.0)
     built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1))
     with where.distribution.scope():
-        loop = Loop(where, built, build_optimizer(optimizer, ScheduleSettings(), 1, 1), batch_size, seed=1)
+        loop = Loop(where, built, build_optimizer(optimizer, optimizer.learning_rate), batch_size, seed=1)
     source = training_input(dataset, batch_size, 1, epochs=100)
     loop.run(iter(where.distribution.distribute_datasets_from_function(source)), 0, steps)
     return np.concatenate([weight.ravel() for weight in built.network.get_weights()])

@@ -50,6 +50,10 @@ def main() -> None:
         _refuse(error)
     except (HydraException, OmegaConfBaseException) as error:
         _refuse(explain(error, existing_keys(sys.argv[1:])))
+    except ValueError as error:
+        if not str(error).startswith("Config group override"):
+            raise
+        _refuse(UserError("a group is given null", "one of its options", "python -m pipeline --help"))
 
 
 def _flags_first(arguments: list[str]) -> list[str]:
@@ -59,7 +63,7 @@ def _flags_first(arguments: list[str]) -> list[str]:
 
 
 def _refuse(error: UserError) -> NoReturn:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {redact(str(error))}", file=sys.stderr)
     sys.exit(WRONG_CONFIGURATION)
 
 

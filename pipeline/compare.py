@@ -31,7 +31,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """status: that of the run, `DIED` where its process left no summary, or `NOT RUN`.
+    """status: that of the run; or `REFUSED` (its configuration), `DIED` (its process, without a word), `NOT RUN`.
 
     settings: the overrides in which the jobs differ; metrics: the values of METRICS that the job has.
     """
@@ -98,7 +98,7 @@ def compare(folder: Path) -> Comparison:
             "python -m pipeline -m strategy=one_device,mirrored",
         )
     listed = json.loads(index.read_text())
-    given = [dict(override.split("=", 1) for override in job["overrides"]) for job in listed]
+    given = [{name: value for name, _, value in (one.partition("=") for one in job["overrides"])} for job in listed]
     names = list(dict.fromkeys(name for overrides in given for name in overrides))
     differing = [name for name in names if len({overrides.get(name) for overrides in given}) > 1]
     jobs = []
@@ -106,8 +106,7 @@ def compare(folder: Path) -> Comparison:
         summary = _summary(folder / job["folder"])
         metrics = {name: value for name in METRICS if (value := summary.get("metrics", {}).get(name)) is not None}
         settings = {name: overrides[name] for name in differing if name in overrides}
-        started = (folder / job["folder"]).is_dir()
-        status = summary.get("status", "DIED" if started else "NOT RUN")
+        status = _status(summary.get("status"), job.get("exit_code"))
         jobs.append(ComparedJob(number, status, settings, metrics, summary.get("seconds", 0.0), summary.get("error")))
     return Comparison(folder.name, tuple(jobs))
 
@@ -164,10 +163,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    RichConsole(width=None if sys.stdout.isatty() else 160).print(comparison.table())
+    RichConsole(width=None if sys.stdout.isatty() else 160, markup=False).print(comparison.table())
     for path in write(comparison, folder):
         print(path)
     return 0
+
+
+def _status(told: str | None, exit_code: int | None) -> str:
+    """Returns what became of a job: by its own word, unless its process has ended without one."""
+    if told is not None and (told != "RUNNING" or exit_code is None):
+        return told
+    words = {None: "NOT RUN", 2: "REFUSED", 130: "KILLED", 143: "KILLED"}
+    return words.get(exit_code, "DIED")
 
 
 def _summary(folder: Path) -> dict[str, Any]:

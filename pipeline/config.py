@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pipeline.keys import dotted
 from pipeline.messages import explain, unknown_key
 from pipeline.paths import default_outputs
 from stages.errors import UserError
@@ -54,6 +56,14 @@ class TopSettings:
     """For the MLflow run, such as `+tags.note=baseline`."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
     """From each stage, in order, to the name of what it makes; null leaves a stage out."""
+
+    def check(self, path: str) -> None:
+        if self.name is not None and not re.fullmatch(r"\w[\w .=+-]*", self.name):
+            raise UserError(
+                f"name={self.name} cannot name a folder",
+                "letters, digits and _ . = + -, a letter, digit or _ first",
+                "name=" + (re.sub(r"\W+", "_", self.name).strip("_") or "mine"),
+            )
 
 
 GROUPS = ("data", "precision", "optimizer", "schedule", "tracking")
@@ -133,7 +143,7 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         for stage, part in {**settings, "tracking": tracking}.items():
             _refuse_added(values[_group(values, stage)], part, _group(values, stage))
     except OmegaConfBaseException as error:
-        raise explain(error) from error
+        raise explain(error, dotted(document)) from error
     check(top, "")
     check(tracking, "tracking")
     for stage, part in settings.items():
@@ -187,5 +197,5 @@ def _refuse_added(values: Any, settings: Any, path: str) -> None:
     known = [entry.name for entry in dataclasses.fields(settings)]
     for key, value in values.items():
         if key not in known:
-            raise unknown_key(f"{path}.{key}", [f"{path}.{name}" for name in known])
+            raise unknown_key(f"{path}.{key}", [path, *(f"{path}.{name}" for name in known)])
         _refuse_added(value, getattr(settings, key), f"{path}.{key}")

@@ -65,7 +65,7 @@ class Console:
 
     def table(self, table: Table) -> None:
         self._rich.print(table)
-        plain = RichConsole(width=200)
+        plain = RichConsole(width=200, markup=False)
         with plain.capture() as captured:
             plain.print(table)
         for line in captured.get().splitlines():
@@ -73,7 +73,7 @@ class Console:
 
     def plan(self, experiment: Experiment, plan: Sequence[PlannedStage]) -> None:
         """Prints what will be done, before it is done."""
-        precision = experiment.choices.get("precision", "")
+        precision = experiment.document.precision.policy
         self.say(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
         widths = [max((len(text) for text in column), default=0) for column in zip(*map(_cells, plan), strict=True)]
         for index, stage in enumerate(plan, 1):
@@ -109,9 +109,10 @@ class Console:
             )
             shown = name.replace("/best_", " ")
             rows.append(("best epoch", f"{metrics['train/best_epoch']:.0f}, {shown} {best:.4f}"))
-        if "test/accuracy" in metrics:
-            rows.append(("test", f"accuracy {metrics['test/accuracy']:.4f}, loss {metrics['test/loss']:.4f}"))
-        if "train/images_per_second" in metrics:
+        tested = [f"{name} {metrics[f'test/{name}']:.4f}" for name in ("accuracy", "loss") if f"test/{name}" in metrics]
+        if tested:
+            rows.append(("test", ", ".join(tested)))
+        if {"train/images_per_second", "train/step_milliseconds"} <= metrics.keys():
             rate, step = metrics["train/images_per_second"], metrics["train/step_milliseconds"]
             rows.append(("speed", f"{rate:,.0f} images/s, {step:.2f} ms a step, {summary.replicas} replica(s)"))
         for kind, path in summary.exported.items():

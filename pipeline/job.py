@@ -17,7 +17,7 @@ from pipeline.plan import PlannedStage, make_plan
 from pipeline.rules import check_rules
 from pipeline.runner import bind, failed_stage, one_line, run_stages
 from pipeline.secrets import redact
-from pipeline.signals import Interrupted, as_exceptions
+from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.summary import Summary
 from pipeline.tracking.params import of_configuration
 from pipeline.tracking.tracker import NullTracker, Tracker
@@ -65,37 +65,36 @@ def run_job(job: Job, console: Console) -> int:
         try:
             with console.working("starting TensorFlow and MLflow"):
                 stages = bind(plan, job.experiment)
-                tracker, folder = _begin(job)
+                with deferred():
+                    run = _begin(job)
         except Interrupted as signal:
             return signal.exit_code
-        summary = Summary(
-            run_id=tracker.run_id,
-            status="RUNNING",
-            name=job.experiment.name,
-            folder=str(folder),
-            choices={key: value for key, value in job.experiment.choices.items() if "/" not in key},
-            overrides=list(job.overrides),
-            versions=provenance.versions(),
-        )
-        began = time.monotonic()
-        code = DONE
+        code, began = DONE, time.monotonic()
         try:
-            console.open_log(folder / "pipeline.log")
-            _describe(job, tracker, folder)
-            run_stages(stages, folder, tracker, console, summary)
-            summary.status = "FINISHED"
+            console.open_log(run.folder / "pipeline.log")
+            _describe(job, run)
+            run_stages(stages, run.folder, run.tracker, console, run.summary)
+            run.summary.status = "FINISHED"
         except BaseException as error:
-            code = _failed(error, summary, console, folder)
-        summary.seconds = time.monotonic() - began
-        _end(summary, tracker, console, folder)
-    return code
+            code = _failed(error, run, console)
+        with ignored():
+            run.summary.seconds = time.monotonic() - began
+            return _end(run, code, console)
 
 
-def _begin(job: Job) -> tuple[Tracker, Path]:
+@dataclass(frozen=True)
+class _Run:
+    """A job that has begun."""
+
+    tracker: Tracker
+    folder: Path
+    summary: Summary
+
+
+def _begin(job: Job) -> _Run:
     """Starts the tracked run, and makes its folder."""
     experiment, tracker = job.experiment, NullTracker()  # type: Experiment, Tracker
-    short = uuid.uuid4().hex[:8]
-    started = time.strftime("%Y%m%d-%H%M%S")
+    short, started = uuid.uuid4().hex[:8], time.strftime("%Y%m%d-%H%M%S")
     if experiment.tracking.kind != "off":
         from pipeline.tracking.mlflow_tracker import MlflowTracker  # seconds to import
 
@@ -105,29 +104,41 @@ def _begin(job: Job) -> tuple[Tracker, Path]:
         tracker = MlflowTracker.start(experiment.tracking, experiment.outputs, where, name, tags, job.parent)
         short = (tracker.run_id or short)[:8]
     folder = job.folder or experiment.outputs / "runs" / experiment.name / f"{started}-{short}"
+    summary = Summary(
+        run_id=tracker.run_id,
+        status="RUNNING",
+        name=experiment.name,
+        folder=str(folder),
+        choices={key: value for key, value in experiment.choices.items() if "/" not in key},
+        overrides=list(job.overrides),
+        versions=provenance.versions(),
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        summary.write(folder)
     except OSError:
         tracker.end("FAILED")
         raise
-    return tracker, folder
+    return _Run(tracker, folder, summary)
 
 
 def _origin() -> dict[str, str]:
     code = provenance.code_state()
-    state = {"git.commit": code.commit, "git.dirty": str(code.dirty).lower()} if code else {}
+    state = {"git.commit": code.commit} if code else {}
+    if code and code.dirty is not None:
+        state["git.dirty"] = str(code.dirty).lower()
     return {"command": provenance.command(), **state}
 
 
-def _describe(job: Job, tracker: Tracker, folder: Path) -> None:
+def _describe(job: Job, run: _Run) -> None:
     """Records all that is known before the first stage: configuration, code, packages, machine."""
-    document = job.experiment.document
+    document, tracker = job.experiment.document, run.tracker
     resolved = OmegaConf.create(redact(OmegaConf.to_container(document, resolve=True)))
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved))
+    (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved))
     chosen = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}
     tracker.params({**of_configuration(document), **chosen})
     tracker.tags({f"version.{name}": version for name, version in provenance.versions().items()})
-    tracker.artifact(folder / "config.yaml")
+    tracker.artifact(run.folder / "config.yaml")
     tracker.text(json.dumps(provenance.environment(), indent=2), "environment/environment.json")
     tracker.text(provenance.packages(), "environment/packages.txt")
     code = provenance.code_state()
@@ -135,29 +146,37 @@ def _describe(job: Job, tracker: Tracker, folder: Path) -> None:
         tracker.text(code.diff, "code/diff.patch")
 
 
-def _failed(error: BaseException, summary: Summary, console: Console, folder: Path) -> int:
+def _failed(error: BaseException, run: _Run, console: Console) -> int:
     """Notes what went wrong, and returns the exit code."""
+    summary = run.summary
     if isinstance(error, Interrupted):
         summary.status, summary.error = "KILLED", f"stopped by {error}"
         return error.exit_code
     summary.status, summary.error = "FAILED", str(redact(one_line(error)))
     if not isinstance(error, UserError):
         console.log_only("".join(traceback.format_exception(error)))
-        summary.error += f" (traceback in {folder / 'pipeline.log'})"
+        summary.error += f" (traceback in {run.folder / 'pipeline.log'})"
     return FAILED
 
 
-def _end(summary: Summary, tracker: Tracker, console: Console, folder: Path) -> None:
-    stage = failed_stage(summary) or "recording"
+def _end(run: _Run, code: int, console: Console) -> int:
+    """Writes the summary, then ends the tracked run, which may fail; returns the exit code."""
+    summary, tracker, stage = run.summary, run.tracker, failed_stage(run.summary) or "recording"
+    summary.write(run.folder)
     console.summary(summary, tracker.how_to_open())
     if summary.error:
         console.error(f"{stage}: {summary.error}")
-        tracker.tags({"failed_stage": stage, "error": summary.error})
-    summary.write(folder)
+    try:
+        if summary.error:
+            tracker.tags({"failed_stage": stage, "error": summary.error})
+        for name in ("summary.json", "pipeline.log"):
+            tracker.artifact(run.folder / name)
+        tracker.end(summary.status)
+    except Exception as error:  # the store has gone; what the run came to stands in its folder
+        console.error(f"recording: {one_line(error)}")
+        code = code or FAILED
     console.close()
-    for name in ("summary.json", "pipeline.log"):
-        tracker.artifact(folder / name)
-    tracker.end(summary.status)
+    return code
 
 
 def exit_code(codes: Sequence[int]) -> int:

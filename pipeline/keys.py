@@ -19,16 +19,17 @@ def existing_keys(overrides: Sequence[str]) -> list[str]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for attempt in (chosen, []):
             try:
-                return list(_dotted(compose("config", attempt)))
+                return list(dotted(compose("config", attempt)))
             except (HydraException, OmegaConfBaseException):
                 continue
     return []
 
 
-def _dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Yields the name of every key below `node`, such as `train.epochs`."""
     for key in map(str, node):
         if OmegaConf.is_interpolation(node, key):
             continue  # it stands, and is set, under the name that it points at
         yield f"{prefix}{key}"
         if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
-            yield from _dotted(node[key], f"{prefix}{key}.")
+            yield from dotted(node[key], f"{prefix}{key}.")

@@ -30,16 +30,23 @@ def gpus() -> tuple[Gpu, ...]:
         lines = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = []
-    for line in lines:
-        name, _, capability = line.rpartition(",")
-        major, _, minor = capability.strip().partition(".")
-        found.append(Gpu(name.strip(), (int(major), int(minor or 0))))
+    found = [gpu for gpu in map(_parse, lines) if gpu is not None]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(found)
-    indexes = [int(part) for part in visible.split(",") if part.strip().isdigit()]
-    return tuple(found[index] for index in indexes if index < len(found))
+    entries = [part.strip() for part in visible.split(",") if part.strip() not in ("", "-1")]
+    if all(entry.isdigit() for entry in entries):
+        return tuple(found[int(entry)] for entry in entries if int(entry) < len(found))
+    return tuple(found[: len(entries)])  # named by their UUID: which ones cannot be told, how many can
+
+
+def _parse(line: str) -> Gpu | None:
+    name, _, capability = line.rpartition(",")
+    try:
+        major, minor = capability.strip().split(".")
+        return Gpu(name.strip(), (int(major), int(minor)))
+    except ValueError:
+        return None
 
 
 def facts() -> dict[str, Any]:

@@ -67,6 +67,8 @@ def unknown_key(name: str, keys: list[str]) -> UserError:
     """Returns the error for a dotted name that is none of `keys`, with the nearest of them."""
     parent = name.rpartition(".")[0]
     near = _nearest(name, keys)
+    if parent in keys and not _children(parent, keys):  # a mapping that is empty as it comes
+        return UserError(f"{name} is new", f"new names under {parent}, with a plus sign", f"+{name}=…")
     place = parent if parent in keys else near.rpartition(".")[0]
     names = [key for key in _children(place, keys) if not key.startswith("_")]
     allowed = f"{place or 'the top'} has {', '.join(names)}"

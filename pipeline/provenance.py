@@ -20,11 +20,14 @@ VERSIONED = ("tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf"
 
 @dataclass(frozen=True)
 class CodeState:
-    """commit: of the repository at `root`; diff: what is not committed, cut at DIFF_LIMIT_BYTES."""
+    """commit: of the repository at `root`; diff: what is not committed, cut at DIFF_LIMIT_BYTES.
+
+    dirty: whether anything is not committed; None where git did not say.
+    """
 
     root: Path
     commit: str
-    dirty: bool
+    dirty: bool | None
     diff: str
 
 
@@ -40,7 +43,9 @@ def code_state(folder: Path | None = None) -> CodeState | None:
         return None
     top = Path(root.strip())
     commit = (_git(top, "rev-parse", "HEAD") or "none").strip()
-    status = _git(top, "status", "--porcelain") or ""
+    status = _git(top, "status", "--porcelain")
+    if status is None:
+        return CodeState(top, commit, None, "")
     return CodeState(top, commit, bool(status.strip()), _diff(top) if status.strip() else "")
 
 

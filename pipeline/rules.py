@@ -104,8 +104,14 @@ def _server_answers(experiment: Experiment) -> None:
     try:
         with urllib.request.urlopen(f"{without_user(uri).rstrip('/')}/health", timeout=SERVER_TIMEOUT_SECONDS):
             return
-    except urllib.error.HTTPError:
-        return  # it answers; whether it lets us in is for the first request to tell
+    except urllib.error.HTTPError as error:
+        if error.code != 404:  # it answers; whether it lets us in is for the first request to tell
+            return
+        raise UserError(
+            f"tracking.uri={redact(uri)} is no MLflow server (it has no /health)",
+            "the address of one",
+            "tracking.uri=http://127.0.0.1:5000",
+        ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise UserError(

@@ -39,8 +39,9 @@ class RunReporter:
         self._tracker, self._console, self._summary = tracker, console, summary
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        self._summary.metrics.update(values)
-        self._tracker.metrics(values, step)
+        plain = {name: float(value) for name, value in values.items()}
+        self._summary.metrics.update(plain)
+        self._tracker.metrics(plain, step)
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         self._console.progress(done, total, images_per_second, note)
@@ -104,7 +105,7 @@ def _arguments(stage: BoundStage, results: Mapping[str, Any], reporter: RunRepor
 def _record(name: str, result: Any, seconds: float, tracker: Tracker, summary: Summary, new_dataset: bool) -> None:
     record = getattr(result, "record", None)
     record = record if isinstance(record, Record) else Record()
-    metrics = {**record.metrics, f"{name}/seconds": seconds}
+    metrics = {key: float(value) for key, value in record.metrics.items()} | {f"{name}/seconds": seconds}
     summary.metrics.update(metrics)
     tracker.metrics(metrics)
     tracker.params({f"{name}/{key}": value for key, value in record.params.items()})

@@ -1,4 +1,4 @@
-"""Signals as exceptions."""
+"""Signals as exceptions, and the moments in which they must wait."""
 
 import signal
 import threading
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
@@ -19,16 +21,42 @@ class Interrupted(BaseException):
 @contextmanager
 def as_exceptions() -> Iterator[None]:
     """Raises Interrupted for SIGINT and SIGTERM inside the block; outside the main thread it changes nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    before: dict[int, Any] = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    """Lets no signal cut short what ends a run: its summary, and its status."""
+    with _handled_by(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Lets signals wait until the block is over: for what must not be half done, such as starting a run.
+
+    By a handler and not by a mask: `multiprocessing` unmasks them while it starts its server.
+    """
+    waiting: list[int] = []
+    with _handled_by(lambda number, frame: waiting.append(number)):
+        yield
+    if waiting:
+        raise Interrupted(waiting[0])
+
+
+@contextmanager
+def _handled_by(handler: Any) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)

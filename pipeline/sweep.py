@@ -1,11 +1,13 @@
 """A sweep: jobs checked together, run one after another, each in a fresh process, under one parent run."""
 
+import itertools
 import json
 import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -17,12 +19,13 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from pipeline import environment
-from pipeline.compare import INDEX, Comparison, compare, write
+from pipeline.compare import INDEX, compare, write
 from pipeline.config import Experiment, read
 from pipeline.console import Console
 from pipeline.job import DONE, FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare, run_job
 from pipeline.paths import shorter
-from pipeline.signals import Interrupted, as_exceptions
+from pipeline.secrets import redact
+from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
 
@@ -40,7 +43,8 @@ def run_sweep(composed: Sequence[Composed]) -> int:
     """Runs the jobs and returns the sweep's exit code: 0, 3 where some failed, 130 or 143 where it was stopped.
 
     Raises:
-        UserError: where any of the jobs is wrong; none has been started then.
+        UserError: where any of the jobs is wrong; none has been started then. Settings without a schema are known
+            only to the stage that declares them: each job checks those itself.
     """
     experiments = [_checked(job, index, len(composed)) for index, job in enumerate(composed)]
     first, console = experiments[0], Console()
@@ -54,17 +58,20 @@ def run_sweep(composed: Sequence[Composed]) -> int:
             console.plan(experiment, prepare(experiment))
         return DONE
     folder.mkdir(parents=True)
-    parent = _parent_run(first, name, len(composed))
-    jobs = [
-        Job(experiment, job.overrides, folder / f"{index}_{slug(label)}", parent.run_id, first.name)
-        for index, (job, experiment, label) in enumerate(zip(composed, experiments, labels, strict=True))
-    ]
-    listed = [{"folder": job.folder.name, "overrides": job.overrides} for job in jobs if job.folder]
-    (folder / INDEX).write_text(json.dumps(listed, indent=2))
-    codes = _run_all(jobs, labels, console)
-    parent.fail_lost_children()
-    comparison = compare(folder)
-    _finish(comparison, folder, parent, codes, console)
+    with as_exceptions():
+        with deferred():
+            parent = _parent_run(first, name, len(composed))
+        codes: list[int] = []
+        try:
+            jobs = [
+                Job(experiment, job.overrides, folder / f"{number}_{slug(label)}", parent.run_id, first.name)
+                for number, (job, experiment, label) in enumerate(zip(composed, experiments, labels, strict=True), 1)
+            ]
+            _run_all(jobs, labels, codes, folder, console)
+        except Interrupted as interrupted:
+            codes.append(interrupted.exit_code)
+        with ignored():
+            _finish(folder, parent, codes, console)
     return exit_code(codes)
 
 
@@ -97,17 +104,30 @@ def _parent_run(experiment: Experiment, name: str, jobs: int) -> Tracker:
     return MlflowTracker.start(experiment.tracking, experiment.outputs, experiment.name, f"sweep {name}", tags)
 
 
-def _run_all(jobs: Sequence[Job], labels: Sequence[str], console: Console) -> list[int]:
-    """Returns the exit codes of the jobs that were started; a signal ends the running one and starts no more."""
-    context, codes = process_context(), []
+def _run_all(jobs: Sequence[Job], labels: Sequence[str], codes: list[int], folder: Path, console: Console) -> None:
+    """Runs the jobs and adds their exit codes to `codes`; a signal ends the running one and starts no more."""
+    context = process_context()
+    _write_index(jobs, codes, folder)
     for number, (job, label) in enumerate(zip(jobs, labels, strict=True), 1):
         console.say(f"\njob {number}/{len(jobs)}  {label}", style="bold")
         codes.append(_run_one(context, job))
+        _write_index(jobs, codes, folder)
         if codes[-1] != DONE:
             console.error(f"job {number}/{len(jobs)}  {label}: exit code {codes[-1]}")
         if codes[-1] in (130, 143):
             break
-    return codes
+
+
+def _write_index(jobs: Sequence[Job], codes: Sequence[int], folder: Path) -> None:
+    """Writes the list of jobs with the exit codes so far, whole or not at all."""
+    listed = [
+        {"folder": job.folder.name, "overrides": job.overrides, "exit_code": code}
+        for job, code in itertools.zip_longest(jobs, codes)
+        if job.folder
+    ]
+    partial = folder / f".{INDEX}.partial"
+    partial.write_text(json.dumps(redact(listed), indent=2))
+    partial.replace(folder / INDEX)
 
 
 def process_context() -> BaseContext:
@@ -122,14 +142,13 @@ def process_context() -> BaseContext:
 def _run_one(context: BaseContext, job: Job) -> int:
     process = context.Process(target=_work, args=(job,))  # type: ignore[attr-defined]
     stopped: int | None = None
-    with as_exceptions():
-        try:
+    try:
+        with deferred():  # until its pid is known, it could not be told to end
             process.start()
-            process.join()
-        except Interrupted as interrupted:
-            stopped = interrupted.exit_code
-    if stopped is not None and process.pid is not None:  # it is in a group of its own, so the terminal did not tell it
-        os.kill(process.pid, stopped - 128)
+        process.join()
+    except Interrupted as interrupted:
+        stopped = interrupted.exit_code
+        process.terminate()  # it is in a group of its own, so the terminal did not tell it
         process.join()
     code = process.exitcode
     if stopped is not None or code is None:
@@ -143,6 +162,7 @@ def _work(job: Job) -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     console = Console()
     try:
         code = run_job(job, console)
@@ -150,19 +170,30 @@ def _work(job: Job) -> None:
         console.error(str(error))
         code = WRONG_CONFIGURATION
     except Exception:
-        traceback.print_exc()
+        console.error(traceback.format_exc())
         code = FAILED
     sys.exit(code)
 
 
-def _finish(comparison: Comparison, folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> None:
+def _end_with_parent() -> None:
+    """Ends this job when the sweep's process has gone, however it went."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> None:
+    comparison = compare(folder)
     console.say()
     console.table(comparison.table())
-    for path in write(comparison, folder):
-        parent.artifact(path)
+    paths = write(comparison, folder)
     console.say(f"comparison  {shorter(folder / 'comparison.md')}")
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.say(f"{label:11} {line}")
+    parent.fail_lost_children()
+    for path in paths:
+        parent.artifact(path)
     status = "KILLED" if exit_code(codes) in (130, 143) else "FAILED" if any(codes) else "FINISHED"
     parent.metrics({"sweep/jobs": len(comparison.jobs), "sweep/failed": sum(code != 0 for code in codes)})
     parent.end(status)

@@ -1,6 +1,7 @@
 """Keras callbacks of a run: the best weights, early stopping, and the user's own."""
 
 import importlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class BestWeights(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         value = (logs or {})[self.monitor]
-        if not self.best_epoch or self.sign * value > self.sign * self.best_value:
+        if math.isnan(self.best_value) or self.sign * value > self.sign * self.best_value:
             self.best_epoch, self.best_value = epoch + 1, value
             self.weights = self.model.get_weights()
 
@@ -33,10 +34,13 @@ class BestWeights(keras.callbacks.Callback):
         self.model.set_weights(self.weights)
 
     def save(self, path: Path) -> None:
-        """Writes the model's weights to `path` (`.weights.h5`), whole or not at all."""
+        """Writes the best weights to `path` (`.weights.h5`), whole or not at all; the model keeps its own."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"partial-{path.name}")
+        current = self.model.get_weights()
+        self.restore()
         self.model.save_weights(partial)
+        self.model.set_weights(current)
         partial.replace(path)
 
 

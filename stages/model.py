@@ -101,4 +101,10 @@ def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str) -> str:
             "auto, logits, probabilities",
             "model.outputs=auto",
         )
+    if declared == "logits" and sums_to_one:
+        raise UserError(
+            "model.outputs=logits, but the rows of the network's output add up to 1",
+            "auto, logits, probabilities",
+            "model.outputs=auto",
+        )
     return declared if declared != "auto" else "probabilities" if sums_to_one else "logits"

@@ -1,18 +1,17 @@
 """Keras optimizers and learning-rate schedules from their settings."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
 from stages.errors import UserError
 from stages.settings.train import AdamSettings, AdamWSettings, OptimizerSettings, ScheduleSettings, SgdSettings
 
+Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
-def build_optimizer(
-    settings: OptimizerSettings, schedule: ScheduleSettings, steps_per_epoch: int, epochs: int
-) -> keras.optimizers.Optimizer:
-    """Returns the optimizer, its rate a plain variable where `schedule` is constant, so that callbacks may set it."""
-    rate = learning_rate(settings.learning_rate, schedule, steps_per_epoch, epochs)
+
+def build_optimizer(settings: OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
+    """Returns the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it."""
     if isinstance(settings, SgdSettings):
         return keras.optimizers.SGD(rate, momentum=settings.momentum, nesterov=settings.nesterov)
     if isinstance(settings, AdamSettings):
@@ -23,25 +22,25 @@ def build_optimizer(
     raise UserError(f"optimizer={settings} is of no known kind", "sgd, adam, adamw", "optimizer=adam")
 
 
-def learning_rate(
-    peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int
-) -> float | keras.optimizers.schedules.LearningRateSchedule:
-    """Returns the rate by step; `settings` count in epochs, so that they hold for every batch size."""
-    total, warmup = steps_per_epoch * epochs, round(settings.warmup_epochs * steps_per_epoch)
-    if warmup >= total:
-        raise UserError(
-            f"schedule.warmup_epochs={settings.warmup_epochs:g} fills the whole run of {epochs} epochs",
-            f"less than {epochs}",
-            f"schedule.warmup_epochs={epochs / 10:g}",
-        )
-    after: Any = peak
+def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int) -> Rate:
+    """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size."""
+    total = steps_per_epoch * epochs
+    warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
+    after: Rate = peak
     if settings.name == "cosine":
         after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
     elif settings.name == "step" and settings.decay_epochs:
-        steps = [round(epoch * steps_per_epoch) for epoch in sorted(settings.decay_epochs)]
-        rates = [peak * settings.decay_factor**index for index in range(len(steps) + 1)]
-        after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in steps], rates)
+        # Keras keeps a rate up to and with the boundary: the last step of the epoch, not the first of the next.
+        last = [round(epoch * steps_per_epoch) - 1 for epoch in sorted(settings.decay_epochs)]
+        rates = [peak * settings.decay_factor**index for index in range(len(last) + 1)]
+        after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in last], rates)
     return WarmUp(peak, warmup, after) if warmup else after
+
+
+def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
+    """Returns the rate of the optimizer's last step; its `learning_rate` is already that of the next."""
+    last = rate(optimizer.iterations - 1) if callable(rate) else optimizer.learning_rate
+    return float(keras.ops.convert_to_numpy(last))
 
 
 @keras.saving.register_keras_serializable(package="pipeline")

@@ -74,5 +74,5 @@ def _find(device: str) -> str:
     raise UserError(
         f"device {device} does not exist",
         ", ".join(name.replace("device:", "").lower() for name in names),
-        "strategy.device=/cpu:0",
+        "strategy=one_device, or the names of devices that exist",
     )

@@ -12,7 +12,7 @@ from stages.callbacks import build_callbacks
 from stages.errors import UserError
 from stages.loop import Loop
 from stages.loss_scale import LEAST
-from stages.optimizers import build_optimizer
+from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.plots import plot_history
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
@@ -40,14 +40,15 @@ def train(
     check_share(settings.batch_size, strategy.replicas)
     per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
     with strategy.distribution.scope():
-        optimizer = build_optimizer(settings.optimizer, settings.schedule, per_epoch, settings.epochs)
+        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, per_epoch, settings.epochs)
+        optimizer = build_optimizer(settings.optimizer, rate)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=model.outputs == "logits")
         # For callbacks, which look for `model.optimizer`; the loss scale is the loop's own.
         model.network.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False, auto_scale_loss=False)
     best, callbacks = build_callbacks(settings)
     callbacks.set_model(model.network)
     loop = Loop(strategy, model, optimizer, settings.batch_size, settings.seed)
-    epochs = _Epochs(model, dataset, strategy, settings, loop, callbacks)
+    epochs = _Epochs(model, dataset, strategy, settings, loop, rate, callbacks)
     history = epochs.run(reporter or Silent())
     if settings.restore_best:
         best.restore()
@@ -80,11 +81,12 @@ class _Epochs:
         strategy: Strategy,
         settings: TrainSettings,
         loop: Loop,
+        rate: Rate,
         callbacks: keras.callbacks.CallbackList,
     ) -> None:
         self.step = 0
         self._network, self._dataset, self._settings = model.network, dataset, settings
-        self._loop, self._callbacks = loop, callbacks
+        self._loop, self._rate, self._callbacks = loop, rate, callbacks
         self._scorer = Scorer(strategy, model, dataset.num_classes)
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         source = training_input(dataset, settings.batch_size, settings.seed, settings.epochs)
@@ -101,6 +103,8 @@ class _Epochs:
             self._callbacks.on_epoch_begin(epoch)
             logs = self._train_epoch(epoch, reporter)
             scores = self._scorer.score(self._dataset.val, max(self._settings.batch_size, 256))
+            if not math.isfinite(scores.loss):
+                raise self._diverged(f"the validation loss is {scores.loss}")
             logs |= {"val_loss": scores.loss, "val_accuracy": scores.accuracy}
             self._callbacks.on_epoch_end(epoch, logs)
             history.append({_tracked(name): float(value) for name, value in logs.items()} | self._clock.rates())
@@ -128,8 +132,7 @@ class _Epochs:
             total = self._per_epoch * self._settings.epochs
             note = f"epoch {epoch + 1}/{self._settings.epochs}  loss {logs['loss']:.4f}"
             reporter.progress(self.step, total, self._clock.images_per_second, note)
-        rate = float(keras.ops.convert_to_numpy(self._network.optimizer.learning_rate))
-        return {**logs, "learning_rate": rate}
+        return {**logs, "learning_rate": last_rate(self._network.optimizer, self._rate)}
 
     def _examples(self, done: int, steps: int) -> int:
         size = self._settings.batch_size
@@ -137,12 +140,14 @@ class _Epochs:
 
     def _check_finite(self, loss: float) -> None:
         scale = self._loop.loss_scale
-        lost = scale is not None and float(scale.value.numpy()) < LEAST
-        if (math.isfinite(loss) or scale is not None) and not lost:
-            return
-        why = f"the loss is {loss}" if not lost else "float16 overflows however small the loss is scaled"
+        if scale is not None and float(scale.value.numpy()) < LEAST:
+            raise self._diverged("float16 overflows however small the loss is scaled")
+        if scale is None and not math.isfinite(loss):  # with a scale, steps that overflow are skipped and not counted
+            raise self._diverged(f"the loss is {loss}")
+
+    def _diverged(self, why: str) -> UserError:
         rate = self._settings.optimizer.learning_rate
-        raise UserError(
+        return UserError(
             f"training diverged by step {self.step} (epoch {(self.step - 1) // self._per_epoch + 1}): {why}",
             "finite losses",
             f"optimizer.learning_rate={rate / 10:g}, or schedule.warmup_epochs=1, or precision=float32",

@@ -1,6 +1,7 @@
 """The update of the weights from gradients that are already summed over the replicas."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -20,6 +21,7 @@ class Update:
         self, optimizer: keras.optimizers.Optimizer, network: keras.Model, loss_scale: LossScale | None
     ) -> None:
         self.variables = [variable.value for variable in network.trainable_variables]
+        self._constraints = [variable.constraint for variable in network.trainable_variables]
         self._optimizer = optimizer
         self._loss_scale = loss_scale
 
@@ -35,11 +37,14 @@ class Update:
         optimizer = self._optimizer
         rate = tf.convert_to_tensor(optimizer.learning_rate)
 
-        def update(variable: tf.Variable, gradient: tf.Tensor) -> None:
-            if optimizer.weight_decay is not None:
-                variable.assign_sub(variable * tf.cast(optimizer.weight_decay * rate, variable.dtype))
-            optimizer.update_step(gradient, variable, rate)
+        for variable, gradient, constraint in zip(self.variables, gradients, self._constraints, strict=True):
 
-        for variable, gradient in zip(self.variables, gradients, strict=True):
+            def update(copy: tf.Variable, gradient: tf.Tensor, constraint: Any = constraint) -> None:
+                if optimizer.weight_decay is not None:
+                    copy.assign_sub(copy * tf.cast(optimizer.weight_decay * rate, copy.dtype))
+                optimizer.update_step(gradient, copy, rate)
+                if constraint is not None:
+                    copy.assign(constraint(tf.convert_to_tensor(copy)))
+
             distribution.extended.update(variable, update, args=(gradient,), group=False)
         optimizer.iterations.assign_add(1)

@@ -1,5 +1,6 @@
 """The tracker that writes to MLflow: by its client alone, to one run that it knows by its id."""
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.config import TrackingSettings
 from pipeline.secrets import redact
 from pipeline.tracking.params import as_text
 from pipeline.tracking.saved_model import mlflow_model
 from pipeline.tracking.store import experiment_id, how_to_open, open_client
+from stages.errors import UserError
 from stages.results import Dataset, Exported
 
 PARAMS_PER_BATCH = 100
@@ -41,8 +45,16 @@ class MlflowTracker:
         parent: str | None = None,
     ) -> "MlflowTracker":
         """Begins a run, as a child of the run `parent` if that is given."""
-        client = open_client(settings, outputs)
-        experiment_number = experiment_id(client, settings, outputs, experiment)
+        try:
+            client = open_client(settings, outputs)
+            experiment_number = experiment_id(client, settings, outputs, experiment)
+        except (MlflowException, SQLAlchemyError, ImportError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"tracking={settings.kind} cannot be used ({reason})",
+                "a store that MLflow can open",
+                "tracking=local, or tracking=server tracking.uri=<an MLflow server>",
+            ) from error
         found = {str(key): str(redact(value)) for key, value in tags.items()}
         if "note" in found:
             found[MLFLOW_RUN_NOTE] = found["note"]
@@ -87,8 +99,8 @@ class MlflowTracker:
             name=dataset.name,
             digest=dataset.fingerprint,
             source_type="code",
-            source=f'{{"tags": {{"data": "{dataset.name}"}}}}',
-            profile=str(sizes).replace("'", '"'),
+            source=json.dumps({"tags": {"data": dataset.name}}),
+            profile=json.dumps(sizes),
         )
         tags = [InputTag(MLFLOW_DATASET_CONTEXT, "train, val, test")]
         self._client.log_inputs(self.run_id, [DatasetInput(entity, tags)])

@@ -54,4 +54,4 @@ def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _is_pointer(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith("${") and value.endswith("}")
+    return isinstance(value, str) and re.fullmatch(r"\$\{[\w.]+\}", value) is not None

@@ -37,15 +37,16 @@ def store_uri(settings: TrackingSettings, outputs: Path) -> str:
 def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Path, name: str) -> str:
     """Returns the id of the experiment `name`, made if it is missing.
 
-    A local experiment gets an absolute artifact folder: MLflow's default is one under the working directory of
-    whoever made the experiment, kept for ever.
+    Without a server an experiment gets an absolute artifact folder: MLflow's default is one under the working
+    directory of whoever made the experiment, kept for ever.
     """
     found = client.get_experiment_by_name(name)
     if found is not None:
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
-    location = (outputs / "artifacts" / name).as_uri() if settings.kind == "local" else None
+    server = store_uri(settings, outputs).startswith(("http://", "https://"))  # it has a place of its own
+    location = None if server else (outputs / "artifacts" / name).as_uri()
     try:
         return str(client.create_experiment(name, artifact_location=location))
     except MlflowException:

@@ -33,9 +33,10 @@ class MirroredSettings(StrategySettings):
     cpu_replicas: int = number(2, at_least=1, at_most=64, unit="logical CPU devices, where there is no GPU")
 
     def check(self, path: str) -> None:
-        if len(set(self.devices)) != len(self.devices):
+        plain = {device.lower().replace("device:", "").strip("/") for device in self.devices}
+        if len(plain) != len(self.devices):
             raise UserError(
                 f"{path}.devices={','.join(self.devices)} names a device twice",
                 "each device once",
-                f"'{path}.devices=[{','.join(dict.fromkeys(self.devices))}]'",
+                f"'{path}.devices=[{','.join(f'/{device}' for device in sorted(plain))}]'",
             )

@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import II, MISSING
 
+from stages.errors import UserError
 from stages.settings.ranges import choice, number
 
 
@@ -76,3 +77,11 @@ class TrainSettings:
     optimizer: Any = II("optimizer")
     schedule: ScheduleSettings = II("schedule")
     seed: int = II("seed")
+
+    def check(self, path: str) -> None:
+        if self.schedule.warmup_epochs >= self.epochs:
+            raise UserError(
+                f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} fills all of {path}.epochs={self.epochs}",
+                f"less than {self.epochs}",
+                f"schedule.warmup_epochs={self.epochs / 10:g}",
+            )

@@ -20,8 +20,9 @@ from mlflow.entities import Run
 
 from pipeline.console import Console
 from pipeline.job import Job, run_job
+from pipeline.tracking.mlflow_tracker import MlflowTracker
 from stages.errors import UserError
-from stages.results import Dataset, Record
+from stages.results import Dataset, Record, Trained
 from tests.pipeline.experiments import QUICK, experiment
 
 
@@ -241,6 +242,52 @@ def test_a_signal_ends_the_run_as_killed(number: int, code: int, outputs: Path) 
     assert run.info.status == "KILLED"
     summary = json.loads((only_folder(outputs) / "summary.json").read_text())
     assert (summary["status"], summary["stages"]["model"]["status"]) == ("KILLED", "failed")
+
+
+def test_a_second_signal_does_not_cost_the_record(outputs: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", f"model._target_={__name__}.slow", f"outputs={outputs}"]
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
+        os.kill(process.pid, signal.SIGINT)
+        assert any(line.startswith("run ") for line in iter(process.stdout.readline, ""))
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+    assert only_run(outputs)[1].info.status == "KILLED"
+    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
+
+
+def test_a_store_that_breaks_in_the_middle_leaves_the_summary(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(self: object, values: object, step: int = 0) -> None:
+        if step == 2:
+            monkeypatch.setattr(MlflowTracker, "tags", lambda self, values: 1 / 0)
+            raise OSError("the store has gone")
+
+    monkeypatch.setattr(MlflowTracker, "metrics", gone)
+    assert run_job(Job(experiment(*QUICK, outputs=outputs)), Console()) == 1
+    summary = json.loads((only_folder(outputs) / "summary.json").read_text())
+    assert (summary["status"], summary["stages"]["train"]["status"]) == ("FAILED", "failed")
+    assert "the store has gone" in summary["error"]
+    assert "error: recording: ZeroDivisionError" in capsys.readouterr().out
+
+
+@dataclass(frozen=True)
+class Odd:
+    record: Record
+
+
+def odd(trained: Trained, settings: object) -> Odd:
+    return Odd(Record(metrics={"test/accuracy": np.float32(0.5)}))
+
+
+def test_metrics_of_any_number_type_and_number_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [f"evaluate._target_={__name__}.odd", "tracking=off", "pipeline.export=null"]
+    assert run_job(Job(experiment(*QUICK, *given, outputs=tmp_path)), Console()) == 0
+    assert "test        accuracy 0.5000\n" in capsys.readouterr().out
+    assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["metrics"]["test/accuracy"] == 0.5
 
 
 def test_it_works_from_any_directory(

@@ -14,7 +14,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from pipeline.compare import compare, latest, write
+from pipeline.compare import compare, latest, main, write
+from pipeline.console import Console
 from pipeline.sweep import job_labels, slug
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK
@@ -110,6 +111,32 @@ def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
     assert "Traceback" not in rest
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
+    """Interrupted while the first job's process is being made, and killed while it trains."""
+    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2", "train.epochs=10000", f"outputs={outputs}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        awaited = "job 1/2" if number == signal.SIGINT else "epoch     1/10000"
+        assert any(awaited in line for line in iter(process.stdout.readline, ""))
+        if number == signal.SIGINT:
+            time.sleep(1)
+        process.send_signal(number)
+        began = time.monotonic()
+        process.stdout.read()  # ends when the last process that holds it has gone
+        assert time.monotonic() - began < 20
+        process.wait(5)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        parent, children = runs(outputs)
+        assert parent.info.status == "KILLED"
+        assert {run.info.status for run in children} <= {"KILLED"}
+    else:
+        client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+        [job] = [run for run in client.search_runs(["1"]) if "mlflow.parentRunId" in run.data.tags]
+        assert job.info.status == "KILLED"
+
+
 def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:
     done = pipeline_command("-m", "strategy=one_device,mirrored", "dry_run=true", f"outputs={tmp_path}/outputs")
     assert done.returncode == 0
@@ -149,6 +176,21 @@ def test_the_best_job_is_the_most_accurate_then_the_fastest(tmp_path: Path) -> N
     assert "best test accuracy: job 2, `strategy=b`" in paths[0].read_text()
     rows = list(csv.DictReader(paths[1].open()))
     assert [(row["strategy"], row["test/accuracy"]) for row in rows] == [("a", "0.9"), ("b", "0.9"), ("c", "")]
+
+
+def test_what_became_of_a_job_is_told(tmp_path: Path) -> None:
+    folder = made_up(tmp_path / "s", [("a", {}), ("b", None), ("c", None), ("d", None), ("[/cpu:0]", None)])
+    listed = json.loads((folder / "sweep.json").read_text())
+    for job, code in zip(listed, (1, 2, 137, None, 137), strict=True):
+        job["exit_code"] = code
+    (folder / "sweep.json").write_text(json.dumps(listed))
+    (folder / "4").mkdir()
+    (folder / "4" / "summary.json").write_text(json.dumps({"status": "RUNNING"}))
+    comparison = compare(folder)
+    assert [job.status for job in comparison.jobs] == ["FINISHED", "REFUSED", "DIED", "NOT RUN", "DIED"]
+    console = Console()
+    console.table(comparison.table())  # brackets are no markup
+    assert main([str(folder)]) == 0
 
 
 def test_there_is_nothing_to_compare(pipeline_command: Command, tmp_path: Path) -> None:

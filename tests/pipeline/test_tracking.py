@@ -1,5 +1,6 @@
 """Parameters, tags and experiments as MLflow can hold them; secrets nowhere; a real server."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -14,10 +15,12 @@ from mlflow import MlflowClient
 from omegaconf import OmegaConf
 
 from pipeline.config import TrackingSettings
+from pipeline.rules import check_rules
 from pipeline.secrets import redact, without_user
 from pipeline.tracking.mlflow_tracker import MlflowTracker
 from pipeline.tracking.params import as_text, of_configuration
-from tests.pipeline.experiments import QUICK
+from stages.errors import UserError
+from tests.pipeline.experiments import QUICK, experiment
 
 LOCAL = TrackingSettings(kind="local")
 
@@ -69,9 +72,43 @@ def test_secrets_are_taken_out() -> None:
     address = "postgresql://me:p%40ss@host:5432/db"
     assert redact(address) == "postgresql://***@host:5432/db"
     assert redact({"a": [address, 1]}) == {"a": ["postgresql://***@host:5432/db", 1]}
+    for secret in (
+        "http://u:p/w@host",
+        "http://u:p@ss@host",
+        "postgresql://host/db?user=u&password=ss",
+        "x token=ss y",
+    ):
+        assert not {"p/w", "ss", "p@"} & set(re.split(r"[:@=& ]", redact(secret))), secret
+        assert "host" in redact(secret) or redact(secret) == "x token=*** y"
     assert redact("see http://host/a@b and me@example.org") == "see http://host/a@b and me@example.org"
     assert without_user("http://me:x@host:1") == "http://host:1"
     assert "p%40ss" not in str(as_text({"uri": address}))
+
+
+def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
+    settings = TrackingSettings(kind="server", uri=f"sqlite:///{outputs / 'mlflow.db'}")
+    run = MlflowTracker.start(settings, outputs, "own", "a run", {})
+    client = MlflowClient(settings.uri)
+    assert client.get_run(run.run_id).info.artifact_uri.startswith(f"file://{outputs}/artifacts/own/")
+
+
+def test_a_store_that_cannot_be_used_is_said_in_one_line(outputs: Path) -> None:
+    settings = TrackingSettings(kind="server", uri="postgresql://me:secret@127.0.0.1:9/x")
+    with pytest.raises(UserError, match="tracking=server cannot be used") as raised:
+        MlflowTracker.start(settings, outputs, "own", "a run", {})
+    assert "secret" not in redact(str(raised.value))
+
+
+def test_a_web_server_is_no_mlflow_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        port = re.search(r"port (\d+)", process.stdout.readline())
+        assert port is not None
+        uri = f"http://127.0.0.1:{port.group(1)}"
+        with pytest.raises(UserError, match="is no MLflow server"):
+            check_rules(experiment("tracking=server", f"tracking.uri={uri}", outputs=tmp_path / "outputs"))
+        process.terminate()
 
 
 @pytest.fixture
@@ -108,8 +145,8 @@ def test_a_run_is_tracked_by_a_server(
     assert done.returncode == 0, done.stderr
     assert f"open        {server}/#/experiments/" in done.stdout
     client = MlflowClient(server)
-    [experiment] = client.search_experiments(filter_string="name = 'digits_cnn'")
-    [run] = client.search_runs([experiment.experiment_id])
+    [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
+    [run] = client.search_runs([found.experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.metrics["export/max_abs_diff"] <= 1e-6
     assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(run.info.run_id)}

@@ -12,7 +12,7 @@ from stages.errors import UserError
 from stages.loop import Loop
 from stages.optimizers import build_optimizer
 from stages.results import Dataset, Model, Split, Strategy
-from stages.settings.train import ScheduleSettings, SgdSettings
+from stages.settings.train import OptimizerSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 
@@ -20,12 +20,17 @@ STEPS = 50
 
 
 def after_steps(
-    where: Strategy, dataset: Dataset, optimizer: object, batch_size: int, steps: int = STEPS, dropout: float = 0.0
+    where: Strategy,
+    dataset: Dataset,
+    optimizer: OptimizerSettings,
+    batch_size: int,
+    steps: int = STEPS,
+    dropout: float = 0.0,
 ) -> tuple[Model, dict[str, float]]:
     """Returns the model and the mean loss and accuracy after `steps` steps."""
     model = small_cnn(dataset, where, dropout=dropout)
     with where.distribution.scope():
-        built = build_optimizer(optimizer, ScheduleSettings(), 100, 100)  # type: ignore[arg-type]
+        built = build_optimizer(optimizer, optimizer.learning_rate)
     loop = Loop(where, model, built, batch_size, seed=1)
     source = training_input(dataset, batch_size, 1, epochs=100)
     batches = iter(where.distribution.distribute_datasets_from_function(source))
@@ -38,7 +43,7 @@ def after_steps(
     [(896, 64), (900, 64), (897, 64), (900, 63)],
     ids=["even", "last batch of 4", "last batch of 1: an empty replica", "batch of 63: shares of 31 and 32"],
 )
-def test_two_replicas_equal_one_device(optimizer: object, examples: int, batch_size: int) -> None:
+def test_two_replicas_equal_one_device(optimizer: OptimizerSettings, examples: int, batch_size: int) -> None:
     dataset = real_digits(examples)
     one, one_means = after_steps(one_device(), dataset, optimizer, batch_size)
     two, two_means = after_steps(mirrored(2), dataset, optimizer, batch_size)
@@ -69,7 +74,7 @@ def test_a_step_is_that_of_plain_gradient_descent() -> None:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(dataset.train.labels, outputs)
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     with where.distribution.scope():
-        optimizer = build_optimizer(SgdSettings(learning_rate=0.1, momentum=0.0), ScheduleSettings(), 1, 1)
+        optimizer = build_optimizer(SgdSettings(learning_rate=0.1, momentum=0.0), 0.1)
     loop = Loop(where, model, optimizer, 64, seed=1)
     source = training_input(dataset, 5, 1, epochs=1)
     means = loop.run(iter(where.distribution.distribute_datasets_from_function(source)), 0, 1)
@@ -105,7 +110,7 @@ def test_a_weight_penalty_counts_once_whatever_the_replicas() -> None:
                     keras.layers.Dense(10, kernel_regularizer=keras.regularizers.L2(0.1)),
                 ]
             )
-            optimizer = build_optimizer(SgdSettings(learning_rate=0.1), ScheduleSettings(), 1, 1)
+            optimizer = build_optimizer(SgdSettings(learning_rate=0.1), 0.1)
         loop = Loop(where, Model(network, "logits", "float32"), optimizer, 33, seed=1)
         source = training_input(dataset, 33, 1, epochs=5)
         loop.run(iter(where.distribution.distribute_datasets_from_function(source)), 0, 15)
@@ -118,13 +123,28 @@ def test_a_weight_penalty_counts_once_whatever_the_replicas() -> None:
     assert np.abs(one).mean() < np.abs(flat(network)).mean()  # the penalty has shrunk the weights
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_constraints_of_layers_hold(replicas: int) -> None:
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    dataset = real_digits(64)
+    with where.distribution.scope():
+        bounded = keras.layers.Dense(10, kernel_constraint=keras.constraints.MaxNorm(0.1))
+        network = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), bounded])
+        optimizer = build_optimizer(SgdSettings(), 0.01)
+    loop = Loop(where, Model(network, "logits", "float32"), optimizer, 32, seed=1)
+    source = training_input(dataset, 32, 1, epochs=5)
+    loop.run(iter(where.distribution.distribute_datasets_from_function(source)), 0, 10)
+    for copy in where.distribution.experimental_local_results(bounded.kernel.value):
+        assert np.linalg.norm(copy.numpy(), axis=0).max() <= 0.1 + 1e-6
+
+
 def test_k_steps_in_one_call_equal_single_steps() -> None:
     dataset = real_digits(200)
     whole, _ = after_steps(one_device(), dataset, adam(), 64, steps=12, dropout=0.3)
     where = one_device()
     model = small_cnn(dataset, where, dropout=0.3)
     with where.distribution.scope():
-        optimizer = build_optimizer(adam(), ScheduleSettings(), 100, 100)
+        optimizer = build_optimizer(adam(), 0.001)
     loop = Loop(where, model, optimizer, 64, seed=1)
     batches = iter(where.distribution.distribute_datasets_from_function(training_input(dataset, 64, 1, epochs=100)))
     for step in range(12):
@@ -141,7 +161,7 @@ def test_dropout_is_a_function_of_seed_step_and_replica(replicas: int) -> None:
     def loss_of(first_step: int) -> float:
         model = small_cnn(dataset, where, dropout=0.5)
         with where.distribution.scope():
-            optimizer = build_optimizer(SgdSettings(learning_rate=1e-12), ScheduleSettings(), 1, 1)
+            optimizer = build_optimizer(SgdSettings(learning_rate=1e-12), 1e-12)
         loop = Loop(where, model, optimizer, 64, seed=1)
         source = training_input(dataset, 64, 1, epochs=10, first_step=first_step)
         batches = iter(where.distribution.distribute_datasets_from_function(source))
@@ -159,7 +179,7 @@ def test_replicas_drop_different_units() -> None:
     dataset = real_digits(64)
     model = small_cnn(dataset, where, dropout=0.5)
     with where.distribution.scope():
-        optimizer = build_optimizer(SgdSettings(), ScheduleSettings(), 1, 1)
+        optimizer = build_optimizer(SgdSettings(), 0.01)
     loop = Loop(where, model, optimizer, 64, seed=1)
 
     @tf.function
@@ -194,7 +214,7 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere(replicas: int) -> 
     where = one_device() if replicas == 1 else mirrored(replicas)
     model = small_cnn(dataset, where, policy="mixed_float16")
     with where.distribution.scope():
-        optimizer = build_optimizer(SgdSettings(), ScheduleSettings(), 1, 1)
+        optimizer = build_optimizer(SgdSettings(), 0.01)
     loop = Loop(where, model, optimizer, 64, seed=1)
     batches = iter(where.distribution.distribute_datasets_from_function(training_input(dataset, 64, 1, epochs=1)))
     means = loop.run(batches, 0, 10)

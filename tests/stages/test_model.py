@@ -72,6 +72,8 @@ def test_logits_and_probabilities_are_told_apart() -> None:
     assert build({"_target_": f"{__name__}.with_probabilities"}).outputs == "probabilities"
     with pytest.raises(UserError, match="do not add up to 1"):
         build(CnnSettings(), outputs="probabilities")
+    with pytest.raises(UserError, match="rows of the network's output add up to 1"):
+        build({"_target_": f"{__name__}.with_probabilities"}, outputs="logits")
 
 
 def test_outputs_must_be_float32() -> None:

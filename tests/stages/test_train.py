@@ -10,7 +10,7 @@ import pytest
 from stages.errors import UserError
 from stages.results import Trained
 from stages.scoring import Scorer
-from stages.settings.train import SgdSettings
+from stages.settings.train import ScheduleSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 
@@ -123,14 +123,33 @@ def test_the_best_weights_are_the_result(replicas: int, tmp_path: Path) -> None:
     assert (tmp_path / "plots" / "history.png").stat().st_size > 5000
 
 
-def test_the_last_weights_are_the_result_where_that_is_asked() -> None:
+def test_the_last_weights_are_the_result_where_that_is_asked(tmp_path: Path) -> None:
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.001 if epoch < 2 else 0.3)
     dataset, where = real_digits(400), one_device()
     model = small_cnn(dataset, where)
     trained = train(
-        model, dataset, where, settings(epochs=4, optimizer=adam(), callbacks=[schedule], restore_best=False)
+        model,
+        dataset,
+        where,
+        settings(epochs=4, optimizer=adam(), callbacks=[schedule], restore_best=False),
+        folder=tmp_path,
     )
     assert Scorer(where, model, 10).score(dataset.val, 64).loss == pytest.approx(trained.history[-1]["val/loss"])
+    model.network.load_weights(tmp_path / "checkpoints" / "best.weights.h5")
+    best = min(row["val/loss"] for row in trained.history)
+    assert Scorer(where, model, 10).score(dataset.val, 64).loss == pytest.approx(best)
+
+
+def test_weights_that_only_validation_finds_broken_stop_the_run() -> None:
+    with pytest.raises(UserError, match="the validation loss is nan"):
+        run(epochs=1, batch_size=200, optimizer=SgdSettings(learning_rate=1e38))
+
+
+def test_the_rate_that_is_recorded_is_the_one_that_was_used() -> None:
+    cosine = ScheduleSettings(name="cosine")
+    trained = run(epochs=2, schedule=cosine, batch_size=100, optimizer=SgdSettings(learning_rate=0.1))
+    expected = [0.1 * 0.5 * (1 + np.cos(np.pi * step / 4)) for step in (1, 3)]
+    assert [row["train/learning_rate"] for row in trained.history] == pytest.approx(expected)
 
 
 def test_training_stops_early() -> None:
