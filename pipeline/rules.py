@@ -39,12 +39,8 @@ def expected_replicas(experiment: Experiment) -> int | None:
 
 def _batch_is_shared(experiment: Experiment) -> None:
     settings, replicas = experiment.settings.get("train"), expected_replicas(experiment)
-    if isinstance(settings, TrainSettings) and replicas and settings.batch_size < replicas:
-        raise UserError(
-            f"train.batch_size={settings.batch_size} cannot be shared by {replicas} replicas",
-            f"{replicas} or more",
-            f"train.batch_size={replicas * 32}",
-        )
+    if isinstance(settings, TrainSettings) and replicas:
+        settings.check_share(replicas)
 
 
 def _bfloat16_has_hardware(experiment: Experiment) -> None:

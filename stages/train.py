@@ -37,7 +37,7 @@ def train(
     Raises:
         UserError: where the replicas cannot share the batch, or the loss is no longer finite.
     """
-    check_share(settings.batch_size, strategy.replicas)
+    settings.check_share(strategy.replicas)
     per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
     with strategy.distribution.scope():
         rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, per_epoch, settings.epochs)
@@ -59,16 +59,6 @@ def train(
     monitored = _tracked(settings.monitor).replace("/", "/best_")  # such as val/best_loss
     metrics = {"train/best_epoch": best.best_epoch, monitored: best.best_value}
     return Trained(model, tuple(history), best.best_epoch, epochs.step, Record(metrics=metrics, files=files))
-
-
-def check_share(batch_size: int, replicas: int) -> None:
-    """Raises UserError where some replica would get no example of any batch."""
-    if batch_size < replicas:
-        raise UserError(
-            f"train.batch_size={batch_size} cannot be shared by {replicas} replicas",
-            f"{replicas} or more",
-            f"train.batch_size={replicas * 32}",
-        )
 
 
 class _Epochs:

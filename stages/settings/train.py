@@ -85,3 +85,12 @@ class TrainSettings:
                 f"less than {self.epochs}",
                 f"schedule.warmup_epochs={self.epochs / 10:g}",
             )
+
+    def check_share(self, replicas: int) -> None:
+        """Raises UserError where some replica would get no example of any batch; shares need not be equal."""
+        if self.batch_size < replicas:
+            raise UserError(
+                f"train.batch_size={self.batch_size} cannot be shared by {replicas} replicas",
+                f"{replicas} or more",
+                f"train.batch_size={replicas * 32}",
+            )
