@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import environment
 from pipeline.config import read, register_schemas
 from pipeline.console import Console
+from pipeline.help import HELP
 from pipeline.job import FAILED, WRONG_CONFIGURATION, Job, run_job
 from pipeline.keys import existing_keys
 from pipeline.messages import explain
@@ -38,6 +39,9 @@ def run(document: DictConfig) -> None:
 
 def main() -> None:
     """The command: ends the process with the contract's exit code."""
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(HELP, end="")
+        return
     environment.prepare()
     register_schemas()
     sys.argv[1:] = _flags_first(sys.argv[1:])

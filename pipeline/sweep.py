@@ -149,7 +149,11 @@ def _run_one(context: BaseContext, job: Job) -> int:
     except Interrupted as interrupted:
         stopped = interrupted.exit_code
         process.terminate()  # it is in a group of its own, so the terminal did not tell it
-        process.join()
+        try:
+            process.join()
+        except Interrupted:  # a second signal: no more patience
+            process.kill()
+            process.join()
     code = process.exitcode
     if stopped is not None or code is None:
         return stopped or FAILED
