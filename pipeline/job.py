@@ -61,21 +61,24 @@ def run_job(job: Job, console: Console) -> int:
     console.plan(job.experiment, plan)
     if job.experiment.dry_run:
         return DONE
+    run: _Run | None = None
+    code, began = DONE, time.monotonic()
     with as_exceptions():
         try:
             with console.working("starting TensorFlow and MLflow"):
                 stages = bind(plan, job.experiment)
-                with deferred():
+                with deferred():  # what came meanwhile is raised here, when there is a run to end
                     run = _begin(job)
-        except Interrupted as signal:
-            return signal.exit_code
-        code, began = DONE, time.monotonic()
-        try:
+            began = time.monotonic()
             console.open_log(run.folder / "pipeline.log")
             _describe(job, run)
             run_stages(stages, run.folder, run.tracker, console, run.summary)
             run.summary.status = "FINISHED"
         except BaseException as error:
+            if run is None and isinstance(error, Interrupted):
+                return error.exit_code
+            if run is None:
+                raise
             code = _failed(error, run, console)
         with ignored():
             run.summary.seconds = time.monotonic() - began
@@ -89,17 +92,19 @@ class _Run:
     tracker: Tracker
     folder: Path
     summary: Summary
+    code: provenance.CodeState | None
 
 
 def _begin(job: Job) -> _Run:
     """Starts the tracked run, and makes its folder."""
     experiment, tracker = job.experiment, NullTracker()  # type: Experiment, Tracker
     short, started = uuid.uuid4().hex[:8], time.strftime("%Y%m%d-%H%M%S")
+    code = provenance.code_state() if experiment.tracking.kind != "off" else None
     if experiment.tracking.kind != "off":
         from pipeline.tracking.mlflow_tracker import MlflowTracker  # seconds to import
 
         name = job.folder.name if job.folder else f"{experiment.name} {started}"
-        tags = {**experiment.tags, **_origin()}
+        tags = {**experiment.tags, **_origin(code)}
         where = job.mlflow_experiment or experiment.name
         tracker = MlflowTracker.start(experiment.tracking, experiment.outputs, where, name, tags, job.parent)
         short = (tracker.run_id or short)[:8]
@@ -119,11 +124,10 @@ def _begin(job: Job) -> _Run:
     except OSError:
         tracker.end("FAILED")
         raise
-    return _Run(tracker, folder, summary)
+    return _Run(tracker, folder, summary, code)
 
 
-def _origin() -> dict[str, str]:
-    code = provenance.code_state()
+def _origin(code: provenance.CodeState | None) -> dict[str, str]:
     state = {"git.commit": code.commit} if code else {}
     if code and code.dirty is not None:
         state["git.dirty"] = str(code.dirty).lower()
@@ -141,9 +145,8 @@ def _describe(job: Job, run: _Run) -> None:
     tracker.artifact(run.folder / "config.yaml")
     tracker.text(json.dumps(provenance.environment(), indent=2), "environment/environment.json")
     tracker.text(provenance.packages(), "environment/packages.txt")
-    code = provenance.code_state()
-    if code and code.diff:
-        tracker.text(code.diff, "code/diff.patch")
+    if run.code and run.code.diff:
+        tracker.text(run.code.diff, "code/diff.patch")
 
 
 def _failed(error: BaseException, run: _Run, console: Console) -> int:
@@ -170,7 +173,8 @@ def _end(run: _Run, code: int, console: Console) -> int:
         if summary.error:
             tracker.tags({"failed_stage": stage, "error": summary.error})
         for name in ("summary.json", "pipeline.log"):
-            tracker.artifact(run.folder / name)
+            if (run.folder / name).exists():
+                tracker.artifact(run.folder / name)
         tracker.end(summary.status)
     except Exception as error:  # the store has gone; what the run came to stands in its folder
         console.error(f"recording: {one_line(error)}")

@@ -1,6 +1,5 @@
 """A sweep: jobs checked together, run one after another, each in a fresh process, under one parent run."""
 
-import itertools
 import json
 import multiprocessing
 import os
@@ -11,10 +10,11 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -22,8 +22,9 @@ from pipeline import environment
 from pipeline.compare import INDEX, compare, write
 from pipeline.config import Experiment, read
 from pipeline.console import Console
-from pipeline.job import DONE, FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare, run_job
+from pipeline.job import DONE, FAILED, SWEEP_FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare, run_job
 from pipeline.paths import shorter
+from pipeline.runner import one_line
 from pipeline.secrets import redact
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.tracking.tracker import NullTracker, Tracker
@@ -58,21 +59,29 @@ def run_sweep(composed: Sequence[Composed]) -> int:
             console.plan(experiment, prepare(experiment))
         return DONE
     folder.mkdir(parents=True)
+    names = [f"{number}_{slug(label)}" for number, label in enumerate(labels, 1)]
+    index: list[dict[str, Any]] = [
+        {"folder": place, "overrides": job.overrides} for place, job in zip(names, composed, strict=True)
+    ]
+    _write_index(index, folder)
+    parent: Tracker = NullTracker()
+    codes: list[int] = []
     with as_exceptions():
-        with deferred():
-            parent = _parent_run(first, name, len(composed))
-        codes: list[int] = []
         try:
+            with deferred():  # what came meanwhile is raised here, when there is a run to end
+                parent = _parent_run(first, name, len(composed))
             jobs = [
-                Job(experiment, job.overrides, folder / f"{number}_{slug(label)}", parent.run_id, first.name)
-                for number, (job, experiment, label) in enumerate(zip(composed, experiments, labels, strict=True), 1)
+                Job(experiment, job.overrides, folder / place, parent.run_id, first.name)
+                for job, experiment, place in zip(composed, experiments, names, strict=True)
             ]
-            _run_all(jobs, labels, codes, folder, console)
+            for code in _run_all(jobs, labels, console):
+                codes.append(code)
+                index[len(codes) - 1]["exit_code"] = code
+                _write_index(index, folder)
         except Interrupted as interrupted:
             codes.append(interrupted.exit_code)
         with ignored():
-            _finish(folder, parent, codes, console)
-    return exit_code(codes)
+            return _finish(folder, parent, codes, console)
 
 
 def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
@@ -104,29 +113,23 @@ def _parent_run(experiment: Experiment, name: str, jobs: int) -> Tracker:
     return MlflowTracker.start(experiment.tracking, experiment.outputs, experiment.name, f"sweep {name}", tags)
 
 
-def _run_all(jobs: Sequence[Job], labels: Sequence[str], codes: list[int], folder: Path, console: Console) -> None:
-    """Runs the jobs and adds their exit codes to `codes`; a signal ends the running one and starts no more."""
+def _run_all(jobs: Sequence[Job], labels: Sequence[str], console: Console) -> Iterator[int]:
+    """Runs the jobs and yields their exit codes; a signal ends the running one and starts no more."""
     context = process_context()
-    _write_index(jobs, codes, folder)
     for number, (job, label) in enumerate(zip(jobs, labels, strict=True), 1):
         console.say(f"\njob {number}/{len(jobs)}  {label}", style="bold")
-        codes.append(_run_one(context, job))
-        _write_index(jobs, codes, folder)
-        if codes[-1] != DONE:
-            console.error(f"job {number}/{len(jobs)}  {label}: exit code {codes[-1]}")
-        if codes[-1] in (130, 143):
+        code = _run_one(context, job)
+        yield code
+        if code != DONE:
+            console.error(f"job {number}/{len(jobs)}  {label}: exit code {code}")
+        if code in (130, 143):
             break
 
 
-def _write_index(jobs: Sequence[Job], codes: Sequence[int], folder: Path) -> None:
-    """Writes the list of jobs with the exit codes so far, whole or not at all."""
-    listed = [
-        {"folder": job.folder.name, "overrides": job.overrides, "exit_code": code}
-        for job, code in itertools.zip_longest(jobs, codes)
-        if job.folder
-    ]
+def _write_index(index: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Writes the list of jobs, with the exit codes so far, whole or not at all."""
     partial = folder / f".{INDEX}.partial"
-    partial.write_text(json.dumps(redact(listed), indent=2))
+    partial.write_text(json.dumps(redact(list(index)), indent=2))
     partial.replace(folder / INDEX)
 
 
@@ -187,7 +190,8 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> None:
+def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> int:
+    """Prints and writes the comparison, then ends the tracked run, which may fail; returns the exit code."""
     comparison = compare(folder)
     console.say()
     console.table(comparison.table())
@@ -195,9 +199,14 @@ def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Consol
     console.say(f"comparison  {shorter(folder / 'comparison.md')}")
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.say(f"{label:11} {line}")
-    parent.fail_lost_children()
-    for path in paths:
-        parent.artifact(path)
-    status = "KILLED" if exit_code(codes) in (130, 143) else "FAILED" if any(codes) else "FINISHED"
-    parent.metrics({"sweep/jobs": len(comparison.jobs), "sweep/failed": sum(code != 0 for code in codes)})
-    parent.end(status)
+    code = exit_code(codes)
+    try:
+        parent.fail_lost_children()
+        for path in paths:
+            parent.artifact(path)
+        parent.metrics({"sweep/jobs": len(comparison.jobs), "sweep/failed": sum(code != 0 for code in codes)})
+        parent.end("KILLED" if code in (130, 143) else "FAILED" if code else "FINISHED")
+    except Exception as error:  # the store has gone; what the sweep came to stands in its folder
+        console.error(f"recording: {one_line(error)}")
+        code = code or SWEEP_FAILED
+    return code

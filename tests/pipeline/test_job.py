@@ -18,6 +18,7 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from pipeline import job as job_module
 from pipeline.console import Console
 from pipeline.job import Job, run_job
 from pipeline.tracking.mlflow_tracker import MlflowTracker
@@ -242,6 +243,21 @@ def test_a_signal_ends_the_run_as_killed(number: int, code: int, outputs: Path) 
     assert run.info.status == "KILLED"
     summary = json.loads((only_folder(outputs) / "summary.json").read_text())
     assert (summary["status"], summary["stages"]["model"]["status"]) == ("KILLED", "failed")
+
+
+def test_a_signal_while_the_run_is_started_leaves_no_running_run(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = job_module._begin
+
+    def interrupted(job: Job) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return begin(job)
+
+    monkeypatch.setattr(job_module, "_begin", interrupted)
+    assert run_job(Job(experiment(*QUICK, outputs=outputs)), Console()) == 143
+    assert only_run(outputs)[1].info.status == "KILLED"
+    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
 
 
 def test_a_second_signal_does_not_cost_the_record(outputs: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from pipeline import sweep as sweep_module
 from pipeline.compare import compare, latest, main, write
 from pipeline.console import Console
-from pipeline.sweep import job_labels, slug
+from pipeline.sweep import Composed, job_labels, run_sweep, slug
 from stages.errors import UserError
-from tests.pipeline.experiments import QUICK
+from tests.pipeline.experiments import QUICK, experiment
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def runs(outputs: Path) -> tuple[Run, list[Run]]:
     """Returns the parent run and its children."""
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [experiment] = client.search_experiments(filter_string="name != 'Default'")
-    found = client.search_runs([experiment.experiment_id])
+    [own] = client.search_experiments(filter_string="name != 'Default'")
+    found = client.search_runs([own.experiment_id])
     [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert len(children) == len(found) - 1
@@ -135,6 +136,23 @@ def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
         client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
         [job] = [run for run in client.search_runs(["1"]) if "mlflow.parentRunId" in run.data.tags]
         assert job.info.status == "KILLED"
+
+
+def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = sweep_module._parent_run
+
+    def interrupted(*given: object) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        return start(*given)
+
+    monkeypatch.setattr(sweep_module, "_parent_run", interrupted)
+    given = experiment(outputs=outputs)
+    composed = [Composed(given.document, given.choices, (f"seed={seed}",)) for seed in (1, 2)]
+    assert run_sweep(composed) == 130
+    assert runs(outputs)[0].info.status == "KILLED"
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["NOT RUN", "NOT RUN"]
 
 
 def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:
