@@ -12,7 +12,6 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from stages.batches import training_input
 from stages.load.synthetic import synthetic
 from stages.loop import Loop
 from stages.model import model
@@ -21,7 +20,10 @@ from stages.results import Dataset, Model
 from stages.settings.data import SyntheticSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
+from stages.settings.optimizer import AdamSettings, ScheduleSettings
 from stages.settings.strategy import OneDeviceSettings
+from stages.settings.train import TrainSettings
+from stages.step import Step
 from stages.strategy import strategy
 
 BATCH, STEPS, CALLS, ROUNDS = 128, 16, 4, 5
@@ -57,18 +59,24 @@ def bare(dataset: Dataset) -> Callable[[], None]:
     return run
 
 
-def loop(dataset: Dataset) -> Callable[[], None]:
+def loop(dataset: Dataset, jit: bool = False) -> Callable[[], None]:
     with WHERE.distribution.scope():
         optimizer = keras.optimizers.Adam()
-    engine = Loop(WHERE, fresh(dataset), optimizer, BATCH, seed=1)
-    source = training_input(dataset, BATCH, 1, epochs=10_000)
-    batches = iter(WHERE.distribution.distribute_datasets_from_function(source))
+    settings = TrainSettings(
+        epochs=10_000,
+        batch_size=BATCH,
+        steps_per_call=STEPS,
+        optimizer=AdamSettings(),
+        schedule=ScheduleSettings(),
+        seed=1,
+    )
+    engine = Loop(WHERE, Step(WHERE, fresh(dataset), optimizer, settings, jit), dataset, settings)
     done = 0
 
     def run() -> None:
         nonlocal done
         for _ in range(CALLS):
-            engine.run(batches, done, STEPS)
+            engine.run(done, STEPS)
             done += STEPS
 
     return run
@@ -91,6 +99,7 @@ def main() -> None:
     ways = {
         "bare computation": bare(dataset),
         "train=loop, with input and metrics": loop(dataset),
+        "train=loop train.jit=on": loop(dataset, jit=True),
         "Model.fit": fit(dataset, 1),
         f"Model.fit, steps_per_execution={STEPS}": fit(dataset, STEPS),
     }

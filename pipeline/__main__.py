@@ -15,8 +15,9 @@ from pipeline import environment
 from pipeline.config import read, register_schemas
 from pipeline.console import Console
 from pipeline.help import HELP
-from pipeline.job import FAILED, WRONG_CONFIGURATION, Job, run_job
+from pipeline.job import FAILED, WRONG_CONFIGURATION, Job
 from pipeline.keys import existing_keys
+from pipeline.launch import run_job
 from pipeline.messages import explain
 from pipeline.paths import CONF
 from pipeline.secrets import redact

@@ -16,7 +16,7 @@ from pipeline.keys import dotted
 from pipeline.messages import explain, unknown_key
 from pipeline.paths import default_outputs
 from stages.errors import UserError
-from stages.settings import data, images, model, results, strategy, train
+from stages.settings import data, images, model, optimizer, results, strategy, train
 from stages.settings.ranges import check, choice, number
 
 
@@ -36,6 +36,15 @@ class TrackingSettings:
                 "http(s)://host:port or a database URI",
                 f"{path}.uri=http://127.0.0.1:5000",
             )
+
+
+@dataclass
+class ClusterSettings:
+    """Where the workers of a strategy over several processes run."""
+
+    kind: str = choice("local", "local", "tf_config")
+    """`local`: processes that the command starts on this machine; `tf_config`: this process is the one that the
+    environment's `TF_CONFIG` says, and the same command runs in every other place of the cluster."""
 
 
 @dataclass
@@ -66,21 +75,31 @@ class TopSettings:
             )
 
 
-GROUPS = ("data", "precision", "optimizer", "schedule", "tracking")
+GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster")
 """Groups that are no stage themselves; stages take them by interpolation."""
 
 SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "tracking": {"tracking": TrackingSettings},
+    "cluster": {"cluster": ClusterSettings},
     "data": {"digits": data.DigitsSettings, "tfds": data.TfdsSettings, "synthetic": data.SyntheticSettings},
     "normalize": {"normalize": images.NormalizeSettings},
     "augment": {"augment": images.AugmentSettings},
-    "strategy": {"one_device": strategy.OneDeviceSettings, "mirrored": strategy.MirroredSettings},
+    "strategy": {
+        "default": strategy.DefaultSettings,
+        "one_device": strategy.OneDeviceSettings,
+        "mirrored": strategy.MirroredSettings,
+        "central_storage": strategy.CentralStorageSettings,
+        "multi_worker": strategy.MultiWorkerSettings,
+        "parameter_server": strategy.ParameterServerSettings,
+        "model_parallel": strategy.ModelParallelSettings,
+        "tpu": strategy.TpuSettings,
+    },
     "precision": {"precision": model.PrecisionSettings},
     "model": {"model": model.ModelSettings},
     "network": {"mlp": model.MlpSettings, "cnn": model.CnnSettings},
-    "optimizer": {"sgd": train.SgdSettings, "adam": train.AdamSettings, "adamw": train.AdamWSettings},
-    "schedule": {"schedule": train.ScheduleSettings},
-    "train": {"train": train.TrainSettings},
+    "optimizer": {"sgd": optimizer.SgdSettings, "adam": optimizer.AdamSettings, "adamw": optimizer.AdamWSettings},
+    "schedule": {"schedule": optimizer.ScheduleSettings},
+    "train": {"loop": train.TrainSettings, "fit": train.FitSettings},
     "evaluate": {"evaluate": results.EvaluateSettings},
     "export": {"export": results.ExportSettings},
 }
@@ -112,6 +131,7 @@ class Experiment:
     tags: Mapping[str, str]
     pipeline: Mapping[str, str]
     tracking: TrackingSettings
+    cluster: ClusterSettings
     settings: Mapping[str, Any]
     groups: Mapping[str, str]
     choices: Mapping[str, str]
@@ -139,13 +159,16 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         _refuse_unknown(values, names | set(GROUPS) | top.pipeline.keys())
         settings = {stage: _settings(document, stage) for stage in pipeline}
         tracking = OmegaConf.to_object(document.tracking)
+        cluster = OmegaConf.to_object(document.cluster)
         assert isinstance(tracking, TrackingSettings)
-        for stage, part in {**settings, "tracking": tracking}.items():
+        assert isinstance(cluster, ClusterSettings)
+        for stage, part in {**settings, "tracking": tracking, "cluster": cluster}.items():
             _refuse_added(values[_group(values, stage)], part, _group(values, stage))
     except OmegaConfBaseException as error:
         raise explain(error, dotted(document)) from error
     check(top, "")
     check(tracking, "tracking")
+    check(cluster, "cluster")
     for stage, part in settings.items():
         check(part, _group(values, stage))
     return Experiment(
@@ -157,6 +180,7 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         tags=top.tags,
         pipeline=pipeline,
         tracking=tracking,
+        cluster=cluster,
         settings=settings,
         groups={stage: _group(values, stage) for stage in pipeline},
         choices=choices,

@@ -24,14 +24,19 @@ PLAIN_PROGRESS_SECONDS = 30
 class Console:
     """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: Sequence[str] = ()) -> None:
         width = None if sys.stdout.isatty() else 140
         self._rich = RichConsole(highlight=False, soft_wrap=True, width=width, markup=False, emoji=False)
-        self._before_log: list[str] = []
+        self._before_log = list(said)
         self._log: TextIO | None = None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_plain = time.monotonic()
+
+    @property
+    def said(self) -> list[str]:
+        """What was printed before a log was opened, for the console of the process that will open it."""
+        return list(self._before_log)
 
     def open_log(self, path: Path) -> None:
         """Writes everything said so far to `path`, and from now on every line with its time."""

@@ -13,12 +13,13 @@ Choose an option of a group by group=option:
   data       digits, mnist, synthetic
   normalize  rescale, standardize, none
   augment    none, flip_rotate
-  strategy   one_device, mirrored
-  precision  float32, mixed, mixed_float16, mixed_bfloat16
+  strategy   one_device, mirrored, multi_worker, parameter_server, central_storage, model_parallel, tpu, default
+  cluster    local, tf_config
+  precision  float32, mixed, mixed_float16, mixed_bfloat16, bfloat16, float16, float64
   model      cnn, mlp
   optimizer  adam, adamw, sgd
-  schedule   constant, cosine, step
-  train      loop
+  schedule   constant, cosine, step, plateau
+  train      loop, fit
   evaluate   classification
   export     saved_model
   tracking   local, server, off

@@ -1,16 +1,19 @@
 """One job from its configuration to its exit code: plan, record, run, summary."""
 
 import json
+import tempfile
 import time
 import traceback
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from pipeline import provenance
+from pipeline.cluster import Task
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.plan import PlannedStage, make_plan
@@ -51,16 +54,14 @@ def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:
     return make_plan(experiment)
 
 
-def run_job(job: Job, console: Console) -> int:
-    """Runs `job` and returns its exit code.
+def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | None = None) -> int:
+    """Runs the stages of `job` in this process and returns its exit code.
 
-    Raises:
-        UserError: where the configuration is wrong; nothing has been recorded then.
+    Args:
+        task: the place of this process in a cluster; only the chief records.
     """
-    plan = prepare(job.experiment)
-    console.plan(job.experiment, plan)
-    if job.experiment.dry_run:
-        return DONE
+    if task is not None and not task.is_chief:
+        return assist(job, plan, console, task)
     run: _Run | None = None
     code, began = DONE, time.monotonic()
     with as_exceptions():
@@ -83,6 +84,25 @@ def run_job(job: Job, console: Console) -> int:
         with ignored():
             run.summary.seconds = time.monotonic() - began
             return _end(run, code, console)
+
+
+def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
+    """Does another member's part in `job`, and returns the exit code: the same stages, of which nothing is kept."""
+    if task.serves:
+        import_module("stages.cluster").serve(task.cluster["chief"][0])
+        return DONE
+    with console.working("starting TensorFlow"):
+        stages = bind(plan, job.experiment)
+    summary = Summary(None, "RUNNING", job.experiment.name, "", {})
+    with tempfile.TemporaryDirectory(prefix=task.name) as scratch:
+        try:
+            run_stages(stages, Path(scratch), NullTracker(), console, summary)
+        except Exception as error:
+            console.error(f"{failed_stage(summary)}: {one_line(error)}")
+            if not isinstance(error, UserError):
+                console.error(traceback.format_exc())
+            return FAILED
+    return DONE
 
 
 @dataclass(frozen=True)
@@ -181,6 +201,26 @@ def _end(run: _Run, code: int, console: Console) -> int:
         code = code or FAILED
     console.close()
     return code
+
+
+def end_lost(folder: Path, experiment: Experiment, status: str) -> str | None:
+    """Ends a run whose process died before it could, and returns what to say of it; None where it has ended itself."""
+    try:
+        summary = Summary.read(folder)
+    except FileNotFoundError:
+        return None
+    if summary.status != "RUNNING":
+        return None
+    summary.status, summary.error = status, "its process was killed or did not answer"
+    summary.write(folder)
+    if summary.run_id is not None:
+        from pipeline.tracking.mlflow_tracker import MlflowTracker
+
+        try:
+            MlflowTracker.end_lost(experiment.tracking, experiment.outputs, summary.run_id, status, summary.error)
+        except Exception as error:
+            return f"recording: {one_line(error)}"
+    return f"the run is {status}: {summary.error}"
 
 
 def exit_code(codes: Sequence[int]) -> int:

@@ -49,6 +49,17 @@ def _parse(line: str) -> Gpu | None:
         return None
 
 
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Returns the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not tell."""
+    try:
+        with Path("/proc/cpuinfo").open() as file:
+            line = next(line for line in file if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return frozenset()
+    return frozenset(line.partition(":")[2].split())
+
+
 def facts() -> dict[str, Any]:
     """Returns what a reader needs to judge a run's speed by; nothing that names the machine or its owner."""
     return {

@@ -18,6 +18,7 @@ with quiet_stderr():
         "stages.model",
         "stages.networks.cnn",
         "stages.train",
+        "stages.fit",
         "stages.evaluate",
         "stages.export",
     ):

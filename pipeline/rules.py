@@ -9,11 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pipeline import machine
+from pipeline.combinations import COMBINATIONS
 from pipeline.config import Experiment
 from pipeline.secrets import redact, without_user
 from stages.errors import UserError
-from stages.settings.model import ModelSettings
-from stages.settings.strategy import MirroredSettings, OneDeviceSettings
+from stages.settings.strategy import (
+    CentralStorageSettings,
+    MirroredSettings,
+    MultiWorkerSettings,
+    StrategySettings,
+    TpuSettings,
+)
 from stages.settings.train import TrainSettings
 
 SERVER_TIMEOUT_SECONDS = 5
@@ -28,35 +34,21 @@ def check_rules(experiment: Experiment) -> None:
 
 
 def expected_replicas(experiment: Experiment) -> int | None:
-    """Returns the number of replicas, as far as it is known without TensorFlow."""
-    settings = experiment.settings.get("strategy")
-    if isinstance(settings, OneDeviceSettings):
-        return 1
-    if isinstance(settings, MirroredSettings):
-        return len(settings.devices) or len(machine.gpus()) or settings.cpu_replicas
-    return None
+    """Returns how many replicas share a batch, as far as it is known without TensorFlow."""
+    settings, gpus = experiment.settings.get("strategy"), len(machine.gpus())
+    if isinstance(settings, (MirroredSettings, CentralStorageSettings)):
+        return len(settings.devices) or gpus or settings.cpu_replicas
+    if isinstance(settings, MultiWorkerSettings) and experiment.cluster.kind == "local":
+        return max(gpus, settings.workers)
+    if isinstance(settings, (TpuSettings, MultiWorkerSettings)) or not isinstance(settings, StrategySettings):
+        return None
+    return 1
 
 
 def _batch_is_shared(experiment: Experiment) -> None:
     settings, replicas = experiment.settings.get("train"), expected_replicas(experiment)
     if isinstance(settings, TrainSettings) and replicas:
         settings.check_share(replicas)
-
-
-def _bfloat16_has_hardware(experiment: Experiment) -> None:
-    model, strategy = experiment.settings.get("model"), experiment.settings.get("strategy")
-    if not isinstance(model, ModelSettings) or model.precision.policy != "mixed_bfloat16":
-        return
-    named = [strategy.device] if isinstance(strategy, OneDeviceSettings) else getattr(strategy, "devices", [])
-    on_cpu = any(named) and all("cpu" in str(device).lower() for device in named)
-    old = [gpu for gpu in machine.gpus() if gpu.compute_capability < (8, 0)]
-    if old and not on_cpu:
-        capability = ".".join(map(str, old[0].compute_capability))
-        raise UserError(
-            f"precision=mixed_bfloat16 cannot run on {old[0].name} (compute capability {capability})",
-            "GPUs of compute capability 8.0 and up, TPUs, CPUs",
-            "precision=mixed_float16",
-        )
 
 
 def _packages_exist(experiment: Experiment) -> None:
@@ -119,7 +111,7 @@ def _server_answers(experiment: Experiment) -> None:
 
 RULES: tuple[Callable[[Experiment], None], ...] = (
     _batch_is_shared,
-    _bfloat16_has_hardware,
+    *COMBINATIONS,
     _packages_exist,
     _outputs_can_be_written,
     _server_answers,

@@ -93,6 +93,9 @@ def run_stages(
                 f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
             )
         results[stage.planned.makes] = result
+    for result in results.values():
+        if isinstance(result, Strategy):
+            result.leave()
 
 
 def _arguments(stage: BoundStage, results: Mapping[str, Any], reporter: RunReporter, folder: Path) -> dict[str, Any]:

@@ -53,6 +53,14 @@ class Summary:
         partial.replace(path)
         return path
 
+    @classmethod
+    def read(cls, folder: Path) -> "Summary":
+        """Returns what `write` has written there."""
+        with (folder / NAME).open() as file:
+            values = json.load(file)
+        values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
+        return cls(**values)
+
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):

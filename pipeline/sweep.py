@@ -1,12 +1,8 @@
 """A sweep: jobs checked together, run one after another, each in a fresh process, under one parent run."""
 
 import json
-import multiprocessing
-import os
 import re
-import signal
 import sys
-import threading
 import time
 import traceback
 import uuid
@@ -22,8 +18,10 @@ from pipeline import environment
 from pipeline.compare import INDEX, compare, write
 from pipeline.config import Experiment, read
 from pipeline.console import Console
-from pipeline.job import DONE, FAILED, SWEEP_FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare, run_job
+from pipeline.job import DONE, FAILED, SWEEP_FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare
+from pipeline.launch import run_job
 from pipeline.paths import shorter
+from pipeline.processes import become_independent, process_context
 from pipeline.runner import one_line
 from pipeline.secrets import redact
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
@@ -133,15 +131,6 @@ def _write_index(index: Sequence[Mapping[str, Any]], folder: Path) -> None:
     partial.replace(folder / INDEX)
 
 
-def process_context() -> BaseContext:
-    """Returns the way to make processes: forked from one that has imported TensorFlow, else spawned."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pipeline.preload"])
-    return context
-
-
 def _run_one(context: BaseContext, job: Job) -> int:
     process = context.Process(target=_work, args=(job,))  # type: ignore[attr-defined]
     stopped: int | None = None
@@ -166,10 +155,7 @@ def _run_one(context: BaseContext, job: Job) -> int:
 def _work(job: Job) -> None:
     """What a job's process does."""
     environment.prepare()
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    become_independent()
     console = Console()
     try:
         code = run_job(job, console)
@@ -180,14 +166,6 @@ def _work(job: Job) -> None:
         console.error(traceback.format_exc())
         code = FAILED
     sys.exit(code)
-
-
-def _end_with_parent() -> None:
-    """Ends this job when the sweep's process has gone, however it went."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> int:

@@ -13,7 +13,8 @@ from stages.results import Augmentation, Dataset, Split
 from stages.seeds import derive
 
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-"""images float32 [b, H, W, C]; labels int32 [b]; weights float32 [b]: 1, or 0 for a row that only fills up."""
+"""images float32 [b, H, W, C]; labels int32 [b]; weights float32 [b], which add up
+to the number of examples over all replicas."""
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 """What `tf.distribute.Strategy.distribute_datasets_from_function` takes."""
@@ -24,21 +25,30 @@ def steps_per_epoch(split: Split, batch_size: int) -> int:
     return -(-len(split) // batch_size)
 
 
-def training_input(dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int = 0) -> InputFunction:
+def training_input(
+    dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int = 0, fixed_shapes: bool = False
+) -> InputFunction:
     """Returns an input of `epochs` shuffled passes over the training split, from `first_step` on.
 
-    The shuffle is a uniform permutation of the whole split, another one each epoch.
+    The shuffle is a uniform permutation of the whole split, another one each epoch. With `fixed_shapes` every replica's
+    part of every batch has the same number of rows, filled up with rows of weight 0.
     """
-    return _input(dataset.train, batch_size, epochs, first_step, seed, dataset.augmentation)
+    return _input(dataset.train, batch_size, epochs, first_step, seed, dataset.augmentation, fixed_shapes)
 
 
-def evaluation_input(split: Split, batch_size: int) -> InputFunction:
-    """Returns an input of one pass over `split` in its own order, unchanged."""
-    return _input(split, batch_size, epochs=1, first_step=0, seed=None, augmentation=None)
+def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, passes: int = 1) -> InputFunction:
+    """Returns an input of `passes` over `split` in its own order, unchanged."""
+    return _input(split, batch_size, passes, 0, None, None, fixed_shapes)
 
 
 def _input(
-    split: Split, batch_size: int, epochs: int, first_step: int, seed: int | None, augmentation: Augmentation | None
+    split: Split,
+    batch_size: int,
+    epochs: int,
+    first_step: int,
+    seed: int | None,
+    augmentation: Augmentation | None,
+    fixed_shapes: bool,
 ) -> InputFunction:
     per_epoch = steps_per_epoch(split, batch_size)
 
@@ -48,24 +58,26 @@ def _input(
         replicas = context.num_replicas_in_sync
         here = replicas // context.num_input_pipelines
         first_replica = context.input_pipeline_id * here
+        fixed_rows = -(-batch_size // replicas) if fixed_shapes else None
 
         def positions(epoch: tf.Tensor) -> tf.data.Dataset:
             """Yields (order of the epoch, step of the run, replica) for every share that is made here."""
-            order = _order(len(split), seed, epoch)
+            in_order = order(len(split), seed, epoch)
             start = tf.maximum(epoch * per_epoch, first_step)
             shares = tf.data.Dataset.range(start * here, (epoch + 1) * per_epoch * here)
-            return shares.map(lambda share: (order, share // here, first_replica + share % here))
+            return shares.map(lambda share: (in_order, share // here, first_replica + share % here))
 
-        def batch(order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
+        def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
             start = (step % per_epoch) * batch_size
-            rows, weights = _share(tf.minimum(len(split) - start, batch_size), replica, replicas)
-            examples = tf.gather(order, start + rows)
-            pictures = tf.cast(tf.gather(images, examples), tf.float32)
-            if augmentation is not None and seed is not None:
-                key = tf.stack([derive(seed, "augment"), tf.cast(step, tf.int32)])
-                uniforms = tf.random.stateless_uniform([batch_size, augmentation.randoms], key)
-                pictures = augmentation(pictures, tf.gather(uniforms, rows))
-            return tf.ensure_shape(pictures, [None, *split.images.shape[1:]]), tf.gather(labels, examples), weights
+            rows, weights = share(tf.minimum(len(split) - start, batch_size), replica, replicas)
+            if fixed_rows is not None:
+                missing = tf.maximum(fixed_rows - tf.size(rows), 0)
+                rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
+            examples = tf.gather(in_order, start + rows)
+            changed = None if seed is None else augmentation
+            pictures = pictures_of(images, examples, rows, step, batch_size, seed or 0, changed)
+            pictures = tf.ensure_shape(pictures, [fixed_rows, *split.images.shape[1:]])
+            return pictures, tf.gather(labels, examples), weights
 
         options = tf.data.Options()
         options.deterministic = True
@@ -75,7 +87,28 @@ def _input(
     return make
 
 
-def _order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
+def pictures_of(
+    images: tf.Tensor,
+    examples: tf.Tensor,
+    rows: tf.Tensor,
+    step: tf.Tensor,
+    batch_size: int,
+    seed: int,
+    augmentation: Augmentation | None,
+) -> tf.Tensor:
+    """Returns `examples` of `images` as float32 [b, H, W, C], changed by `augmentation`.
+
+    Random numbers are those of `step` and of each example's row in its global batch, whoever computes it.
+    """
+    pictures = tf.cast(tf.gather(images, examples), tf.float32)
+    if augmentation is None:
+        return pictures
+    key = tf.stack([derive(seed, "augment"), tf.cast(step, tf.int32)])
+    uniforms = tf.random.stateless_uniform([batch_size, augmentation.randoms], key)
+    return augmentation(pictures, tf.gather(uniforms, rows))
+
+
+def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
     """Returns a permutation, int64 [examples]; without a seed the identity.
 
     Sorting random numbers, once an epoch: `tf.random.experimental.index_shuffle` would need no memory, but its
@@ -88,13 +121,15 @@ def _order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argsort(numbers), tf.int64)
 
 
-def _share(count: tf.Tensor, replica: tf.Tensor, replicas: int) -> tuple[tf.Tensor, tf.Tensor]:
+def share(count: tf.Tensor, replica: tf.Tensor | int, replicas: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a replica's rows of a batch of `count` examples, int64 [b], and their weights, float32 [b].
 
-    Shares differ by one row at most. A replica that would get none gets one row of weight 0: convolutions of
-    empty batches fail on CPUs, and half-weight gradients come of them elsewhere.
+    Shares differ by one row at most. Where there are fewer examples than replicas, every replica gets all of them with
+    weight 1 / replicas. An empty share would fail (convolutions of nothing on CPUs) or give gradients of half the
+    weight elsewhere; one filled up with rows of weight 0 would change the statistics of a synchronized BatchNorm.
     """
-    first, last = replica * count // replicas, (replica + 1) * count // replicas
-    weights = tf.fill([tf.maximum(last - first, 1)], tf.cast(last > first, tf.float32))
-    first = tf.minimum(first, count - 1)
-    return tf.range(first, tf.maximum(last, first + 1)), weights
+    replica = tf.cast(replica, tf.int64)
+    few = count < replicas
+    first = tf.where(few, tf.zeros_like(count), replica * count // replicas)
+    last = tf.where(few, count, (replica + 1) * count // replicas)
+    return tf.range(first, last), tf.fill([last - first], tf.where(few, 1.0 / replicas, 1.0))

@@ -52,8 +52,21 @@ def build_callbacks(settings: TrainSettings) -> tuple[BestWeights, keras.callbac
         mode = "max" if best.sign > 0 else "min"
         patience = settings.early_stopping_patience
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
+    if settings.schedule.name == "plateau":
+        callbacks.append(_plateau(settings))
     callbacks += [_imported(given, index) for index, given in enumerate(settings.callbacks)]
     return best, keras.callbacks.CallbackList(callbacks, add_history=False, add_progbar=False)
+
+
+def _plateau(settings: TrainSettings) -> keras.callbacks.Callback:
+    schedule = settings.schedule
+    return keras.callbacks.ReduceLROnPlateau(
+        settings.monitor,
+        factor=schedule.decay_factor,
+        patience=schedule.patience,
+        min_lr=schedule.final_share * settings.optimizer.learning_rate,
+        mode="max" if settings.monitor.endswith("accuracy") else "min",
+    )
 
 
 def _imported(given: Any, index: int) -> keras.callbacks.Callback:
@@ -68,7 +81,7 @@ def _imported(given: Any, index: int) -> keras.callbacks.Callback:
         raise UserError(
             f"train.callbacks[{index}]={given} cannot be made ({error})",
             "a mapping with the `_target_` of a Keras callback and its arguments",
-            "'train.callbacks=[{_target_: keras.callbacks.ReduceLROnPlateau, patience: 2}]'",
+            "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
         ) from error
     if not isinstance(callback, keras.callbacks.Callback):
         raise UserError(f"train.callbacks[{index}]: {target} is no Keras callback", "a keras.callbacks.Callback")

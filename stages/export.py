@@ -19,7 +19,8 @@ def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder:
     path = folder / "export" / "saved_model"
     partial = path.with_name("partial-saved_model")
     shutil.rmtree(partial, ignore_errors=True)
-    serving = Serving(trained.model)
+    model = trained.model.on_one_device()
+    serving = Serving(model)
     images = tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")
     signature = serving.__call__.get_concrete_function(images)
     tf.saved_model.save(serving, str(partial), signatures={"serving_default": signature})

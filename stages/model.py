@@ -1,7 +1,9 @@
 """The `model` stage: builds the network in the strategy's scope, in the precision that was asked for."""
 
 import importlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -9,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.placement import place
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
@@ -21,27 +24,49 @@ def model(dataset: Dataset, strategy: Strategy, settings: ModelSettings) -> Mode
         UserError: where the network cannot be found or built, or its output is not float32 [b, classes].
     """
     policy = resolve_policy(settings.precision.policy, strategy)
-    before = keras.config.dtype_policy()
+    layers = strategy.layers
+
+    def build(placed: bool) -> keras.Model:
+        with _policy(policy):
+            network = _build(dataset, settings.network)
+            if placed and layers is not None:
+                network = place(network, strategy.devices, layers)
+            return _with_scaling(dataset.normalization, dataset.image_shape, network, policy)
+
+    def build_on_one_device() -> keras.Model:
+        with tf.device("/cpu:0"):
+            return build(placed=False)
+
     keras.utils.set_random_seed(derive(settings.seed, "model"))
-    try:
-        keras.config.set_dtype_policy(policy)
-        with strategy.distribution.scope():
-            network = _with_scaling(dataset.normalization, dataset.image_shape, _build(dataset, settings.network))
-    finally:
-        keras.config.set_dtype_policy(before)
+    with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
+        network = build(placed=True)
     pictures = tf.cast(dataset.train.images[:2], tf.float32)
-    outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs)
+    outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs, policy)
     counts = {
         "parameters": network.count_params(),
         "trainable_parameters": int(sum(np.prod(w.shape) for w in network.trainable_weights)),
     }
-    return Model(network, outputs, policy, Record(params={**counts, "outputs": outputs, "policy": policy}))
+    record = Record(params={**counts, "outputs": outputs, "policy": policy})
+    split = layers is not None or strategy.coordinator is not None
+    metrics = tuple(network.core.metrics)
+    return Model(network, outputs, policy, metrics, build_on_one_device if split else None, record)
+
+
+@contextmanager
+def _policy(name: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def resolve_policy(policy: str, strategy: Strategy) -> str:
     """Returns the Keras policy that `policy` means on the strategy's devices.
 
-    `mixed` is float16 where every device is a GPU with tensor cores (compute capability 7.0 and up), else bfloat16.
+    `mixed` is float16 where every device is a GPU with tensor cores (compute capability 7.0 and up), else bfloat16,
+    on TPUs too.
     """
     if policy != "mixed":
         return policy
@@ -74,24 +99,51 @@ def _build(dataset: Dataset, network: Any) -> keras.Model:
         ) from error
 
 
-def _with_scaling(scaling: Normalization, image_shape: tuple[int, int, int], network: keras.Model) -> keras.Model:
+class Scaled(keras.Model):
+    """A network behind the layer that scales its pixels. A loss of the network's own is this model's too."""
+
+    @property
+    def core(self) -> keras.Model:
+        """The network, on scaled pictures."""
+        return self.layers[-1]
+
+    @property
+    def has_own_loss(self) -> bool:
+        return type(self.core).compute_loss is not keras.Model.compute_loss
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        if not self.has_own_loss:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        given = {"x": self.get_layer("scaling")(x), "y": y, "y_pred": y_pred, "sample_weight": sample_weight}
+        if "training" in inspect.signature(self.core.compute_loss).parameters:  # Keras' own since 3.3
+            given["training"] = training
+        return self.core.compute_loss(**given)
+
+
+def _with_scaling(
+    scaling: Normalization, image_shape: tuple[int, int, int], network: keras.Model, policy: str
+) -> Scaled:
     # float32 whatever the policy: bfloat16 keeps 8 bits of a mantissa, too few for pixels that augmentation mixed.
-    first = keras.layers.Rescaling(_numbers(scaling.scale), _numbers(scaling.offset), dtype="float32", name="scaling")
+    dtype = "float64" if policy == "float64" else "float32"
+    first = keras.layers.Rescaling(_numbers(scaling.scale), _numbers(scaling.offset), dtype=dtype, name="scaling")
     inputs = keras.Input(image_shape, dtype="float32", name="images")
-    return keras.Model(inputs, network(first(inputs)), name=network.name)
+    return Scaled(inputs, network(first(inputs)), name=network.name)
 
 
 def _numbers(values: tuple[float, ...]) -> float | list[float]:
     return float(values[0]) if len(values) == 1 else [float(value) for value in values]
 
 
-def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str) -> str:
+def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: str) -> str:
     """Returns `logits` or `probabilities`. Mistaking one for the other trains to wrong numbers in silence."""
-    if outputs.shape != (2, num_classes) or outputs.dtype != tf.float32:
+    wanted = "float64" if policy == "float64" else "float32"
+    if outputs.shape != (2, num_classes) or outputs.dtype.name != wanted:
         raise UserError(
             f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two pictures",
-            f"float32 of shape (2, {num_classes})",
-            f'a last layer keras.layers.Dense({num_classes}, dtype="float32")',
+            f"{wanted} of shape (2, {num_classes})",
+            f'a last layer keras.layers.Dense({num_classes}, dtype="{wanted}")',
         )
     values = outputs.numpy()
     sums_to_one = bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1.0, atol=1e-3))

@@ -5,20 +5,24 @@ from typing import Any, TypeAlias
 import keras
 
 from stages.errors import UserError
-from stages.settings.train import AdamSettings, AdamWSettings, OptimizerSettings, ScheduleSettings, SgdSettings
+from stages.settings.optimizer import AdamSettings, AdamWSettings, OptimizerSettings, ScheduleSettings, SgdSettings
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
-def build_optimizer(settings: OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
-    """Returns the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it."""
+def build_optimizer(settings: OptimizerSettings, rate: Rate, **options: Any) -> keras.optimizers.Optimizer:
+    """Returns the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
+
+    Clipping, accumulation and averages are the training loop's; `options` are for Keras' own of them.
+    """
+    given = {"weight_decay": settings.weight_decay or None, **options}
     if isinstance(settings, SgdSettings):
-        return keras.optimizers.SGD(rate, momentum=settings.momentum, nesterov=settings.nesterov)
+        return keras.optimizers.SGD(rate, momentum=settings.momentum, nesterov=settings.nesterov, **given)
     if isinstance(settings, AdamSettings):
-        shared = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
+        given |= {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
         if isinstance(settings, AdamWSettings):
-            return keras.optimizers.AdamW(rate, weight_decay=settings.weight_decay, **shared)
-        return keras.optimizers.Adam(rate, **shared)
+            return keras.optimizers.AdamW(rate, **{**given, "weight_decay": settings.weight_decay})
+        return keras.optimizers.Adam(rate, **given)
     raise UserError(f"optimizer={settings} is of no known kind", "sgd, adam, adamw", "optimizer=adam")
 
 

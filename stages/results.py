@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,15 +33,36 @@ class Record:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Where computation runs. `devices` are TensorFlow names, one a replica."""
+    """Where computation runs.
+
+    devices: TensorFlow names of all devices that compute, those of other workers too.
+    layers: for model parallelism, from patterns of layer names to devices; None: every replica holds the whole model.
+    coordinator: a ClusterCoordinator where workers train asynchronously on variables that servers keep, else None.
+    fixed_shapes: whether every batch must have the same shape, as on TPUs.
+    """
 
     distribution: tf.distribute.Strategy
     devices: tuple[str, ...]
+    layers: Mapping[str, str] | None = None
+    coordinator: tf.distribute.coordinator.ClusterCoordinator | None = None
+    fixed_shapes: bool = False
     record: Record = Record()
 
     @property
+    def in_sync(self) -> int:
+        """The number of replicas that share a batch."""
+        return 1 if self.coordinator else int(self.distribution.num_replicas_in_sync)
+
+    @property
     def replicas(self) -> int:
-        return len(self.devices)
+        """The number of replicas that compute, whether they share batches or take turns."""
+        return 1 if self.layers is not None else len(self.devices)
+
+    def leave(self) -> None:
+        """Waits for the other workers: one that went before them would be taken for dead."""
+        from stages.cluster import mean_over_workers
+
+        mean_over_workers(self, 0.0)
 
 
 @dataclass(frozen=True)
@@ -132,12 +154,29 @@ class Model:
 
     outputs: `logits` or `probabilities`.
     policy: the Keras dtype policy that it was built under.
+    rebuild: makes the same network on one device, with other weights; None where this one will do everywhere.
+    metrics: those that the network brings along; their state must be sums, which replicas can add to.
     """
 
     network: keras.Model
     outputs: str
     policy: str
+    metrics: tuple[keras.metrics.Metric, ...] = ()
+    rebuild: Callable[[], keras.Model] | None = None
     record: Record = Record()
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the network says itself what its loss is."""
+        return bool(getattr(self.network, "has_own_loss", False))
+
+    def on_one_device(self) -> Model:
+        """Returns this model with its present weights where one process can score and export it."""
+        if self.rebuild is None:
+            return self
+        copy = self.rebuild()
+        copy.set_weights(self.network.get_weights())
+        return dataclasses.replace(self, network=copy, rebuild=None)
 
 
 @dataclass(frozen=True)

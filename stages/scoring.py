@@ -28,6 +28,9 @@ class Scorer:
 
     def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
         self._strategy = strategy.distribution
+        if strategy.coordinator is not None:  # the chief scores, on a copy of the model that it has
+            self._strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+        self._fixed_shapes = strategy.fixed_shapes
         self._network = model.network
         self._loss = cross_entropy(model.outputs)
         self._num_classes = num_classes
@@ -38,10 +41,12 @@ class Scorer:
     def score(self, split: Split, batch_size: int) -> Scores:
         """Returns the scores on `split`, every example counted once; `batch_size` is global."""
         self._totals.reset()
-        batches = iter(self._strategy.distribute_datasets_from_function(evaluation_input(split, batch_size)))
+        batches = iter(
+            self._strategy.distribute_datasets_from_function(evaluation_input(split, batch_size, self._fixed_shapes))
+        )
         self._compiled(batches, tf.constant(steps_per_epoch(split, batch_size), tf.int64))
         sums = self._totals.read()
-        return Scores(float(sums["loss"] / sums["examples"]), sums["confusion"].astype(np.int64))
+        return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
 
     def _steps(self, batches: tf.data.Iterator, steps: tf.Tensor) -> None:
         for _ in tf.range(steps):
@@ -51,9 +56,10 @@ class Scorer:
         images, labels, weights = batch
         outputs = self._network(images, training=False)
         examples = tf.reduce_sum(weights)
-        loss = tf.reduce_sum(self._loss(labels, outputs) * weights)
-        if self._network.losses:
-            loss += tf.add_n(self._network.losses) * examples
+        losses = tf.cast(self._loss(labels, outputs), tf.float64)
+        loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
+        for penalty in self._network.losses:
+            loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
         predicted = tf.argmax(outputs, axis=-1, output_type=labels.dtype)
         confusion = tf.math.confusion_matrix(labels, predicted, self._num_classes, weights, dtype=tf.float32)
         self._totals.add(loss=loss, examples=examples, confusion=confusion)

@@ -1,4 +1,4 @@
-"""The update of the weights from gradients that are already summed over the replicas."""
+"""The update of a model from gradients that are already summed over the replicas."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from stages.averages import Averages
+from stages.gradients import Gradients
 from stages.loss_scale import LossScale
 
 
@@ -18,26 +20,37 @@ class Update:
     """
 
     def __init__(
-        self, optimizer: keras.optimizers.Optimizer, network: keras.Model, loss_scale: LossScale | None
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        gradients: Gradients,
+        loss_scale: LossScale | None,
+        averages: Averages | None,
     ) -> None:
-        self.variables = [variable.value for variable in network.trainable_variables]
-        self._constraints = [variable.constraint for variable in network.trainable_variables]
-        self._optimizer = optimizer
-        self._loss_scale = loss_scale
+        self._optimizer, self._loss_scale, self._averages = optimizer, loss_scale, averages
+        self._variables, self._constraints = gradients.variables, gradients.constraints
+        self._state = [variable.value for variable in gradients.state]
 
-    def __call__(self, distribution: tf.distribute.Strategy, gradients: Sequence[tf.Tensor], finite: tf.Tensor) -> None:
-        """Is called through `merge_call`: `gradients` and `finite` are the same in every replica."""
+    def __call__(
+        self,
+        distribution: tf.distribute.Strategy,
+        gradients: Sequence[tf.Tensor],
+        state: Sequence[tf.Tensor],
+        finite: tf.Tensor,
+    ) -> None:
+        """Is called through `merge_call`: each argument is the same in every replica."""
         if self._loss_scale is None:
-            self._apply(distribution, gradients)
+            self._apply(distribution, gradients, state)
         else:
             decided = distribution.experimental_local_results(finite)[0]
-            self._loss_scale.apply_if(decided, lambda: self._apply(distribution, gradients))
+            self._loss_scale.apply_if(decided, lambda: self._apply(distribution, gradients, state))
 
-    def _apply(self, distribution: tf.distribute.Strategy, gradients: Sequence[tf.Tensor]) -> None:
+    def _apply(
+        self, distribution: tf.distribute.Strategy, gradients: Sequence[tf.Tensor], state: Sequence[tf.Tensor]
+    ) -> None:
         optimizer = self._optimizer
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-
-        for variable, gradient, constraint in zip(self.variables, gradients, self._constraints, strict=True):
+        first = tf.equal(optimizer.iterations.value, 0)
+        for variable, gradient, constraint in zip(self._variables, gradients, self._constraints, strict=True):
 
             def update(copy: tf.Variable, gradient: tf.Tensor, constraint: Any = constraint) -> None:
                 if optimizer.weight_decay is not None:
@@ -47,4 +60,8 @@ class Update:
                     copy.assign(constraint(tf.convert_to_tensor(copy)))
 
             distribution.extended.update(variable, update, args=(gradient,), group=False)
-        optimizer.iterations.assign_add(1)
+        for variable, value in zip(self._state, state, strict=True):
+            distribution.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
+        if self._averages is not None:
+            self._averages.update(distribution, first)
+        optimizer.iterations.value.assign_add(1)  # Keras' own assign_add reads, adds and writes: workers lose counts

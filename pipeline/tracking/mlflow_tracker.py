@@ -129,5 +129,12 @@ class MlflowTracker:
             self._client.set_tag(run.info.run_id, "error", "its process was killed")
             self._client.set_terminated(run.info.run_id, "FAILED")
 
+    @staticmethod
+    def end_lost(settings: TrackingSettings, outputs: Path, run_id: str, status: str, error: str) -> None:
+        """Ends a run whose process can no longer do it."""
+        client = open_client(settings, outputs)
+        client.set_tag(run_id, "error", error)
+        client.set_terminated(run_id, status)
+
     def how_to_open(self) -> str:
         return self._open_with

@@ -2,11 +2,13 @@
 
 import keras
 
+from stages.networks.precision import last_dtype
+
 
 def cnn(
     input_shape: tuple[int, int, int], num_classes: int, filters: list[int], kernel_size: int, dropout: float
 ) -> keras.Model:
-    """Returns a network from float [b, *input_shape] to float32 logits [b, num_classes].
+    """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 
     With the default settings and 28×28×1 pictures it has 34,826 parameters. Padding is `same` for pictures under
     16 pixels, which `valid` would leave nothing of.
@@ -19,4 +21,4 @@ def cnn(
         layers += [keras.layers.MaxPooling2D(2)]
     layers += [keras.layers.Flatten()]
     layers += [keras.layers.Dropout(dropout)] if dropout else []
-    return keras.Sequential([*layers, keras.layers.Dense(num_classes, dtype="float32")], name="cnn")
+    return keras.Sequential([*layers, keras.layers.Dense(num_classes, dtype=last_dtype())], name="cnn")

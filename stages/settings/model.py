@@ -12,7 +12,9 @@ from stages.settings.ranges import choice, number
 class PrecisionSettings:
     """The dtypes of computation and of variables, by Keras' policy names."""
 
-    policy: str = choice("float32", "float32", "mixed", "mixed_float16", "mixed_bfloat16")
+    policy: str = choice(
+        "float32", "float32", "mixed", "mixed_float16", "mixed_bfloat16", "bfloat16", "float16", "float64"
+    )
     """`mixed`: float16 on GPUs with tensor cores (compute capability 7.0 and up), else bfloat16."""
 
 

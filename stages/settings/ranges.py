@@ -51,6 +51,8 @@ def check(settings: Any, path: str) -> None:
         return
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{path}.{field.name}".lstrip(".")
+        if isinstance(field.default, str) and field.default.startswith("${"):
+            name = field.default[2:-1]  # it stands, and is set, under the name that it points at
         options = field.metadata.get("options")
         if options and value not in options:
             raise UserError(f"{name}={value} is not known", ", ".join(options), f"{name}={options[0]}")

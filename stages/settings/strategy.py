@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.ranges import number
+from stages.settings.ranges import choice, number
 
 
 @dataclass(kw_only=True)
@@ -17,6 +17,11 @@ class StrategySettings:
 
 
 @dataclass(kw_only=True)
+class DefaultSettings(StrategySettings):
+    """TensorFlow without a strategy: one replica, where TensorFlow puts it."""
+
+
+@dataclass(kw_only=True)
 class OneDeviceSettings(StrategySettings):
     """One replica on one device."""
 
@@ -25,8 +30,8 @@ class OneDeviceSettings(StrategySettings):
 
 
 @dataclass(kw_only=True)
-class MirroredSettings(StrategySettings):
-    """One replica on each device of this machine, variables mirrored, gradients summed."""
+class DevicesSettings(StrategySettings):
+    """Several devices of this machine."""
 
     devices: list[str] = field(default_factory=list)
     """TensorFlow devices such as `[/gpu:0,/gpu:1]`; empty: all GPUs, else `cpu_replicas` logical CPU devices."""
@@ -40,3 +45,56 @@ class MirroredSettings(StrategySettings):
                 "each device once",
                 f"'{path}.devices=[{','.join(f'/{device}' for device in sorted(plain))}]'",
             )
+
+
+@dataclass(kw_only=True)
+class MirroredSettings(DevicesSettings):
+    """One replica on each device, variables mirrored, gradients summed."""
+
+    reduction: str = choice("auto", "auto", "nccl", "hierarchical_copy", "one_device")
+    """How gradients meet: `auto` is NCCL between GPUs, else on one device."""
+
+
+@dataclass(kw_only=True)
+class CentralStorageSettings(DevicesSettings):
+    """One replica on each device, the variables on one of them or on the CPU."""
+
+    parameter_device: str = "/cpu:0"
+    """Where the variables are."""
+
+
+@dataclass(kw_only=True)
+class ModelParallelSettings(DevicesSettings):
+    """One replica, the layers of its model on several devices."""
+
+    layers: dict[str, str] = field(default_factory=dict)
+    """From patterns of layer names (`conv2d*`) to devices; a layer that none matches, and all without any pattern, are
+    dealt to the devices in their order, by the bytes of their weights."""
+
+
+@dataclass(kw_only=True)
+class MultiWorkerSettings(StrategySettings):
+    """One replica in each worker process (on each of its GPUs), variables mirrored, gradients summed by collectives."""
+
+    workers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts")
+    communication: str = choice("auto", "auto", "ring", "nccl")
+    """Between workers: `auto` is NCCL for GPUs, else gRPC in a ring."""
+
+
+@dataclass(kw_only=True)
+class ParameterServerSettings(StrategySettings):
+    """Workers compute gradients, each at its own pace, and apply them to variables that servers keep."""
+
+    workers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to compute")
+    servers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to keep variables")
+    shard_kib: int = number(
+        0, at_least=0, unit="KiB, least size of a shard of a partitioned variable; 0: whole variables"
+    )
+
+
+@dataclass(kw_only=True)
+class TpuSettings(StrategySettings):
+    """One replica on each core of a TPU."""
+
+    name: str | None = None
+    """The TPU's name or address (grpc://host:port), or `local`; null: that of the environment (TPU_NAME)."""

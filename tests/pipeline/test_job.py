@@ -20,7 +20,8 @@ from mlflow.entities import Run
 
 from pipeline import job as job_module
 from pipeline.console import Console
-from pipeline.job import Job, run_job
+from pipeline.job import Job
+from pipeline.launch import run_job
 from pipeline.tracking.mlflow_tracker import MlflowTracker
 from stages.errors import UserError
 from stages.results import Dataset, Record, Trained

@@ -1,20 +1,25 @@
 """Small experiments by hand, without the framework."""
 
 from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from stages.load.digits import digits
+from stages.loop import Loop
 from stages.model import model
 from stages.normalize import normalize
+from stages.optimizers import build_optimizer
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.data import DigitsSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
+from stages.settings.optimizer import AdamSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
-from stages.settings.train import AdamSettings, ScheduleSettings, SgdSettings, TrainSettings
+from stages.settings.train import TrainSettings
+from stages.step import Step
 from stages.strategy import strategy
 
 
@@ -37,6 +42,24 @@ def real_digits(train: int | None = None) -> Dataset:
 def small_cnn(dataset: Dataset, where: Strategy, policy: str = "float32", dropout: float = 0.0, seed: int = 1) -> Model:
     network = CnnSettings(filters=[8, 16], dropout=dropout)
     return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=seed))
+
+
+def start(
+    where: Strategy, model: Model, dataset: Dataset, given: TrainSettings, jit: bool = False, first_step: int = 0
+) -> Loop:
+    """Returns a loop that is about to take its first step."""
+    with where.distribution.scope():
+        optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate)
+    return Loop(where, Step(where, model, optimizer, given, jit), dataset, given, first_step)
+
+
+def after_steps(
+    where: Strategy, dataset: Dataset, given: TrainSettings, steps: int = 50, build: Any = None, jit: bool = False
+) -> tuple[Model, dict[str, float]]:
+    """Returns the model after `steps` steps in one call, and the mean loss and accuracy of them."""
+    model = (build or small_cnn)(dataset, where)
+    means = start(where, model, dataset, replace(given, epochs=100, steps_per_call=steps), jit).run(0, steps)
+    return model, means
 
 
 def settings(**changes: object) -> TrainSettings:

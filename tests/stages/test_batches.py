@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from stages.augment import FlipRotate
-from stages.batches import _order, evaluation_input, steps_per_epoch, training_input
+from stages.batches import evaluation_input, order, steps_per_epoch, training_input
 from stages.results import Dataset, Split
 from tests.stages.experiments import elements
 
@@ -44,7 +44,7 @@ def test_every_epoch_is_another_permutation_of_the_split(examples: int) -> None:
 
 def test_the_permutation_is_uniform() -> None:
     """Over 2,000 epochs: mean positions as chance has them, and neighbours that stay neighbours as rarely."""
-    orders = tf.map_fn(lambda epoch: _order(100, 5, epoch), tf.range(2000), fn_output_signature=tf.int64).numpy()
+    orders = tf.map_fn(lambda epoch: order(100, 5, epoch), tf.range(2000), fn_output_signature=tf.int64).numpy()
     standard_error = np.std(np.arange(100)) / np.sqrt(2000)
     assert np.abs(orders.mean(axis=0) - 49.5).max() < 4.5 * standard_error
     stayed = (np.diff(orders, axis=1) == 1).mean()
@@ -76,20 +76,32 @@ def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int) -
     parts = elements(training_input(dataset, 16, 3, 2), replicas)
     for step, (images, expected, _) in enumerate(whole):
         shares = parts[step * replicas : (step + 1) * replicas]
-        real = [weights > 0 for _, _, weights in shares]
-        assert list(np.concatenate([share[1][rows] for share, rows in zip(shares, real, strict=True)])) == list(
-            expected
-        )
-        joined = np.concatenate([share[0][rows] for share, rows in zip(shares, real, strict=True)])
-        np.testing.assert_array_equal(joined, images)
-        sizes = [rows.sum() for rows in real]
+        if len(expected) < replicas:  # each has them all
+            for part, numbers, weights in shares:
+                np.testing.assert_array_equal(part, images)
+                assert list(numbers) == list(expected)
+                np.testing.assert_allclose(weights, 1 / replicas)
+            continue
+        assert list(np.concatenate([numbers for _, numbers, _ in shares])) == list(expected)
+        np.testing.assert_array_equal(np.concatenate([part for part, _, _ in shares]), images)
+        assert all((weights == 1).all() for _, _, weights in shares)
+        sizes = [len(numbers) for _, numbers, _ in shares]
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_replica_without_examples_gets_one_of_weight_zero() -> None:
-    shares = elements(training_input(numbered(17), 16, 3, 1), replicas=4)[4:]
-    assert [list(weights) for _, _, weights in shares].count([0.0]) == 3
-    assert [list(weights) for _, _, weights in shares].count([1.0]) == 1
+@pytest.mark.parametrize("replicas", [1, 3, 4])
+def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int) -> None:
+    """What a TPU needs: the same examples in the same places, in batches of one shape."""
+    dataset = replace(numbered(50), augmentation=FlipRotate(True, True, 0.2))
+    plain = elements(training_input(dataset, 16, 3, 2), replicas)
+    fixed = elements(training_input(dataset, 16, 3, 2, fixed_shapes=True), replicas)
+    rows = -(-16 // replicas)
+    for one, other in zip(plain, fixed, strict=True):
+        assert other[0].shape == (rows, 4, 4, 1)
+        count = len(one[1])
+        for some, filled in zip(one, other, strict=True):
+            np.testing.assert_array_equal(some, filled[:count])
+        assert (other[2][count:] == 0).all()
 
 
 def test_evaluation_keeps_the_order_and_changes_nothing() -> None:

@@ -20,12 +20,11 @@ from stages.results import Trained
 from stages.scoring import Scorer
 from stages.seeds import derive
 from stages.settings.images import NormalizeSettings
+from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
-from stages.settings.train import AdamWSettings, ScheduleSettings, SgdSettings
 from stages.strategy import strategy
-from tests.stages.experiments import mirrored, one_device, real_digits, small_cnn
-from tests.stages.test_loop import after_steps
+from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings, small_cnn
 
 
 def rate_at(step: int, given: ScheduleSettings) -> float:
@@ -56,7 +55,7 @@ def test_weight_decay_is_that_of_keras() -> None:
     """Ten AdamW steps of the loop equal ten of Keras' own apply on the same gradients."""
     dataset = real_digits(64)
     optimizer = AdamWSettings(learning_rate=0.01, weight_decay=0.1)
-    ours, _ = after_steps(one_device(), dataset, optimizer, 64, steps=10)
+    ours, _ = after_steps(one_device(), dataset, settings(optimizer=optimizer), steps=10)
     theirs = small_cnn(dataset, one_device()).network
     keras_optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -10,7 +10,7 @@ import pytest
 from stages.errors import UserError
 from stages.results import Trained
 from stages.scoring import Scorer
-from stages.settings.train import ScheduleSettings, SgdSettings
+from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 

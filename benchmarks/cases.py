@@ -1,0 +1,147 @@
+"""Short trainings on real digits that every synchronous strategy must end with the weights of one device.
+
+The tests hold each of them to its bound, `python -m benchmarks.strategies` prints how far apart they are.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+from stages.load.digits import digits
+from stages.loop import Loop
+from stages.model import model
+from stages.normalize import normalize
+from stages.optimizers import build_optimizer, learning_rate
+from stages.results import Dataset, Model, Split, Strategy
+from stages.settings.data import DigitsSettings
+from stages.settings.images import NormalizeSettings
+from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.optimizer import AdamSettings, AdamWSettings, ScheduleSettings, SgdSettings
+from stages.settings.train import TrainSettings
+from stages.step import Step
+
+STEPS = 50
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training of `STEPS` steps.
+
+    bound: the largest difference of any weight from one device's.
+    """
+
+    bound: float = 1e-5
+    examples: int = 900
+    network: Any = field(default_factory=lambda: CnnSettings(filters=[8, 16], dropout=0.0))
+    policy: str = "float32"
+    jit: bool = False
+    train: dict[str, Any] = field(default_factory=dict)
+
+
+def with_batch_norm(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    """Returns a network whose batch statistics are shared by all replicas."""
+    return keras.Sequential(
+        [
+            keras.layers.Input(input_shape),
+            keras.layers.Conv2D(8, 3, use_bias=False),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.ReLU(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(num_classes, dtype="float32"),
+        ]
+    )
+
+
+class OwnLoss(keras.Model):
+    """A subclassed network with a loss, a penalty and a metric of its own."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.flatten = keras.layers.Flatten()
+        self.dense = keras.layers.Dense(num_classes, kernel_regularizer=keras.regularizers.L2(1e-3), dtype="float32")
+        self.sureness = keras.metrics.Mean(name="sureness")
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        outputs = self.dense(self.flatten(inputs))
+        if training:
+            self.add_loss(1e-3 * keras.ops.mean(keras.ops.square(outputs)))
+        return outputs
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
+        probabilities = keras.ops.softmax(y_pred)
+        self.sureness.update_state(keras.ops.max(probabilities, axis=-1))
+        right = keras.ops.one_hot(keras.ops.cast(y, "int32"), y_pred.shape[-1])
+        return keras.ops.mean(keras.ops.square(probabilities - right)) + keras.ops.sum(self.losses)
+
+
+def with_own_loss(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    """Returns a built `OwnLoss`."""
+    network = OwnLoss(num_classes)
+    network(keras.ops.zeros((1, *input_shape)))
+    return network
+
+
+def _sgd(**changes: Any) -> dict[str, Any]:
+    return {"optimizer": SgdSettings(**changes)}
+
+
+CASES: dict[str, Case] = {
+    "SGD, even batches": Case(examples=896, train=_sgd()),
+    "SGD, a last batch of 4": Case(train=_sgd()),
+    "SGD, a last batch of 1": Case(examples=897, train=_sgd()),
+    "SGD, batches of 63": Case(train={**_sgd(), "batch_size": 63}),
+    "Adam, a last batch of 1": Case(examples=897, train={"optimizer": AdamSettings()}),
+    "AdamW, decay 0.1": Case(train={"optimizer": AdamWSettings(weight_decay=0.1)}),
+    "norm clipped at 0.5": Case(train=_sgd(learning_rate=0.05, clip_norm=0.5)),
+    "accumulation in 3 parts": Case(train=_sgd(accumulation=3)),
+    "moving averages 0.9": Case(train=_sgd(ema_momentum=0.9)),
+    "cosine after a warm-up": Case(train={**_sgd(), "schedule": ScheduleSettings(name="cosine", warmup_epochs=1)}),
+    "smoothed labels, class weights": Case(
+        train={**_sgd(), "label_smoothing": 0.1, "class_weights": [float(1 + index % 3) for index in range(10)]}
+    ),
+    "BatchNorm synchronized": Case(examples=897, network={"_target_": f"{__name__}.with_batch_norm"}, train=_sgd()),
+    "own loss, penalty and metric": Case(network={"_target_": f"{__name__}.with_own_loss"}, train=_sgd()),
+    "XLA (mlp)": Case(network=MlpSettings(hidden=[64]), jit=True, train=_sgd()),
+    "float64": Case(bound=1e-12, policy="float64", train=_sgd()),
+    "mixed_bfloat16": Case(bound=2e-2, policy="mixed_bfloat16", train=_sgd()),
+    "mixed_float16": Case(bound=2e-2, policy="mixed_float16", train=_sgd()),
+    "bfloat16": Case(bound=5e-2, policy="bfloat16", train=_sgd()),
+    "float16": Case(bound=5e-2, policy="float16", train=_sgd()),
+}
+
+
+def real_digits(examples: int) -> Dataset:
+    """Returns scaled digits, the training split cut to `examples`."""
+    dataset = normalize(digits(DigitsSettings(seed=1)), NormalizeSettings())
+    split = Split(dataset.train.images[:examples], dataset.train.labels[:examples])
+    return dataclasses.replace(dataset, train=split)
+
+
+def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
+    """Returns the model of `case`, not trained."""
+    precision = PrecisionSettings(policy=case.policy)
+    return model(dataset, where, ModelSettings(network=case.network, precision=precision, seed=1))
+
+
+def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
+    """Returns all weights as one vector, averages where they are kept, and the means of the steps."""
+    dataset = real_digits(case.examples)
+    built = build(case, where, dataset)
+    given = {"batch_size": 64, "schedule": ScheduleSettings(), **case.train}
+    settings = TrainSettings(epochs=100, seed=1, steps_per_call=STEPS, **given)
+    with where.distribution.scope():
+        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4)
+        optimizer = build_optimizer(settings.optimizer, rate)
+    step = Step(where, built, optimizer, settings, case.jit)
+    means = Loop(where, step, dataset, settings).run(0, STEPS)
+    if step.averages is not None:
+        step.averages.swap()
+    return flat(built.network), means
+
+
+def flat(network: keras.Model) -> np.ndarray:
+    """Returns all weights as one float64 vector, in an order that does not depend on where they are."""
+    return np.concatenate([np.asarray(weight, np.float64).ravel() for weight in network.get_weights()])

@@ -1,0 +1,54 @@
+"""Asynchronous training under ParameterServerStrategy: workers take steps at their own pace."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from stages.batches import order, pictures_of, steps_per_epoch
+from stages.results import Dataset, Strategy
+from stages.settings.train import TrainSettings
+from stages.step import Step
+
+
+class Coordinated:
+    """Hands out steps to workers; what one that is lost has not finished, another takes.
+
+    A worker has the training split, and is told which of its examples a step trains on: every example is trained on
+    once an epoch whichever worker takes it, and again if a worker dies after its update and before it said so.
+
+    steps_per_call: all of an epoch, so that no worker waits for another before its end.
+    """
+
+    def __init__(self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings) -> None:
+        assert strategy.coordinator is not None
+        self.step, self._coordinator, self._distribution = step, strategy.coordinator, strategy.distribution
+        self._dataset, self._settings = dataset, settings
+        self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
+        self.steps_per_call = self._per_epoch
+        images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
+        whole = tf.function(lambda: tf.data.Dataset.from_tensors((images, labels)).repeat())
+        self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
+        self._compiled = tf.function(self._steps, reduce_retracing=True)
+
+    def run(self, first_step: int, steps: int) -> dict[str, float]:
+        """Has the workers run `steps` steps of one epoch, and waits for them; returns the means of the epoch so far."""
+        size, together = self._settings.batch_size, self._settings.steps_per_call or 4
+        epoch, done = divmod(first_step, self._per_epoch)
+        examples = order(len(self._dataset.train), self._settings.seed, tf.constant(epoch, tf.int64))
+        for step in range(done, done + steps, together):
+            last = min(step + together, done + steps)
+            first = tf.constant(epoch * self._per_epoch + step, tf.int64)
+            self._coordinator.schedule(self._compiled, (self._splits, examples[step * size : last * size], first))
+        self._coordinator.join()
+        return self.step.means()
+
+    def _steps(self, splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
+        images, labels = next(splits)
+        size = self._settings.batch_size
+        for index in tf.range(-(-tf.size(examples) // size)):
+            mine = examples[index * size : (index + 1) * size]
+            step, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine))
+            augmentation, seed = self._dataset.augmentation, self._settings.seed
+            pictures = pictures_of(images, mine, rows, step, size, seed, augmentation)
+            batch = (pictures, tf.gather(labels, mine), tf.ones([tf.size(mine)]))
+            self._distribution.run(self.step, args=(batch, step))

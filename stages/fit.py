@@ -1,0 +1,148 @@
+"""Training by Keras' `Model.fit`, because users know it and because it checks the training loop."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from stages import history
+from stages.batches import InputFunction, evaluation_input, steps_per_epoch, training_input
+from stages.callbacks import build_callbacks
+from stages.errors import UserError
+from stages.losses import cross_entropy
+from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Model, Split, Strategy, Trained
+from stages.settings.train import FitSettings
+from stages.train import class_weights, finished
+
+
+def fit(
+    model: Model,
+    dataset: Dataset,
+    strategy: Strategy,
+    settings: FitSettings,
+    reporter: Reporter | None = None,
+    folder: Path | None = None,
+) -> Trained:
+    """Trains `model` in place by `Model.fit`, on the batches that the training loop would take.
+
+    Arguments, result and files are those of `stages.train.train`.
+
+    Raises:
+        UserError: where Keras would give other numbers than one device.
+    """
+    settings.check_share(strategy.in_sync)
+    _check_shares(settings, strategy, dataset.train)
+    per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
+    if per_epoch % (settings.steps_per_call or 1):
+        raise UserError(
+            f"train=fit would run {settings.steps_per_call} steps in a call beyond the epoch's {per_epoch}",
+            f"a train.steps_per_call that divides {per_epoch}",
+            "train.steps_per_call=1, or train=loop",
+        )
+    rate = _compile(model, strategy, settings, per_epoch)
+    best, callbacks = build_callbacks(settings)
+    report = _Report(len(dataset.train), settings, rate, reporter or Silent())
+    # Validation swaps the averages in by itself; the callbacks after this one see them too.
+    averages = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
+    weights = class_weights(settings.class_weights, dataset)
+    training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs)
+    size = _validation_batch(len(dataset.val), strategy.in_sync)
+    passes = settings.steps_per_call or 1  # whole ones in every call: Keras runs on beyond validation_steps otherwise
+    distribute = strategy.distribution.distribute_datasets_from_function
+    model.network.fit(
+        distribute(_weighted(training, weights)),
+        steps_per_epoch=per_epoch,
+        epochs=settings.epochs,
+        validation_data=distribute(evaluation_input(dataset.val, size, passes=settings.epochs * passes)),
+        validation_steps=steps_per_epoch(dataset.val, size) * passes,
+        callbacks=[*averages, *callbacks.callbacks, report],
+        shuffle=False,  # the input is
+        verbose=0,
+    )
+    if settings.restore_best:
+        best.restore()
+    params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": settings.steps_per_call or 1}
+    return finished(model, report.rows, best, settings, report.steps, params, folder)
+
+
+def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int) -> Rate:
+    given = settings.optimizer
+    options: dict[str, Any] = {"global_clipnorm": given.clip_norm or None}
+    if given.ema_momentum:
+        options |= {"use_ema": True, "ema_momentum": given.ema_momentum}
+    with strategy.distribution.scope():
+        rate = learning_rate(given.learning_rate, settings.schedule, per_epoch, settings.epochs)
+        optimizer = build_optimizer(given, rate, **options)
+        loss = cross_entropy(model.outputs, settings.label_smoothing)
+        for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
+            network.compile(
+                optimizer,
+                loss,
+                metrics=["accuracy"],
+                jit_compile=settings.jit == "on",
+                steps_per_execution=settings.steps_per_call or 1,
+            )
+    return rate
+
+
+def _check_shares(settings: FitSettings, strategy: Strategy, split: Split) -> None:
+    replicas, last = strategy.in_sync, len(split) % settings.batch_size
+    if settings.batch_size % replicas or last % replicas:
+        raise UserError(
+            f"train=fit averages the replicas' means, which is wrong where shares differ: {replicas} replicas, "
+            f"train.batch_size={settings.batch_size}, a last batch of {last or settings.batch_size} "
+            "(github.com/keras-team/keras/issues/19891)",
+            f"batches that {replicas} divides, or train=loop, which is right for all",
+            "train=loop",
+        )
+
+
+def _validation_batch(examples: int, replicas: int) -> int:
+    """Returns a batch size of about 256 whose last batch, too, gives every replica an equal share if there is one."""
+    sizes = range(256 - 256 % replicas, 0, -replicas)
+    return next((size for size in sizes if examples % size % replicas == 0), 256)
+
+
+def _weighted(source: InputFunction, weights: Sequence[float] | None) -> InputFunction:
+    if weights is None:
+        return source
+    by_class = tf.constant(weights, tf.float32)
+    return lambda context: source(context).map(lambda x, y, w: (x, y, w * tf.gather(by_class, y)))
+
+
+class _Report(keras.callbacks.Callback):
+    """Reports each epoch as the training loop does."""
+
+    def __init__(self, examples: int, settings: FitSettings, rate: Rate, reporter: Reporter) -> None:
+        super().__init__()
+        self.rows: list[Mapping[str, float]] = []
+        self.steps = 0
+        self._examples, self._settings, self._rate, self._reporter = examples, settings, rate, reporter
+        self._per_epoch = -(-examples // settings.batch_size)
+        self._clock, self._began = history.Clock(), 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        seconds, size = time.perf_counter() - self._began, self._settings.batch_size
+        before, done = self.steps % self._per_epoch, batch + 1
+        if self.steps:  # the first call traces
+            examples = min(done * size, self._examples) - before * size
+            self._clock.add(seconds, done - before, examples)
+        self.steps += done - before
+        epoch = (self.steps - 1) // self._per_epoch + 1
+        total, loss = self._per_epoch * self._settings.epochs, (logs or {}).get("loss", float("nan"))
+        note = f"epoch {epoch}/{self._settings.epochs}  loss {loss:.4f}"
+        self._reporter.progress(self.steps, total, self._clock.images_per_second, note)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        told = {**(logs or {}), "learning_rate": last_rate(self.model.optimizer, self._rate)}
+        self.rows.append(history.row(told, self._clock))
+        self._reporter.metrics(self.rows[-1], step=epoch + 1)
+        self._reporter.say(history.line(epoch, self._settings.epochs, self._per_epoch, told, self._clock))

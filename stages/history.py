@@ -1,0 +1,47 @@
+"""What an epoch came to: the names under which it is tracked, its line in the log, and the rates of training."""
+
+from collections.abc import Mapping
+
+
+class Clock:
+    """Seconds and examples of training steps alone: no tracing, validation, callback or checkpoint."""
+
+    def __init__(self) -> None:
+        self.seconds, self.steps, self.examples = 0.0, 0, 0
+
+    def add(self, seconds: float, steps: int, examples: int) -> None:
+        self.seconds, self.steps, self.examples = self.seconds + seconds, self.steps + steps, self.examples + examples
+
+    @property
+    def images_per_second(self) -> float | None:
+        return self.examples / self.seconds if self.steps else None
+
+    @property
+    def step_seconds(self) -> float:
+        return self.seconds / self.steps if self.steps else 0.0
+
+    def rates(self) -> dict[str, float]:
+        """Returns the rates of the run so far; nothing after a single step."""
+        if not self.steps:
+            return {}
+        rate = self.examples / self.seconds
+        return {"train/images_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+
+
+def tracked(name: str) -> str:
+    """Returns the tracked name of a Keras log: `val_loss` is `val/loss`, `loss` is `train/loss`."""
+    return f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}"
+
+
+def row(logs: Mapping[str, float], clock: Clock) -> dict[str, float]:
+    """Returns an epoch's metrics by the names under which they are tracked."""
+    return {tracked(name): float(value) for name, value in logs.items()} | clock.rates()
+
+
+def line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str, float], clock: Clock) -> str:
+    """Returns what is printed at the end of `epoch`, counted from 0."""
+    rate = clock.images_per_second
+    speed = f"{rate:,.0f} images/s" if rate else "-"
+    left = steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds
+    means = "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
+    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}  {left:.0f} s left"

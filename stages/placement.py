@@ -1,0 +1,83 @@
+"""Model parallelism: the layers of one model on several devices.
+
+`keras.distribution.ModelParallel` would be the way on other backends; on TensorFlow it places nothing and says nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from stages.errors import UserError
+
+
+@keras.saving.register_keras_serializable(package="pipeline")
+class OnDevice(keras.layers.Wrapper):
+    """Builds and calls `layer` on `device`: its weights are there, and what it computes is computed there."""
+
+    def __init__(self, layer: keras.layers.Layer, device: str, **kwargs: Any) -> None:
+        super().__init__(layer, name=layer.name, dtype=layer.dtype_policy, **kwargs)
+        self.device = device
+
+    def build(self, input_shape: Any = None) -> None:
+        with tf.device(self.device):
+            super().build(input_shape)
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        with tf.device(self.device):
+            return self.layer(inputs, *args, **kwargs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return self.layer.compute_output_shape(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "device": self.device}
+
+
+def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str]) -> keras.Model:
+    """Returns a copy of `network`, weights and all, whose layers are on the devices that `assign` gives them.
+
+    Raises:
+        UserError: where the network is no graph of layers, or a pattern matches none of them.
+    """
+    if not isinstance(network, (keras.Sequential, keras.src.models.Functional)):
+        raise UserError(
+            f"strategy=model_parallel cannot take {type(network).__name__} apart",
+            "a keras.Sequential or a functional keras.Model",
+            "strategy=mirrored, or a model that is made of layers",
+        )
+    assigned = assign(network, devices, layers)
+
+    def on_device(layer: keras.layers.Layer) -> keras.layers.Layer:
+        copy = type(layer).from_config(layer.get_config())
+        return copy if layer.name not in assigned else OnDevice(copy, assigned[layer.name])
+
+    placed = keras.models.clone_model(network, clone_function=on_device)
+    placed.set_weights(network.get_weights())
+    return placed
+
+
+def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str]) -> dict[str, str]:
+    """Returns a device for each layer: that of the first pattern in `layers` that matches its name.
+
+    What no pattern matches is dealt to `devices` in order, so that each gets about the same bytes of weights.
+    """
+    found = [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]
+    for pattern in layers:
+        if not any(fnmatchcase(layer.name, pattern) for layer in found):
+            names = ", ".join(layer.name for layer in found)
+            raise UserError(f"strategy.layers: {pattern} is the name of no layer", names, "a pattern such as 'conv2d*'")
+    total, before = max(sum(map(_bytes, found)), 1), 0
+    assigned = {}
+    for layer in found:
+        middle = (before + _bytes(layer) / 2) / total
+        dealt = devices[min(int(middle * len(devices)), len(devices) - 1)]
+        assigned[layer.name] = next((layers[key] for key in layers if fnmatchcase(layer.name, key)), dealt)
+        before += _bytes(layer)
+    return assigned
+
+
+def _bytes(layer: keras.layers.Layer) -> int:
+    return sum(weight.value.dtype.size * weight.value.shape.num_elements() for weight in layer.weights)

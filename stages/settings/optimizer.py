@@ -1,0 +1,81 @@
+"""Settings of the optimizer and of its learning rate over a run."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING
+
+from stages.errors import UserError
+from stages.settings.ranges import choice, number
+
+
+@dataclass(kw_only=True)
+class OptimizerSettings:
+    """What every optimizer shares."""
+
+    name: str = MISSING
+    learning_rate: float = number(0.001, above=0)
+    """The peak rate, for the global batch."""
+    weight_decay: float = number(0.0, at_least=0, unit="share of a weight taken off per step, times the rate")
+    clip_norm: float = number(0.0, at_least=0, unit="largest norm of all gradients together; 0: not clipped")
+    """The norm is that of the global batch's gradient, after the sum over the replicas."""
+    accumulation: int = number(1, at_least=1, unit="parts in which a replica computes its share of a batch")
+    """Saves memory: a batch of 64 in 2 parts gives the gradient of 64 with the memory of 32."""
+    ema_momentum: float = number(0.0, at_least=0, below=1, unit="of moving averages of the weights; 0: none are kept")
+    ema_use: bool = False
+    """Whether validation, the best epoch, evaluation and export take the averages."""
+
+    def check(self, path: str) -> None:
+        if self.ema_use and not self.ema_momentum:
+            raise UserError(f"{path}.ema_use=true, but no averages are kept", "", f"{path}.ema_momentum=0.99")
+
+
+@dataclass(kw_only=True)
+class SgdSettings(OptimizerSettings):
+    """Stochastic gradient descent with momentum."""
+
+    name: str = choice("sgd", "sgd")
+    learning_rate: float = number(0.01, above=0)
+    momentum: float = number(0.9, at_least=0, below=1)
+    nesterov: bool = False
+
+
+@dataclass(kw_only=True)
+class AdamSettings(OptimizerSettings):
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980)."""
+
+    name: str = choice("adam", "adam")
+    beta_1: float = number(0.9, at_least=0, below=1)
+    beta_2: float = number(0.999, at_least=0, below=1)
+    epsilon: float = number(1e-7, above=0)
+
+
+@dataclass(kw_only=True)
+class AdamWSettings(AdamSettings):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
+
+    name: str = choice("adamw", "adamw")
+    weight_decay: float = number(0.004, at_least=0, unit="share of a weight taken off per step, times the rate")
+
+
+@dataclass(kw_only=True)
+class ScheduleSettings:
+    """The learning rate over the run, as a share of `optimizer.learning_rate`."""
+
+    name: str = choice("constant", "constant", "cosine", "step", "plateau")
+    warmup_epochs: float = number(0.0, at_least=0, unit="epochs of linear growth from 0")
+    final_share: float = number(0.0, at_least=0, at_most=1)
+    """`cosine`: what is left of the rate at the last step; `plateau`: the least that may be left of it."""
+    decay_epochs: list[float] = number([], above=0, unit="epochs after which the rate falls")
+    """`step`: when the rate is multiplied by `decay_factor`."""
+    decay_factor: float = number(0.1, above=0, at_most=1)
+    """`step` and `plateau`: what the rate is multiplied by."""
+    patience: int = number(3, at_least=1, unit="epochs without a better one before the rate falls")
+    """`plateau`: by `train.monitor`."""
+
+    def check(self, path: str) -> None:
+        if self.name == "plateau" and self.warmup_epochs:
+            raise UserError(
+                f"{path}=plateau sets the rate by what it sees, and cannot warm up as well",
+                f"{path}.warmup_epochs=0, or constant, cosine, step with a warm-up",
+                f"{path}.warmup_epochs=0",
+            )
