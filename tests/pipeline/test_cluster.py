@@ -1,0 +1,183 @@
+"""Clusters of real processes: what two commands say works, and nobody outlives a run."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import psutil
+import pytest
+
+from pipeline.cluster import local_tasks
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+
+LONG = ("train.epochs=5000", "model.network.filters=[8,16]")
+
+
+class Running:
+    """A command that runs, and the processes of its cluster."""
+
+    def __init__(self, outputs: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.outputs = outputs
+        self.log = outputs.parent / f"printed-{time.monotonic_ns()}.txt"
+        command = [sys.executable, "-m", "pipeline", *arguments, f"outputs={outputs}"]
+        self.process = subprocess.Popen(
+            command,
+            cwd=outputs.parent,
+            stdout=self.log.open("w"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )
+        self.everyone: list[psutil.Process] = []
+
+    @property
+    def printed(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, pattern: str, seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, self.printed):
+            assert time.monotonic() < deadline, self.printed
+            assert self.process.poll() is None, self.printed
+            time.sleep(0.1)
+        self.everyone = psutil.Process(self.process.pid).children(recursive=True)
+
+    def member(self, name: str) -> psutil.Process:
+        """Returns the process that writes `<name>.log`; the chief is the one that writes `pipeline.log`."""
+        wanted = "pipeline.log" if name == "chief" else f"{name}.log"
+        for process in self.everyone:
+            if any(f"/{wanted}" in os.path.realpath(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()):
+                return process
+        raise AssertionError(f"no {name} among {self.everyone}")
+
+    def end(self, seconds: float = 60) -> int:
+        code = self.process.wait(seconds)
+        _gone, alive = psutil.wait_procs(self.everyone, timeout=15)
+        assert not alive, alive
+        return code
+
+    def summary(self) -> dict[str, Any]:
+        [path] = self.outputs.glob("runs/*/*/summary.json")
+        return json.loads(path.read_text())
+
+    def status_in_mlflow(self) -> str:
+        client = mlflow.MlflowClient(f"sqlite:///{self.outputs}/mlflow.db")
+        return str(client.get_run(self.summary()["run_id"]).info.status)
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(outputs: Path) -> Iterator[Start]:
+    begun: list[Running] = []
+
+    def run(*arguments: str, **options: Any) -> Running:
+        begun.append(Running(outputs, *arguments, **options))
+        return begun[-1]
+
+    yield run
+    for running in begun:
+        if running.process.poll() is None:
+            running.process.kill()
+        for process in running.everyone:
+            if process.is_running():
+                process.kill()
+
+
+def test_two_workers_end_as_one_device_does(start: Start, pipeline_command: Any, tmp_path: Path) -> None:
+    """The whole command: equal numbers, one run, one export, a log for the other worker."""
+    given = ("train.epochs=3", "train.batch_size=63", "model.network.dropout=0", "model.network.filters=[8,16]")
+    two = start("strategy=multi_worker", *given)
+    assert two.end(120) == 0, two.printed
+    one = pipeline_command(*given, "tracking=off", f"outputs={tmp_path}/one")
+    assert one.returncode == 0, one.stdout + one.stderr
+    [path] = (tmp_path / "one").glob("runs/*/*/summary.json")
+    expected, found = json.loads(path.read_text())["metrics"], two.summary()["metrics"]
+    for name in ("train/loss", "val/loss", "test/loss", "test/accuracy"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-5), name
+    assert found["export/max_abs_diff"] <= 1e-6
+    assert two.summary()["replicas"] == 2
+    assert two.status_in_mlflow() == "FINISHED"
+    folder = Path(two.summary()["folder"])
+    assert sorted(log.name for log in folder.glob("*.log")) == ["pipeline.log", "worker-1.log"]
+    assert "epoch 3/3" in (folder / "worker-1.log").read_text()
+    assert "multi_worker" in (folder / "pipeline.log").read_text()  # the plan, too
+    assert len(mlflow.MlflowClient(f"sqlite:///{two.outputs}/mlflow.db").search_runs(["1"])) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_all_workers(number: int, code: int, start: Start) -> None:
+    running = start("strategy=multi_worker", *LONG)
+    running.wait_for(r"epoch +3/5000")
+    running.process.send_signal(number)
+    assert running.end() == code
+    assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
+
+
+def test_a_worker_that_dies_ends_the_others_with_a_clear_error(start: Start) -> None:
+    running = start("strategy=multi_worker", *LONG)
+    running.wait_for(r"epoch +3/5000")
+    began = time.monotonic()
+    running.member("worker-1").kill()
+    assert running.end() == 1
+    assert time.monotonic() - began < 30
+    assert re.search(r"error: worker-1 was killed by signal 9: the run cannot go on", running.printed)
+    assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_a_chief_that_dies_ends_all_others_and_its_run(strategy: str, start: Start) -> None:
+    running = start(f"strategy={strategy}", *LONG)
+    running.wait_for(r"epoch +3/5000")
+    running.member("chief").kill()
+    assert running.end() == 137
+    assert "the run is FAILED: its process was killed" in running.printed
+    assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
+
+
+def test_nobody_outlives_the_command(start: Start) -> None:
+    running = start("strategy=parameter_server", *LONG)
+    running.wait_for(r"epoch +2/5000")
+    running.process.kill()
+    assert running.end() == -9
+    assert running.summary()["status"] == "KILLED"
+
+
+def test_parameter_servers_reach_95_percent_and_survive_the_loss_of_a_worker(start: Start) -> None:
+    """Two workers and two servers; one worker is killed in the middle."""
+    running = start("strategy=parameter_server", "train.epochs=40", "train.restore_best=false")
+    running.wait_for(r"epoch +8/40")
+    running.member("worker-1").kill()
+    assert running.end(180) == 0, running.printed
+    assert "warning: worker-1 was killed by signal 9; the other workers take over its steps" in running.printed
+    metrics = running.summary()["metrics"]
+    assert metrics["test/accuracy"] >= 0.95
+    assert metrics["export/max_abs_diff"] <= 1e-6
+    assert running.summary()["replicas"] == 2
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_a_cluster_by_tf_config(strategy: str, outputs: Path) -> None:
+    """Every process is started by hand, as on several machines; servers end with their chief."""
+    settings = {
+        "multi_worker": MultiWorkerSettings(deterministic=False),
+        "parameter_server": ParameterServerSettings(deterministic=False, workers=1, servers=1),
+    }[strategy]
+    given = (f"strategy={strategy}", "cluster=tf_config", "train.epochs=3", "model.network.filters=[8,16]")
+    tasks = local_tasks(settings)
+    running = [Running(outputs, *given, environment={"TF_CONFIG": task.tf_config}) for task in reversed(tasks)]
+    try:
+        assert [one.end(120) for one in running] == [0] * len(tasks), [one.printed for one in running]
+    finally:
+        for one in running:
+            one.process.kill()
+    assert running[-1].summary()["status"] == running[-1].status_in_mlflow() == "FINISHED"
