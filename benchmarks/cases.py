@@ -31,6 +31,7 @@ class Case:
     """One training of `STEPS` steps.
 
     bound: the largest difference of any weight from one device's.
+    overflow: whether one picture is so bright that float16 cannot hold what the network makes of it.
     """
 
     bound: float = 1e-5
@@ -38,6 +39,7 @@ class Case:
     network: Any = field(default_factory=lambda: CnnSettings(filters=[8, 16], dropout=0.0))
     policy: str = "float32"
     jit: bool = False
+    overflow: bool = False
     train: dict[str, Any] = field(default_factory=dict)
 
 
@@ -104,19 +106,24 @@ CASES: dict[str, Case] = {
     ),
     "BatchNorm synchronized": Case(examples=897, network={"_target_": f"{__name__}.with_batch_norm"}, train=_sgd()),
     "own loss, penalty and metric": Case(network={"_target_": f"{__name__}.with_own_loss"}, train=_sgd()),
+    "Adam, dropout": Case(
+        bound=1.0, network=CnnSettings(filters=[8, 16], dropout=0.5), train={"optimizer": AdamSettings()}
+    ),
     "XLA (mlp)": Case(network=MlpSettings(hidden=[64]), jit=True, train=_sgd()),
     "float64": Case(bound=1e-12, policy="float64", train=_sgd()),
     "mixed_bfloat16": Case(bound=2e-2, policy="mixed_bfloat16", train=_sgd()),
     "mixed_float16": Case(bound=2e-2, policy="mixed_float16", train=_sgd()),
+    "mixed_float16, an overflow": Case(bound=2e-2, examples=3200, policy="mixed_float16", overflow=True, train=_sgd()),
     "bfloat16": Case(bound=5e-2, policy="bfloat16", train=_sgd()),
     "float16": Case(bound=5e-2, policy="float16", train=_sgd()),
 }
 
 
 def real_digits(examples: int) -> Dataset:
-    """Returns scaled digits, the training split cut to `examples`."""
+    """Returns scaled digits, the training split cut to `examples`, or repeated up to them."""
     dataset = normalize(digits(DigitsSettings(seed=1)), NormalizeSettings())
-    split = Split(dataset.train.images[:examples], dataset.train.labels[:examples])
+    rows = np.arange(examples) % len(dataset.train)
+    split = Split(dataset.train.images[rows], dataset.train.labels[rows])
     return dataclasses.replace(dataset, train=split)
 
 
@@ -129,6 +136,10 @@ def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
 def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
     """Returns all weights as one vector, averages where they are kept, and the means of the steps."""
     dataset = real_digits(case.examples)
+    if case.overflow:
+        images = dataset.train.images.astype(np.float32)
+        images[17] = 1e30
+        dataset = dataclasses.replace(dataset, train=Split(images, dataset.train.labels))
     built = build(case, where, dataset)
     given = {"batch_size": 64, "schedule": ScheduleSettings(), **case.train}
     settings = TrainSettings(epochs=100, seed=1, steps_per_call=STEPS, **given)
@@ -139,6 +150,9 @@ def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
     means = Loop(where, step, dataset, settings).run(0, STEPS)
     if step.averages is not None:
         step.averages.swap()
+    if step.loss_scale is not None:
+        means["skipped_steps"] = float(step.loss_scale.skipped_steps.numpy())
+        means["loss_scale"] = float(step.loss_scale.value.numpy())
     return flat(built.network), means
 
 

@@ -150,5 +150,10 @@ def failed_stage(summary: Summary) -> str | None:
 
 def one_line(error: BaseException) -> str:
     """Returns an error as one line: a user's error as it is, any other with its type."""
-    text = " ".join(str(error).split())
+    text = str(error)
+    if "Detected at node" in text:  # TensorFlow puts the lines of Python's stack before the reason
+        noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
+        lines = [line.strip() for line in text.splitlines()]
+        text = " ".join(line for line in lines if line and not line.startswith(noise)) or text
+    text = " ".join(text.split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"[:1000]

@@ -17,6 +17,7 @@ import pytest
 
 from pipeline.cluster import local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from tests.clusters import run_chief
 
 LONG = ("train.epochs=5000", "model.network.filters=[8,16]")
 
@@ -163,6 +164,17 @@ def test_parameter_servers_reach_95_percent_and_survive_the_loss_of_a_worker(sta
     assert metrics["export/max_abs_diff"] <= 1e-6
     assert running.summary()["replicas"] == 2
     assert running.status_in_mlflow() == "FINISHED"
+
+
+def test_examples_and_steps_are_counted_exactly_and_variables_spread_over_the_servers(tmp_path: Path) -> None:
+    code, printed = run_chief("tests.coordinator", str(tmp_path / "counts.json"))
+    assert code == 0, printed
+    found = json.loads((tmp_path / "counts.json").read_text())
+    for policy in ("float32", "mixed_float16"):
+        assert [found[f"{policy} examples {epoch}"] for epoch in range(3)] == [900.0] * 3
+        assert found[f"{policy} steps"] == 45
+        assert found[f"{policy} servers"] == ["task:0", "task:1"]
+        assert found[f"{policy} shards"] > 0
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])

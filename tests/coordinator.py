@@ -1,0 +1,41 @@
+"""`python -m tests.coordinator FILE`: trains as the chief of a parameter-server cluster, and writes down its counts."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from stages.coordinated import Coordinated
+from stages.optimizers import build_optimizer
+from stages.settings.optimizer import AdamSettings
+from stages.settings.strategy import ParameterServerSettings
+from stages.step import Step
+from stages.strategy import strategy
+from tests.stages.experiments import real_digits, settings, small_cnn
+
+
+def main() -> None:
+    """Three epochs of 900 examples for each precision, with and without shards of variables."""
+    where = strategy(ParameterServerSettings(deterministic=False, shard_kib=1))
+    dataset = real_digits(900)
+    found = {}
+    for policy in ("float32", "mixed_float16"):
+        optimizer = AdamSettings(clip_norm=1.0, ema_momentum=0.9, accumulation=2)
+        given = replace(settings(), optimizer=optimizer, steps_per_call=2)
+        model = small_cnn(dataset, where, policy)
+        with where.distribution.scope():
+            step = Step(where, model, build_optimizer(optimizer, 0.002), given)
+        loop = Coordinated(where, step, dataset, given)
+        for epoch in range(3):
+            step.reset()
+            loop.run(epoch * 15, 15)
+            found[f"{policy} examples {epoch}"] = float(step.totals.read()["examples"])
+        found[f"{policy} steps"] = int(step.optimizer.iterations.numpy())
+        devices = sorted({variable.device for variable in step.gradients.variables})
+        found[f"{policy} servers"] = [device.split("/")[3] for device in devices]
+        found[f"{policy} shards"] = len(step.gradients.variables) - len(model.network.trainable_variables)
+    Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
