@@ -10,6 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from stages.batches import steps_per_epoch
+from stages.coordinated import Coordinated
 from stages.load.digits import digits
 from stages.loop import Loop
 from stages.model import model
@@ -147,7 +149,16 @@ def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
         rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4)
         optimizer = build_optimizer(settings.optimizer, rate)
     step = Step(where, built, optimizer, settings, case.jit)
-    means = Loop(where, step, dataset, settings).run(0, STEPS)
+    if where.coordinator is None:
+        means = Loop(where, step, dataset, settings).run(0, STEPS)
+    else:
+        per_epoch, loop = (
+            steps_per_epoch(dataset.train, settings.batch_size),
+            Coordinated(where, step, dataset, settings),
+        )
+        for first in range(0, STEPS, per_epoch):
+            means = loop.run(first, min(per_epoch, STEPS - first))
+        means["counted"] = float(step.totals.read()["examples"])
     if step.averages is not None:
         step.averages.swap()
     if step.loss_scale is not None:

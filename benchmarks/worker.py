@@ -1,4 +1,4 @@
-"""`python -m benchmarks.worker FILE CASE…`: a worker of `TF_CONFIG`; the first writes what came of the cases."""
+"""`python -m benchmarks.worker FILE CASE…`: a worker or the chief of `TF_CONFIG`; the first writes what came of it."""
 
 import json
 import os
@@ -7,14 +7,20 @@ import sys
 import numpy as np
 
 from benchmarks.cases import CASES, run
-from stages.settings.strategy import MultiWorkerSettings
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from stages.strategy import strategy
 
 
 def main() -> None:
-    """Runs the cases under MultiWorkerMirroredStrategy, each worker in its own process."""
+    """Runs the cases under the strategy that the cluster is for: with servers, ParameterServerStrategy."""
     path, *names = sys.argv[1:]
-    where = strategy(MultiWorkerSettings(deterministic=True))
+    given = json.loads(os.environ["TF_CONFIG"])
+    servers = "ps" in given["cluster"]
+    where = strategy(
+        ParameterServerSettings(deterministic=False, shard_kib=1)
+        if servers
+        else MultiWorkerSettings(deterministic=True)
+    )
     results = {}
     for name in names:
         weights, means = run(CASES[name], where)
@@ -22,7 +28,7 @@ def main() -> None:
         for key, value in means.items():
             results[f"{name}/{key}"] = np.float64(value)
     where.leave()
-    if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+    if given["task"]["index"] == 0:
         np.savez(path, **results)
 
 

@@ -15,9 +15,9 @@ import mlflow
 import psutil
 import pytest
 
+from benchmarks.clusters import run_chief
 from pipeline.cluster import local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
-from tests.clusters import run_chief
 
 LONG = ("train.epochs=5000", "model.network.filters=[8,16]")
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.cases import CASES, build, flat, real_digits, run
+from benchmarks.clusters import run_workers
 from stages.errors import UserError
 from stages.jit import choose_jit
 from stages.model import resolve_policy
@@ -26,7 +27,6 @@ from stages.settings.strategy import (
 )
 from stages.settings.train import TrainSettings
 from stages.strategy import strategy
-from tests.clusters import run_workers
 from tests.stages.experiments import settings, start
 
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {

@@ -1,15 +1,16 @@
-"""Clusters of real processes."""
+"""Clusters of real processes on this machine, for benchmarks and tests."""
 
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from pipeline.cluster import Task, local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
-from tests.conftest import ROOT
 
+ROOT = Path(__file__).resolve().parent.parent
 SERVE = "import sys; from stages.cluster import serve; serve(sys.argv[1])"
 
 
