@@ -10,6 +10,7 @@ from pipeline.cluster import cluster_settings
 from pipeline.config import Experiment
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
+from stages.settings.optimizer import AdamSettings
 from stages.settings.strategy import (
     CentralStorageSettings,
     MirroredSettings,
@@ -28,6 +29,10 @@ NOT_WITH_FIT: Mapping[type, str] = {
     CentralStorageSettings: f"replicas lose each other's counts, so its metrics are wrong ({KERAS}/21054)",
     ModelParallelSettings: "its fit gives what goes backward no device",
     TpuSettings: f"its fit fails on TPUs ({KERAS}/19448)",
+}
+HALF_VARIABLES = {
+    "bfloat16": "its beta_2 of 0.999 is rounded to 1, and nothing is learnt",
+    "float16": "its squares of small gradients are rounded to 0, and it divides by them",
 }
 TPU_TIMEOUT_SECONDS = 5
 
@@ -54,7 +59,8 @@ def _fit_is_right(experiment: Experiment) -> None:
                 "train=fit with default, one_device, mirrored",
                 "train=loop",
             )
-    several = isinstance(strategy, MirroredSettings) and (len(strategy.devices) or strategy.cpu_replicas) > 1
+    mirrored = strategy if isinstance(strategy, MirroredSettings) else None
+    several = mirrored and (len(mirrored.devices) or len(machine.gpus()) or mirrored.cpu_replicas) > 1
     policy = _policy(experiment)
     wrong = {
         "optimizer.accumulation": train.optimizer.accumulation > 1 and "it counts batches, and fails on replicas",
@@ -128,6 +134,13 @@ def _precision_has_hardware(experiment: Experiment) -> None:
             "precision=bfloat16 with strategy=multi_worker: TensorFlow's collectives cannot send bfloat16 variables",
             "float32, mixed, mixed_bfloat16, mixed_float16, float16, float64",
             "precision=mixed_bfloat16",
+        )
+    train = experiment.settings.get("train")
+    if isinstance(train, TrainSettings) and isinstance(train.optimizer, AdamSettings) and policy in HALF_VARIABLES:
+        raise UserError(
+            f"optimizer={train.optimizer.name} with precision={policy}: {HALF_VARIABLES[policy]}",
+            "optimizer=sgd, or mixed, mixed_bfloat16, mixed_float16, whose variables are float32",
+            f"optimizer=sgd, or precision=mixed_{policy}",
         )
     named = [strategy.device] if isinstance(strategy, OneDeviceSettings) else getattr(strategy, "devices", [])
     on_cpu = any(named) and all("cpu" in str(device).lower() for device in named)

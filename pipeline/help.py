@@ -24,7 +24,7 @@ Choose an option of a group by group=option:
   export     saved_model
   tracking   local, server, off
   pipeline   standard
-  experiment mnist_cnn
+  experiment mnist_cnn, mnist_multi_worker, mnist_parameter_server
 
 Set a value by its dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
   --cfg job          shows every value

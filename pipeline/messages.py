@@ -65,6 +65,8 @@ def _missing_option(error: MissingConfigException) -> UserError:
 
 def unknown_key(name: str, keys: list[str]) -> UserError:
     """Returns the error for a dotted name that is none of `keys`, with the nearest of them."""
+    if name in keys:  # a mapping that takes names of its own
+        return UserError(f"{name} is a mapping, to which names are added", "a plus sign", f"'+{name}={{name: value}}'")
     parent = name.rpartition(".")[0]
     near = _nearest(name, keys)
     if parent in keys and not _children(parent, keys):  # a mapping that is empty as it comes

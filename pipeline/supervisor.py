@@ -54,10 +54,12 @@ def run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int
         except Interrupted as interrupted:
             code = interrupted.exit_code
             _stop(members[tasks[0].name] if members else None)
+        finally:
+            with ignored():
+                for process in members.values():
+                    process.kill()
+                    process.join()
         with ignored():
-            for process in members.values():
-                process.kill()
-                process.join()
             lost = end_lost(folder, job.experiment, "KILLED" if code in (130, 143) else "FAILED")
             if lost:
                 console.error(lost)

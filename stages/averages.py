@@ -8,7 +8,8 @@ import tensorflow as tf
 class Averages:
     """Keeps beside each of `variables` average = momentum * average + (1 - momentum) * variable, from step to step.
 
-    The average of the first step is the variable itself, as in Keras (`Optimizer(use_ema=True)`).
+    float32, or float64 for float64 variables: half precision would round (1 - momentum) times a difference away. The
+    average of the first step is the variable itself, as in Keras (`Optimizer(use_ema=True)`).
     Make it in the strategy's scope. Source: Polyak and Juditsky 1992 (doi:10.1137/0330046).
     """
 
@@ -18,14 +19,15 @@ class Averages:
         self.values = []
         for variable in variables:
             with strategy.extended.colocate_vars_with(variable):
-                self.values.append(tf.Variable(tf.convert_to_tensor(variable), trainable=False, name="average"))
+                wide = variable.dtype if variable.dtype == tf.float64 else tf.float32
+                first = tf.cast(tf.convert_to_tensor(variable), wide)
+                self.values.append(tf.Variable(first, trainable=False, name="average"))
 
     def update(self, distribution: tf.distribute.Strategy, first: tf.Tensor) -> None:
         """Takes a step's weights in, in the cross-replica context; `first`, bool []: whether it is the first step."""
-        kept = tf.where(first, 0.0, self._momentum)
 
         def toward(average: tf.Variable, weight: tf.Tensor) -> None:
-            share = tf.cast(1.0 - kept, average.dtype)
+            share = tf.where(first, tf.ones([], average.dtype), tf.cast(1.0 - self._momentum, average.dtype))
             average.assign_add(share * (tf.cast(weight, average.dtype) - average))
 
         for average, variable in zip(self.values, self._variables, strict=True):
@@ -35,5 +37,5 @@ class Averages:
         """Exchanges the averages and the weights; a second call puts both back."""
         for average, variable in zip(self.values, self._variables, strict=True):
             kept = tf.convert_to_tensor(variable)
-            variable.assign(tf.convert_to_tensor(average))
-            average.assign(kept)
+            variable.assign(tf.cast(tf.convert_to_tensor(average), variable.dtype))
+            average.assign(tf.cast(kept, average.dtype))

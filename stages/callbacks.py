@@ -33,14 +33,18 @@ class BestWeights(keras.callbacks.Callback):
     def restore(self) -> None:
         self.model.set_weights(self.weights)
 
-    def save(self, path: Path) -> None:
-        """Writes the best weights to `path` (`.weights.h5`), whole or not at all; the model keeps its own."""
+    def save(self, path: Path, network: keras.Model) -> None:
+        """Writes the best weights to `path` (`.weights.h5`), whole or not at all; `network` keeps its own.
+
+        Args:
+            network: the one that was trained or a copy of it: Keras cannot save variables that are in shards.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"partial-{path.name}")
-        current = self.model.get_weights()
-        self.restore()
-        self.model.save_weights(partial)
-        self.model.set_weights(current)
+        current = network.get_weights()
+        network.set_weights(self.weights)
+        network.save_weights(partial)
+        network.set_weights(current)
         partial.replace(path)
 
 

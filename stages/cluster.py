@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -53,6 +54,7 @@ def serve(chief: str) -> None:
     """
     threading.Thread(target=_end_with_chief, args=(chief,), daemon=True).start()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would not hear it while the server waits
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
     )
@@ -97,13 +99,14 @@ def tpu(settings: TpuSettings) -> Strategy:
 
 def mean_over_workers(strategy: Strategy, value: float) -> float:
     """Returns the mean of what each worker of a cluster gives; all of them must call it. Also a barrier."""
-    if "MultiWorker" not in type(strategy.distribution).__name__:
+    if not isinstance(strategy.distribution, tf.distribute.MultiWorkerMirroredStrategy):
         return value
 
     @tf.function
     def meet(number: tf.Tensor) -> tf.Tensor:
         def mean() -> tf.Tensor:
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, number)
+            here = tf.identity(number)  # on the replica's device: the reduction goes by that
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, here)
 
         return strategy.distribution.experimental_local_results(strategy.distribution.run(mean))[0]
 

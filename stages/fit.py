@@ -1,5 +1,6 @@
 """Training by Keras' `Model.fit`, because users know it and because it checks the training loop."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,9 +104,9 @@ def _check_shares(settings: FitSettings, strategy: Strategy, split: Split) -> No
 
 
 def _validation_batch(examples: int, replicas: int) -> int:
-    """Returns a batch size of about 256 whose last batch, too, gives every replica an equal share if there is one."""
-    sizes = range(256 - 256 % replicas, 0, -replicas)
-    return next((size for size in sizes if examples % size % replicas == 0), 256)
+    """Returns a batch size of about 256 whose last batch, too, gives every replica a share of its own."""
+    sizes = range(256, replicas - 1, -1)
+    return next(size for size in sizes if examples % size == 0 or examples % size >= replicas)
 
 
 def _weighted(source: InputFunction, weights: Sequence[float] | None) -> InputFunction:
@@ -142,6 +143,11 @@ class _Report(keras.callbacks.Callback):
         self._reporter.progress(self.steps, total, self._clock.images_per_second, note)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        loss = (logs or {}).get("loss", float("nan"))
+        if not math.isfinite(loss):
+            raise UserError(
+                f"training diverged by epoch {epoch + 1}: the loss is {loss}", "finite losses", "train=loop"
+            )
         told = {**(logs or {}), "learning_rate": last_rate(self.model.optimizer, self._rate)}
         self.rows.append(history.row(told, self._clock))
         self._reporter.metrics(self.rows[-1], step=epoch + 1)

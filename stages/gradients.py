@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from stages.batches import Batch, share
+from stages.errors import UserError
 from stages.losses import Loss
 from stages.results import Model
 from stages.seeds import derive
@@ -63,6 +64,13 @@ class Gradients:
         self.state = [self._untrained[index] for index in self._changed]
         # A BatchNorm that is synchronized speaks to the other replicas, which a function in a function cannot.
         if replicas > 1 and has_synchronized_layers(network):
+            if model.has_own_loss:
+                raise UserError(
+                    "a network with a synchronized BatchNorm and a compute_loss of its own, on several replicas: "
+                    "Keras divides by the number of replicas what is its own of the loss, and not what is yours",
+                    "the one or the other, or one replica",
+                    "strategy=one_device",
+                )
             self._function = self._compute
 
     def __call__(self, batch: Batch, step: tf.Tensor, replica: tf.Tensor, scale: tf.Tensor) -> Result:
@@ -137,7 +145,12 @@ class Gradients:
             "correct": tf.reduce_sum(tf.cast(right, tf.float32) * weights),
             "examples": examples,
         }
-        grown = [scope.get_current_value(v) - old for v, old in zip(self.metrics, metrics, strict=True)]
+        # Rows that several replicas share count in part, in the network's own metrics too.
+        part = examples / tf.cast(tf.size(labels), tf.float32)
+        grown = [
+            tf.cast(tf.cast(scope.get_current_value(v) - old, tf.float32) * part, old.dtype)
+            for v, old in zip(self.metrics, metrics, strict=True)
+        ]
         # tf.gradients and not a tape: it puts what goes backward on the device of what went forward, layer by layer.
         gradients = tf.gradients(loss * tf.cast(scale, loss.dtype), trainable, unconnected_gradients="zero")
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]

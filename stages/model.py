@@ -40,6 +40,7 @@ def model(dataset: Dataset, strategy: Strategy, settings: ModelSettings) -> Mode
     keras.utils.set_random_seed(derive(settings.seed, "model"))
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)
+    _refuse_own_steps(network.core)
     pictures = tf.cast(dataset.train.images[:2], tf.float32)
     outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs, policy)
     counts = {
@@ -116,10 +117,15 @@ class Scaled(keras.Model):
     ) -> Any:
         if not self.has_own_loss:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        given = {"x": self.get_layer("scaling")(x), "y": y, "y_pred": y_pred, "sample_weight": sample_weight}
-        if "training" in inspect.signature(self.core.compute_loss).parameters:  # Keras' own since 3.3
-            given["training"] = training
-        return self.core.compute_loss(**given)
+        given: dict[str, Any] = {
+            "x": self.get_layer("scaling")(x),
+            "y": y,
+            "y_pred": y_pred,
+            "sample_weight": sample_weight,
+        }
+        given["training"] = training
+        parameters = inspect.signature(self.core.compute_loss).parameters  # `training` is Keras' own since 3.3
+        return self.core.compute_loss(**{name: value for name, value in given.items() if name in parameters})
 
 
 def _with_scaling(
@@ -130,6 +136,18 @@ def _with_scaling(
     first = keras.layers.Rescaling(_numbers(scaling.scale), _numbers(scaling.offset), dtype=dtype, name="scaling")
     inputs = keras.Input(image_shape, dtype="float32", name="images")
     return Scaled(inputs, network(first(inputs)), name=network.name)
+
+
+def _refuse_own_steps(core: keras.Model) -> None:
+    for name in ("train_step", "test_step"):
+        if getattr(type(core), name) is not getattr(keras.Model, name):
+            raise UserError(
+                f"{type(core).__name__} has a {name} of its own, which the training loop would not call",
+                "compute_loss, add_loss, metrics",
+                "a network without it, or a stage of your own in the place of train",
+            )
+    if not core.trainable_variables:
+        raise UserError(f"{core.name} has no weights that are trained", "at least one", "trainable layers")
 
 
 def _numbers(values: tuple[float, ...]) -> float | list[float]:

@@ -42,7 +42,8 @@ def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str
     Raises:
         UserError: where the network is no graph of layers, or a pattern matches none of them.
     """
-    if not isinstance(network, (keras.Sequential, keras.src.models.Functional)):
+    plain = (keras.Sequential, keras.src.models.Functional)
+    if type(network) not in plain:  # a subclass would come back without what it adds
         raise UserError(
             f"strategy=model_parallel cannot take {type(network).__name__} apart",
             "a keras.Sequential or a functional keras.Model",

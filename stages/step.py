@@ -61,6 +61,7 @@ class Step:
         count, gradients, state = sums[0], sums[1 : 1 + len(mine.gradients)], sums[1 + len(mine.gradients) :]
         if replica.num_replicas_in_sync > 1:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
+            state = [tf.cast(value, own.dtype) for value, own in zip(state, mine.state, strict=True)]
         means = [tf.cast(tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)), g.dtype) for g in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in means])
         if self._clip_norm:
@@ -72,8 +73,8 @@ class Step:
         """Returns the mean `loss` and `accuracy` of the examples in `totals`, and the network's own metrics."""
         sums = self.totals.read()
         with np.errstate(invalid="ignore"):
-            own = {metric.name: float(keras.ops.convert_to_numpy(metric.result())) for metric in self._model.metrics}
-            return own | {
+            results = {metric.name: keras.ops.convert_to_numpy(metric.result()) for metric in self._model.metrics}
+            return {name: float(value) for name, value in results.items() if np.size(value) == 1} | {
                 "loss": float(sums["loss"] / sums["examples"]),
                 "accuracy": float(sums["correct"] / sums["examples"]),
             }
@@ -107,10 +108,15 @@ def _wide(value: tf.Tensor) -> tf.DType:
 def _weighted(
     state: Sequence[tf.Tensor], examples: tf.Tensor, replica: tf.distribute.ReplicaContext
 ) -> list[tf.Tensor]:
-    """Returns what to sum over the replicas: numbers weighted by this replica's examples, counters of the first one."""
+    """Returns what to sum over the replicas: numbers weighted by this replica's examples, counters of the first one.
+
+    float32 or wider, as a variance times a count may be too large for float16.
+    """
     first = tf.equal(replica.replica_id_in_sync_group, 0)
     return [
-        value * tf.cast(examples, value.dtype) if value.dtype.is_floating else tf.where(first, value, 0)
+        tf.cast(value, _wide(value)) * tf.cast(examples, _wide(value))
+        if value.dtype.is_floating
+        else tf.where(first, tf.cast(value, tf.int64), tf.zeros_like(value, tf.int64))
         for value in state
     ]
 

@@ -36,8 +36,9 @@ def strategy(settings: StrategySettings) -> Strategy:
             central = tf.distribute.experimental.CentralStorageStrategy(list(found), parameters)
             made = Strategy(central, found)
         case known.ModelParallelSettings():
-            found = _several(settings)
-            layers = dict(zip(settings.layers, devices.find(list(settings.layers.values())), strict=True))
+            names = _names(settings)
+            places = devices.find([*names, *settings.layers.values()])  # all at once: the CPU is split only once
+            found, layers = places[: len(names)], dict(zip(settings.layers, places[len(names) :], strict=True))
             made = Strategy(tf.distribute.get_strategy(), found, layers=layers)
         case known.MultiWorkerSettings():
             made = multi_worker(settings)

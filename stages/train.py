@@ -83,7 +83,7 @@ def finished(
     """Returns the result of a training that is over, and writes its files."""
     files = {}
     if folder is not None:
-        best.save(folder / "checkpoints" / "best.weights.h5")
+        best.save(folder / "checkpoints" / "best.weights.h5", model.network)
         files["plots"] = plot_history(history, best.best_epoch, folder / "plots" / "history.png")
     monitored = tracked(settings.monitor).replace("/", "/best_")  # such as val/best_loss
     metrics = {"train/best_epoch": best.best_epoch, monitored: best.best_value}

@@ -15,7 +15,7 @@ import mlflow
 import psutil
 import pytest
 
-from benchmarks.clusters import run_chief
+from benchmarks.clusters import run_chief, run_workers
 from pipeline.cluster import local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 
@@ -164,6 +164,19 @@ def test_parameter_servers_reach_95_percent_and_survive_the_loss_of_a_worker(sta
     assert metrics["export/max_abs_diff"] <= 1e-6
     assert running.summary()["replicas"] == 2
     assert running.status_in_mlflow() == "FINISHED"
+
+
+def test_workers_agree_on_what_each_has_measured(tmp_path: Path) -> None:
+    """How many steps a call takes is chosen by the clock: workers that chose differently would wait for ever."""
+    codes, printed = run_workers(2, "tests.meeting", str(tmp_path / "mean"))
+    assert codes == [0, 0], printed
+    assert [(tmp_path / f"mean.{index}").read_text() for index in range(2)] == ["1.5", "1.5"]
+
+
+def test_variables_in_shards_are_trained_saved_and_exported(start: Start) -> None:
+    running = start("strategy=parameter_server", "strategy.shard_kib=1", "train.epochs=3")
+    assert running.end(120) == 0, running.printed
+    assert running.summary()["metrics"]["export/max_abs_diff"] <= 1e-6
 
 
 def test_examples_and_steps_are_counted_exactly_and_variables_spread_over_the_servers(tmp_path: Path) -> None:

@@ -29,7 +29,12 @@ OPTIONS = sorted(
 def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
     with_it = {"cluster=tf_config": ["strategy=multi_worker"], "strategy=tpu": ["strategy.name=a-name"]}
-    given = [f"{group}={option}", *with_it.get(f"{group}={option}", [])]
+    with_it |= {f"precision={policy}": ["optimizer=sgd"] for policy in ("bfloat16", "float16")}
+    given = [
+        f"{group}={option}",
+        *(["optimizer=sgd"] if option in ("bfloat16", "float16") else []),
+        *with_it.get(f"{group}={option}", []),
+    ]
     assert experiment(*given).choices[group] == option
     prepare(experiment(*given, "dry_run=true"))
 

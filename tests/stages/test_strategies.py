@@ -4,12 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.cases import CASES, build, flat, real_digits, run
+from benchmarks.cases import CASES, Case, build, flat, real_digits, run
 from benchmarks.clusters import run_workers
 from stages.errors import UserError
 from stages.jit import choose_jit
@@ -196,6 +198,66 @@ def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:
     one = built.on_one_device()
     np.testing.assert_array_equal(flat(one.network), flat(built.network))
     assert {v.value.device[-1] for v in one.network.weights} == {"0"}
+
+
+class Odd(keras.Model):
+    """A functional network with a loss or a step of its own."""
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None) -> Any:
+        return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True))
+
+
+class Stepping(keras.Model):
+    """A functional network with a step of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        raise AssertionError
+
+
+def odd(input_shape: tuple[int, ...], num_classes: int, kind: str = "Odd", batch_norm: bool = False) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    outputs = keras.layers.Flatten()(inputs)
+    outputs = keras.layers.BatchNormalization(synchronized=True)(outputs) if batch_norm else outputs
+    return globals()[kind](inputs, keras.layers.Dense(num_classes)(outputs))
+
+
+def test_a_loss_without_sample_weights_is_honoured() -> None:
+    case = Case(network={"_target_": f"{__name__}.odd"}, train={"optimizer": SgdSettings()})
+    one, _ = run(case, STRATEGIES["default"]())
+    two, _ = run(case, STRATEGIES["mirrored 2"]())
+    assert np.abs(one - two).max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "message"),
+    [
+        ({}, "model_parallel 2", "model_parallel cannot take Odd apart"),
+        ({"kind": "Stepping"}, "default", "Stepping has a train_step of its own"),
+        ({"batch_norm": True}, "mirrored 2", "a synchronized BatchNorm and a compute_loss of its own"),
+    ],
+)
+def test_a_network_that_would_be_trained_wrong_is_refused(given: dict[str, Any], where: str, message: str) -> None:
+    case = Case(network={"_target_": f"{__name__}.odd", **given}, train={"optimizer": SgdSettings()})
+    with pytest.raises(UserError, match=message):
+        run(case, STRATEGIES[where]())
+
+
+def test_averages_of_half_precision_keep_float32() -> None:
+    case = dataclasses.replace(CASES["bfloat16"], train={"optimizer": SgdSettings(ema_momentum=0.99)})
+    made, dataset = STRATEGIES["default"](), real_digits(64)
+    loop = start(made, build(case, made, dataset), dataset, settings(optimizer=SgdSettings(ema_momentum=0.99)))
+    assert loop.step.averages is not None
+    assert {value.dtype for value in loop.step.averages.values} == {tf.float32}
+
+
+def test_metrics_of_the_network_count_shared_rows_once() -> None:
+    """51 examples in batches of 50 on four replicas: the last one goes to all four."""
+    case = CASES["own loss, penalty and metric"]
+    made = strategy(MirroredSettings(deterministic=False, cpu_replicas=4))
+    dataset = real_digits(51)
+    built = build(case, made, dataset)
+    start(made, built, dataset, settings(batch_size=50)).run(0, 2)
+    assert float(built.metrics[0].count.numpy()) == pytest.approx(51)
 
 
 def test_what_cannot_be_placed_is_refused() -> None:

@@ -1,6 +1,7 @@
 """What a run of epochs may be asked for, under the strategies: the same history, whatever computes."""
 
 import functools
+import re
 from typing import Any
 
 import keras
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
-from stages.fit import fit
+from stages.fit import _validation_batch, fit
 from stages.model import model
 from stages.results import Strategy, Trained
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
@@ -121,6 +122,19 @@ def test_fit_refuses_what_keras_would_get_wrong() -> None:
         run(one_device(), fit, FitSettings, steps_per_call=4)
 
 
+def test_fit_that_diverges_stops() -> None:
+    with pytest.raises(UserError, match="training diverged by epoch"):
+        run(one_device(), fit, FitSettings, optimizer=SgdSettings(learning_rate=1e30))
+
+
+@pytest.mark.parametrize("examples", [144, 257, 259, 511])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_no_replica_is_left_out_of_a_validation_by_fit(examples: int, replicas: int) -> None:
+    size = _validation_batch(examples, replicas)
+    assert size >= replicas
+    assert examples % size == 0 or examples % size >= replicas
+
+
 def test_class_weights() -> None:
     dataset = real_digits(900)
     counts = np.bincount(dataset.train.labels)
@@ -149,8 +163,12 @@ def test_jit_where_xla_can_compile_all(jit: str) -> None:
     network = MlpSettings(hidden=[32])
     built = model(dataset, place, ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1))
     shared: dict[str, Any] = {"epochs": 1, "seed": 1, "schedule": ScheduleSettings(), "optimizer": SgdSettings()}
-    reason = str(train(built, dataset, place, TrainSettings(jit=jit, **shared)).record.params["jit_reason"])
-    assert reason == "as asked" if jit == "on" else "ms with XLA" in reason
+    params = train(built, dataset, place, TrainSettings(jit=jit, **shared)).record.params
+    if jit == "on":
+        assert (params["jit"], params["jit_reason"]) == ("on", "as asked")
+    else:
+        with_xla, without = map(float, re.findall(r"([\d.]+) ms with", str(params["jit_reason"])))
+        assert (params["jit"] == "on") == (with_xla < without)
 
 
 def test_steps_per_call_keep_python_under_two_percent() -> None:
