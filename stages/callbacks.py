@@ -39,13 +39,18 @@ class BestWeights(keras.callbacks.Callback):
         Args:
             network: the one that was trained or a copy of it: Keras cannot save variables that are in shards.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"partial-{path.name}")
         current = network.get_weights()
         network.set_weights(self.weights)
-        network.save_weights(partial)
+        save_weights(network, path)
         network.set_weights(current)
-        partial.replace(path)
+
+
+def save_weights(network: keras.Model, path: Path) -> None:
+    """Writes the weights to `path` (`.weights.h5`), whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"partial-{path.name}")
+    network.save_weights(partial)
+    partial.replace(path)
 
 
 def build_callbacks(settings: TrainSettings) -> tuple[BestWeights, keras.callbacks.CallbackList]:
@@ -68,6 +73,7 @@ def _plateau(settings: TrainSettings) -> keras.callbacks.Callback:
         settings.monitor,
         factor=schedule.decay_factor,
         patience=schedule.patience,
+        min_delta=0.0,  # as early stopping has it
         min_lr=schedule.final_share * settings.optimizer.learning_rate,
         mode="max" if settings.monitor.endswith("accuracy") else "min",
     )
@@ -87,6 +93,11 @@ def _imported(given: Any, index: int) -> keras.callbacks.Callback:
             "a mapping with the `_target_` of a Keras callback and its arguments",
             "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
         ) from error
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        raise UserError(
+            f"train.callbacks[{index}]: {target} would bring back weights, and train all epochs again",
+            "callbacks that leave the weights alone",
+        )
     if not isinstance(callback, keras.callbacks.Callback):
         raise UserError(f"train.callbacks[{index}]: {target} is no Keras callback", "a keras.callbacks.Callback")
     return callback

@@ -21,14 +21,28 @@ class Coordinated:
 
     def __init__(self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings) -> None:
         assert strategy.coordinator is not None
-        self.step, self._coordinator, self._distribution = step, strategy.coordinator, strategy.distribution
+        self.step, self._coordinator = step, strategy.coordinator
         self._dataset, self._settings = dataset, settings
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         self.steps_per_call = self._per_epoch
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
         whole = tf.function(lambda: tf.data.Dataset.from_tensors((images, labels)).repeat())
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
-        self._compiled = tf.function(self._steps, reduce_retracing=True)
+        distribution, size = strategy.distribution, settings.batch_size
+        augmentation, seed = dataset.augmentation, settings.seed
+
+        # No method, as in the loop: the iterator must not be left to the garbage collector.
+        @tf.function(reduce_retracing=True)
+        def compiled(splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
+            images, labels = next(splits)
+            for index in tf.range(-(-tf.size(examples) // size)):
+                mine = examples[index * size : (index + 1) * size]
+                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine))
+                pictures = pictures_of(images, mine, rows, number, size, seed, augmentation)
+                batch = (pictures, tf.gather(labels, mine), tf.ones([tf.size(mine)]))
+                distribution.run(step, args=(batch, number))
+
+        self._compiled = compiled
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Has the workers run `steps` steps of one epoch, and waits for them; returns the means of the epoch so far."""
@@ -41,14 +55,3 @@ class Coordinated:
             self._coordinator.schedule(self._compiled, (self._splits, examples[step * size : last * size], first))
         self._coordinator.join()
         return self.step.means()
-
-    def _steps(self, splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
-        images, labels = next(splits)
-        size = self._settings.batch_size
-        for index in tf.range(-(-tf.size(examples) // size)):
-            mine = examples[index * size : (index + 1) * size]
-            step, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine))
-            augmentation, seed = self._dataset.augmentation, self._settings.seed
-            pictures = pictures_of(images, mine, rows, step, size, seed, augmentation)
-            batch = (pictures, tf.gather(labels, mine), tf.ones([tf.size(mine)]))
-            self._distribution.run(self.step, args=(batch, step))

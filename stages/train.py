@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.batches import steps_per_epoch
-from stages.callbacks import BestWeights, build_callbacks
+from stages.callbacks import BestWeights, build_callbacks, save_weights
 from stages.epochs import Epochs
 from stages.errors import UserError
 from stages.gradients import Gradients
@@ -36,7 +36,8 @@ def train(
 
     Args:
         reporter: is told every epoch's metrics, and the progress within.
-        folder: the run's; takes `checkpoints/best.weights.h5` and `plots/history.png`. None: no files.
+        folder: the run's; takes `checkpoints/best.weights.h5`, `checkpoints/averages.weights.h5` where averages are
+            kept and not used, and `plots/history.png`. None: no files.
 
     Raises:
         UserError: where the replicas cannot share the batch, or the loss is no longer finite.
@@ -61,10 +62,13 @@ def train(
     jit, why = choose_jit(settings, strategy, model, dataset, gradients)
     if settings.jit != "auto":
         reporter.say(f"jit {'on' if jit else 'off'}: {why}")
-    epochs = Epochs(
-        model, dataset, strategy, settings, Step(strategy, model, optimizer, settings, jit), rate, callbacks
-    )
+    step = Step(strategy, model, optimizer, settings, jit)
+    epochs = Epochs(model, dataset, strategy, settings, step, rate, callbacks)
     history = epochs.run(reporter)
+    if step.averages is not None and not settings.optimizer.ema_use and folder is not None:
+        step.averages.swap()
+        save_weights(epochs.take_over().network, folder / "checkpoints" / "averages.weights.h5")
+        step.averages.swap()
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if jit else "off", "jit_reason": why, "steps_per_call": epochs.steps_per_call}

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -81,6 +82,19 @@ def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
     assert rates[0] == pytest.approx(0.001)
     assert 0.0002 <= min(rates) < 0.001
     assert len(reference("early stopping")[0].history) < 8
+
+
+def test_averages_are_kept_beside(tmp_path: Path) -> None:
+    """Not used, they are in a file: those that a run which uses them ends with."""
+    dataset, place = real_digits(900), one_device()
+    built = small_cnn(dataset, place)
+    given: dict[str, Any] = {"epochs": 3, "batch_size": 60, "seed": 1, "schedule": ScheduleSettings()}
+    kept = TrainSettings(optimizer=SgdSettings(ema_momentum=0.9), restore_best=False, **given)
+    train(built, dataset, place, kept, folder=tmp_path)
+    plain = run(one_device(), restore_best=False)[1]
+    np.testing.assert_allclose(flat(built.network), plain, atol=1e-6)
+    built.network.load_weights(tmp_path / "checkpoints" / "averages.weights.h5")
+    np.testing.assert_allclose(flat(built.network), reference("averages in use, last epoch")[1], atol=1e-6)
 
 
 def test_averages_in_use_are_what_is_validated() -> None:
