@@ -27,7 +27,7 @@ def strategy(settings: StrategySettings) -> Strategy:
             found = devices.find(chosen)
             made = Strategy(tf.distribute.OneDeviceStrategy(found[0]), found)
         case known.MirroredSettings():
-            found = _several(settings)
+            found = devices.find(_names(settings))
             reduction = _reduction(settings.reduction, found)
             made = Strategy(tf.distribute.MirroredStrategy(list(found), cross_device_ops=reduction), found)
         case known.CentralStorageSettings():
@@ -55,10 +55,6 @@ def strategy(settings: StrategySettings) -> Strategy:
 def _names(settings: known.DevicesSettings) -> list[str]:
     cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
     return list(settings.devices) or devices.all_gpus_or(cpus)
-
-
-def _several(settings: known.DevicesSettings) -> tuple[str, ...]:
-    return devices.find(_names(settings))
 
 
 def _reduction(name: str, found: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:
