@@ -160,7 +160,7 @@ def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
             means = loop.run(first, min(per_epoch, STEPS - first))
         means["counted"] = float(step.totals.read()["examples"])
     if step.averages is not None:
-        step.averages.swap()
+        step.averages.use()
     if step.loss_scale is not None:
         means["skipped_steps"] = float(step.loss_scale.skipped_steps.numpy())
         means["loss_scale"] = float(step.loss_scale.value.numpy())

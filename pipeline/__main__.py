@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import environment
+from pipeline import environment, runs
 from pipeline.config import read, register_schemas
 from pipeline.console import Console
 from pipeline.help import HELP
@@ -48,6 +48,7 @@ def main() -> None:
     sys.argv[1:] = _flags_first(sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises what it would print, and the exit code is ours
     try:
+        sys.argv[1:] = runs.with_overrides_of_run(sys.argv[1:])
         hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run)()
     except KeyboardInterrupt:  # before a run has begun; later it is marked KILLED
         sys.exit(130)

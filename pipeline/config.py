@@ -45,6 +45,7 @@ class ClusterSettings:
     kind: str = choice("local", "local", "tf_config")
     """`local`: processes that the command starts on this machine; `tf_config`: this process is the one that the
     environment's `TF_CONFIG` says, and the same command runs in every other place of the cluster."""
+    restarts: int = number(0, at_least=0, unit="times that a cluster whose member has died is started again")
 
 
 @dataclass
@@ -61,6 +62,11 @@ class TopSettings:
     """Whether to print the plan and stop."""
     outputs: str | None = None
     """Where runs leave things; null: `outputs` in the source tree, of an installed package in the working directory."""
+    resume: str = "auto"
+    """`auto`: go on with the last run of this experiment, if it has not finished; `never`: begin a new one; else the
+    run to go on with, by its folder or the beginning of its id."""
+    fork: str | None = None
+    """A run, by its folder or the beginning of its id, from whose weights a new run starts, with other settings."""
     tags: dict[str, str] = field(default_factory=dict)
     """For the MLflow run, such as `+tags.note=baseline`."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
@@ -128,6 +134,8 @@ class Experiment:
     deterministic: bool
     dry_run: bool
     outputs: Path
+    resume: str
+    fork: str | None
     tags: Mapping[str, str]
     pipeline: Mapping[str, str]
     tracking: TrackingSettings
@@ -177,6 +185,8 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         deterministic=top.deterministic,
         dry_run=top.dry_run,
         outputs=Path(top.outputs).expanduser().resolve() if top.outputs else default_outputs(),
+        resume=top.resume,
+        fork=top.fork,
         tags=top.tags,
         pipeline=pipeline,
         tracking=tracking,

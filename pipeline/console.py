@@ -14,6 +14,7 @@ from rich.table import Table
 from pipeline.config import Experiment
 from pipeline.paths import shorter
 from pipeline.plan import PlannedStage
+from pipeline.provenance import command
 from pipeline.secrets import redact
 from pipeline.summary import Summary
 
@@ -120,6 +121,8 @@ class Console:
         if {"train/images_per_second", "train/step_milliseconds"} <= metrics.keys():
             rate, step = metrics["train/images_per_second"], metrics["train/step_milliseconds"]
             rows.append(("speed", f"{rate:,.0f} images/s, {step:.2f} ms a step, {summary.replicas} replica(s)"))
+        if summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
+            rows.append(("continue", f"{command()}  (from its last checkpoint)"))
         for kind, path in summary.exported.items():
             difference = metrics.get("export/max_abs_diff", float("nan"))
             rows.append(("export", f"{shorter(Path(path))} ({kind})"))

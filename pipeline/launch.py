@@ -1,10 +1,18 @@
-"""One job, in this process or in a cluster of them."""
+"""One job, in this process or in a cluster of them: a new run, or one that is gone on with."""
 
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline import provenance, runs
 from pipeline.cluster import cluster_settings, given_task
 from pipeline.combinations import advice
 from pipeline.console import Console
-from pipeline.job import DONE, Job, prepare, work
+from pipeline.job import DONE, Job, prepare
+from pipeline.paths import shorter
+from pipeline.summary import Summary
 from pipeline.supervisor import run_cluster
+from pipeline.work import work
+from stages.errors import UserError
 
 
 def run_job(job: Job, console: Console) -> int:
@@ -18,6 +26,7 @@ def run_job(job: Job, console: Console) -> int:
     console.plan(experiment, plan)
     for line in advice(experiment):
         console.warn(line)
+    job = continued(job, console)
     if experiment.dry_run:
         return DONE
     settings = cluster_settings(experiment)
@@ -26,3 +35,48 @@ def run_job(job: Job, console: Console) -> int:
     if experiment.cluster.kind == "local":
         return run_cluster(job, plan, console)
     return work(job, plan, console, given_task(settings))
+
+
+def continued(job: Job, console: Console) -> Job:
+    """Returns `job` with the run that it goes on with, or starts from, if there is one.
+
+    Raises:
+        UserError: where the one that is asked for cannot be.
+    """
+    experiment, outputs = job.experiment, job.experiment.outputs
+    if job.folder is not None:  # of a sweep, which has looked for it
+        begun = runs.begun_in(job.folder)
+        if begun is not None:
+            return replace(job, resumed=begun)
+    elif experiment.resume not in ("auto", "never"):
+        run = runs.find(experiment.resume, outputs, "resume")
+        if run.status == "FINISHED":
+            raise UserError(
+                f"resume={experiment.resume} has finished",
+                "a run that has not",
+                f"fork={experiment.resume} train.epochs=<more>",
+            )
+        runs.check_same(experiment, run)
+        return _going_on(job, run, console)
+    elif experiment.resume == "auto" and experiment.fork is None:
+        last = runs.last_unfinished(experiment)
+        if last is not None and last.code == provenance.digest(provenance.code_state()):
+            return _going_on(job, last, console)
+        if last is not None:
+            place = shorter(Path(last.folder))
+            console.say(
+                f"the code has changed since {place} was stopped: a new run; resume={place} goes on with that one"
+            )
+    if experiment.fork is not None:
+        run = runs.find(experiment.fork, outputs, "fork")
+        if runs.checkpoints_in(run) is None:
+            raise UserError(
+                f"fork={experiment.fork} has no checkpoint in {shorter(Path(run.folder))}", "a run that has one", ""
+            )
+        return replace(job, fork=run)
+    return job
+
+
+def _going_on(job: Job, run: Summary, console: Console) -> Job:
+    console.say(f"goes on with {shorter(Path(run.folder))}, which is {run.status}")
+    return replace(job, folder=Path(run.folder), resumed=run)

@@ -10,7 +10,7 @@ from pipeline.environment import quiet_stderr
 
 with quiet_stderr():
     for _module in (
-        "pipeline.tracking.mlflow_tracker",
+        "pipeline.tracking.journaled",
         "stages.strategy",
         "stages.load.digits",
         "stages.normalize",

@@ -28,11 +28,11 @@ def process_context() -> BaseContext:
     return context
 
 
-def become_independent(stop: int = signal.SIGTERM) -> None:
+def become_independent(stop: int | None = signal.SIGTERM) -> None:
     """Makes this process one that its parent alone ends: out of the terminal's group, and gone when the parent has.
 
     Args:
-        stop: the signal that asks this process to end when the parent has gone; SIGKILL follows.
+        stop: the signal that asks this process to end when the parent has gone, if any; SIGKILL follows.
     """
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,11 +40,12 @@ def become_independent(stop: int = signal.SIGTERM) -> None:
     threading.Thread(target=_end_with_parent, args=(stop,), daemon=True).start()
 
 
-def _end_with_parent(stop: int) -> None:
+def _end_with_parent(stop: int | None) -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
     parent.join()
-    os.kill(os.getpid(), stop)
+    if stop is not None:
+        os.kill(os.getpid(), stop)
     time.sleep(GRACE_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

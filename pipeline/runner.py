@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from pipeline.console import Console
 from pipeline.environment import quiet_stderr
 from pipeline.messages import explain
 from pipeline.plan import PlannedStage
+from pipeline.signals import as_exceptions, stopping
 from pipeline.summary import StageOutcome, Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
+from stages.reporter import Stop
 from stages.results import Dataset, Exported, Model, Record, Strategy
 from stages.settings.ranges import check
 
@@ -52,6 +55,14 @@ class RunReporter:
     def warn(self, line: str) -> None:
         self._console.warn(line)
 
+    def resumed(self, step: int) -> None:
+        self._summary.resumed_from_step = step
+        self._tracker.tags({"resumed_from_step": str(step)})
+        self._console.say(f"training goes on after step {step}")
+
+    def stopping(self) -> AbstractContextManager[Stop]:
+        return stopping()
+
 
 def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStage]:
     """Imports every stage, and with them TensorFlow, and gives it its settings.
@@ -79,7 +90,8 @@ def run_stages(
         name = stage.planned.name
         began = time.perf_counter()
         try:
-            result = stage.function(**_arguments(stage, results, reporter, folder))
+            with as_exceptions():  # TensorFlow takes SIGTERM for itself when it joins a cluster
+                result = stage.function(**_arguments(stage, results, reporter, folder))
         except BaseException:
             summary.stages[name] = StageOutcome("failed", time.perf_counter() - began)
             raise

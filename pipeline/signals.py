@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,6 +27,36 @@ def as_exceptions() -> Iterator[None]:
 
     with _handled_by(interrupt):
         yield
+
+
+class Stop:
+    """See `stages.reporter.Stop`."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.number is not None
+
+    def now(self) -> NoReturn:
+        raise Interrupted(self.number or signal.SIGTERM)  # without a signal of its own it was another worker's
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Notes the first signal inside the block, which is raised at its end; the second one is raised at once."""
+    stop = Stop()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.requested:
+            raise Interrupted(number)
+        stop.number = number
+
+    with _handled_by(note):
+        yield stop
+    if stop.requested:
+        stop.now()
 
 
 @contextmanager

@@ -23,7 +23,10 @@ class StageOutcome:
 
 @dataclass
 class Summary:
-    """The contents of `summary.json`; `metrics` holds the last value of each name."""
+    """The contents of `summary.json`; `metrics` holds the last value of each name.
+
+    identity: equal in runs whose settings would give the same result; code: of the commit and what is not committed.
+    """
 
     run_id: str | None
     status: str
@@ -34,6 +37,8 @@ class Summary:
     stages: dict[str, StageOutcome] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     resumed_from_step: int | None = None
+    identity: str | None = None
+    code: str | None = None
     exported: dict[str, str] = field(default_factory=dict)
     replicas: int | None = None
     precision: str | None = None

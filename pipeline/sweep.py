@@ -1,30 +1,29 @@
 """A sweep: jobs checked together, run one after another, each in a fresh process, under one parent run."""
 
-import json
 import re
 import sys
 import time
 import traceback
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from pipeline import environment
-from pipeline.compare import INDEX, compare, write
+from pipeline import environment, provenance
+from pipeline.compare import compare, write
 from pipeline.config import Experiment, read
 from pipeline.console import Console
-from pipeline.job import DONE, FAILED, SWEEP_FAILED, WRONG_CONFIGURATION, Job, exit_code, prepare
+from pipeline.end import PATIENCE_SECONDS, end_lost
+from pipeline.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code, prepare
 from pipeline.launch import run_job
 from pipeline.paths import shorter
 from pipeline.processes import become_independent, process_context
-from pipeline.runner import one_line
-from pipeline.secrets import redact
+from pipeline.runs import has_finished, identity, locked
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
+from pipeline.sweeps import unfinished, write_index
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
 
@@ -41,6 +40,9 @@ class Composed:
 def run_sweep(composed: Sequence[Composed]) -> int:
     """Runs the jobs and returns the sweep's exit code: 0, 3 where some failed, 130 or 143 where it was stopped.
 
+    Where the last sweep of the same jobs has not finished, it is gone on with: jobs that have finished stay as they
+    are, one that was interrupted continues.
+
     Raises:
         UserError: where any of the jobs is wrong; none has been started then. Settings without a schema are known
             only to the stage that declares them: each job checks those itself.
@@ -48,34 +50,58 @@ def run_sweep(composed: Sequence[Composed]) -> int:
     experiments = [_checked(job, index, len(composed)) for index, job in enumerate(composed)]
     first, console = experiments[0], Console()
     labels = job_labels([job.overrides for job in composed])
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-    folder = first.outputs / "sweeps" / name
-    console.say(f"sweep {name}: {len(composed)} jobs")
     if first.dry_run:
+        console.say(f"{len(composed)} jobs")
         for label, experiment in zip(labels, experiments, strict=True):
             console.say(f"\n{label}")
             console.plan(experiment, prepare(experiment))
         return DONE
-    folder.mkdir(parents=True)
     names = [f"{number}_{slug(label)}" for number, label in enumerate(labels, 1)]
+    code = provenance.digest(provenance.code_state())
     index: list[dict[str, Any]] = [
-        {"folder": place, "overrides": job.overrides} for place, job in zip(names, composed, strict=True)
+        {"folder": name, "overrides": job.overrides, "identity": identity(experiment), "code": code}
+        for name, job, experiment in zip(names, composed, experiments, strict=True)
     ]
-    _write_index(index, folder)
-    parent: Tracker = NullTracker()
+    folder = unfinished(index, first)
+    goes_on = folder is not None
+    if folder is None:
+        folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True)
+    console.say(f"sweep {folder.name}: {len(composed)} jobs{', gone on with' if goes_on else ''}")
+    with locked(folder):
+        write_index(index, folder)
+        return _run(folder, index, composed, experiments, labels, console)
+
+
+def _run(
+    folder: Path,
+    index: list[dict[str, Any]],
+    composed: Sequence[Composed],
+    experiments: Sequence[Experiment],
+    labels: Sequence[str],
+    console: Console,
+) -> int:
+    """Runs the jobs of a sweep that have not finished."""
+    first, parent = experiments[0], NullTracker()  # type: Experiment, Tracker
     codes: list[int] = []
     with as_exceptions():
         try:
             with deferred():  # what came meanwhile is raised here, when there is a run to end
-                parent = _parent_run(first, name, len(composed))
-            jobs = [
-                Job(experiment, job.overrides, folder / place, parent.run_id, first.name)
-                for job, experiment, place in zip(composed, experiments, names, strict=True)
-            ]
-            for code in _run_all(jobs, labels, console):
-                codes.append(code)
-                index[len(codes) - 1]["exit_code"] = code
-                _write_index(index, folder)
+                parent = _parent_run(first, folder, len(composed), console)
+            for number, (job, experiment, label) in enumerate(zip(composed, experiments, labels, strict=True), 1):
+                place = folder / index[number - 1]["folder"]
+                if has_finished(place):
+                    console.say(f"\njob {number}/{len(composed)}  {label}: has finished", style="bold")
+                    codes.append(DONE)
+                else:
+                    console.say(f"\njob {number}/{len(composed)}  {label}", style="bold")
+                    codes.append(_run_one(Job(experiment, job.overrides, place, parent.run_id, first.name), console))
+                    if codes[-1] != DONE:
+                        console.error(f"job {number}/{len(composed)}  {label}: exit code {codes[-1]}")
+                index[number - 1]["exit_code"] = codes[-1]
+                write_index(index, folder)
+                if codes[-1] in STOPPED:
+                    break
         except Interrupted as interrupted:
             codes.append(interrupted.exit_code)
         with ignored():
@@ -102,37 +128,21 @@ def _checked(job: Composed, index: int, jobs: int) -> Experiment:
     return experiment
 
 
-def _parent_run(experiment: Experiment, name: str, jobs: int) -> Tracker:
+def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:
     if experiment.tracking.kind == "off":
         return NullTracker()
-    from pipeline.tracking.mlflow_tracker import MlflowTracker
+    from pipeline.tracking.journaled import JournaledTracker
 
-    tags = {**experiment.tags, "sweep": name, "jobs": str(jobs)}
-    return MlflowTracker.start(experiment.tracking, experiment.outputs, experiment.name, f"sweep {name}", tags)
-
-
-def _run_all(jobs: Sequence[Job], labels: Sequence[str], console: Console) -> Iterator[int]:
-    """Runs the jobs and yields their exit codes; a signal ends the running one and starts no more."""
-    context = process_context()
-    for number, (job, label) in enumerate(zip(jobs, labels, strict=True), 1):
-        console.say(f"\njob {number}/{len(jobs)}  {label}", style="bold")
-        code = _run_one(context, job)
-        yield code
-        if code != DONE:
-            console.error(f"job {number}/{len(jobs)}  {label}: exit code {code}")
-        if code in (130, 143):
-            break
+    tags = {**experiment.tags, "sweep": folder.name, "jobs": str(jobs)}
+    name = f"sweep {folder.name}"
+    return JournaledTracker.begin(
+        experiment.tracking, experiment.outputs, folder, experiment.name, name, tags, None, console.warn
+    )
 
 
-def _write_index(index: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Writes the list of jobs, with the exit codes so far, whole or not at all."""
-    partial = folder / f".{INDEX}.partial"
-    partial.write_text(json.dumps(redact(list(index)), indent=2))
-    partial.replace(folder / INDEX)
-
-
-def _run_one(context: BaseContext, job: Job) -> int:
-    process = context.Process(target=_work, args=(job,))  # type: ignore[attr-defined]
+def _run_one(job: Job, console: Console) -> int:
+    """Runs a job in a process of its own and returns its exit code; a signal ends it."""
+    process = process_context().Process(target=_work, args=(job,))  # type: ignore[attr-defined]
     stopped: int | None = None
     try:
         with deferred():  # until its pid is known, it could not be told to end
@@ -147,6 +157,8 @@ def _run_one(context: BaseContext, job: Job) -> int:
             process.kill()
             process.join()
     code = process.exitcode
+    assert job.folder is not None
+    end_lost(job.folder, job.experiment, "KILLED" if stopped else "FAILED", console)
     if stopped is not None or code is None:
         return stopped or FAILED
     return 128 - code if code < 0 else code  # killed by signal n: as a shell says it
@@ -178,13 +190,10 @@ def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Consol
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.say(f"{label:11} {line}")
     code = exit_code(codes)
-    try:
-        parent.fail_lost_children()
-        for path in paths:
-            parent.artifact(path)
-        parent.metrics({"sweep/jobs": len(comparison.jobs), "sweep/failed": sum(code != 0 for code in codes)})
-        parent.end("KILLED" if code in (130, 143) else "FAILED" if code else "FINISHED")
-    except Exception as error:  # the store has gone; what the sweep came to stands in its folder
-        console.error(f"recording: {one_line(error)}")
-        code = code or SWEEP_FAILED
+    if code != DONE:
+        console.say(f"{'continue':11} {provenance.command()}")
+    for path in paths:
+        parent.artifact(path)
+    parent.tags({"failed": str(sum(code != DONE for code in codes))})
+    parent.end("KILLED" if code in STOPPED else "FAILED" if code else "FINISHED", PATIENCE_SECONDS)
     return code

@@ -1,6 +1,7 @@
 """Exponential moving averages of the weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import tensorflow as tf
 
@@ -33,9 +34,19 @@ class Averages:
         for average, variable in zip(self.values, self._variables, strict=True):
             distribution.extended.update(average, toward, args=(variable,), group=False)
 
-    def swap(self) -> None:
-        """Exchanges the averages and the weights; a second call puts both back."""
+    def use(self) -> list[tf.Tensor]:
+        """Makes the averages the weights, and returns what these were."""
+        kept = [tf.identity(tf.convert_to_tensor(variable)) for variable in self._variables]
         for average, variable in zip(self.values, self._variables, strict=True):
-            kept = tf.convert_to_tensor(variable)
             variable.assign(tf.cast(tf.convert_to_tensor(average), variable.dtype))
-            average.assign(tf.cast(kept, average.dtype))
+        return kept
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Makes the averages the weights for a while."""
+        kept = self.use()
+        try:
+            yield
+        finally:
+            for variable, value in zip(self._variables, kept, strict=True):
+                variable.assign(value)

@@ -97,22 +97,6 @@ def tpu(settings: TpuSettings) -> Strategy:
     return Strategy(distribution, found, fixed_shapes=True)
 
 
-def mean_over_workers(strategy: Strategy, value: float) -> float:
-    """Returns the mean of what each worker of a cluster gives; all of them must call it. Also a barrier."""
-    if not isinstance(strategy.distribution, tf.distribute.MultiWorkerMirroredStrategy):
-        return value
-
-    @tf.function
-    def meet(number: tf.Tensor) -> tf.Tensor:
-        def mean() -> tf.Tensor:
-            here = tf.identity(number)  # on the replica's device: the reduction goes by that
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, here)
-
-        return strategy.distribution.experimental_local_results(strategy.distribution.run(mean))[0]
-
-    return float(meet(tf.constant(value, tf.float32)))
-
-
 def _tasks(*jobs: str) -> int:
     cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
     return sum(len(cluster.get(job, [])) for job in jobs)

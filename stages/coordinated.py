@@ -1,5 +1,6 @@
 """Asynchronous training under ParameterServerStrategy: workers take steps at their own pace."""
 
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +10,9 @@ from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
 from stages.step import Step
 
+CALL_SECONDS = 3.0
+"""Long enough that workers seldom wait for each other, short enough that progress is seen and a signal is heard."""
+
 
 class Coordinated:
     """Hands out steps to workers; what one that is lost has not finished, another takes.
@@ -16,7 +20,7 @@ class Coordinated:
     A worker has the training split, and is told which of its examples a step trains on: every example is trained on
     once an epoch whichever worker takes it, and again if a worker dies after its update and before it said so.
 
-    steps_per_call: all of an epoch, so that no worker waits for another before its end.
+    steps_per_call: as many as take about CALL_SECONDS, at the end of which workers wait for each other.
     """
 
     def __init__(self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings) -> None:
@@ -24,7 +28,8 @@ class Coordinated:
         self.step, self._coordinator = step, strategy.coordinator
         self._dataset, self._settings = dataset, settings
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-        self.steps_per_call = self._per_epoch
+        self.steps_per_call = 8
+        self._is_traced = False
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
         whole = tf.function(lambda: tf.data.Dataset.from_tensors((images, labels)).repeat())
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
@@ -46,6 +51,7 @@ class Coordinated:
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Has the workers run `steps` steps of one epoch, and waits for them; returns the means of the epoch so far."""
+        began = time.perf_counter()
         size, together = self._settings.batch_size, self._settings.steps_per_call or 4
         epoch, done = divmod(first_step, self._per_epoch)
         examples = order(len(self._dataset.train), self._settings.seed, tf.constant(epoch, tf.int64))
@@ -54,4 +60,7 @@ class Coordinated:
             first = tf.constant(epoch * self._per_epoch + step, tf.int64)
             self._coordinator.schedule(self._compiled, (self._splits, examples[step * size : last * size], first))
         self._coordinator.join()
+        if self._is_traced:
+            self.steps_per_call = max(int(CALL_SECONDS * steps / (time.perf_counter() - began)), 1)
+        self._is_traced = True
         return self.step.means()

@@ -1,28 +1,49 @@
-"""The epochs of a run: steps, validation, callbacks, what is reported."""
+"""The epochs of a run: steps, validation, callbacks, checkpoints, what is reported."""
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import keras
 
 from stages import history
+from stages.agreement import any_worker
 from stages.batches import steps_per_epoch
+from stages.checkpoints import Checkpoint, Checkpoints
 from stages.coordinated import Coordinated
 from stages.errors import UserError
-from stages.history import Clock
+from stages.history import Progress
 from stages.loop import Loop
 from stages.loss_scale import LEAST
 from stages.optimizers import Rate, last_rate
-from stages.reporter import Reporter
+from stages.reporter import Reporter, Stop
 from stages.results import Dataset, Model, Strategy
 from stages.scoring import Scorer
 from stages.settings.train import TrainSettings
+from stages.state import State
 from stages.step import Step
 
 
+def go_on(progress: Progress, epochs: int, reporter: Reporter) -> None:
+    """Tells `reporter` what a run that is continued has come to so far.
+
+    Raises:
+        UserError: where nothing is left to do of what another run has begun.
+    """
+    if progress.epoch >= epochs and not progress.finished:
+        raise UserError(
+            f"train.epochs={epochs}, and {progress.epoch} are over where this run starts from",
+            f"more than {progress.epoch}",
+            f"train.epochs={2 * progress.epoch}",
+        )
+    reporter.resumed(progress.step)
+    for epoch, row in enumerate(progress.rows, 1):
+        reporter.metrics(row, step=epoch)
+
+
 class Epochs:
-    """`step` counts the steps that are over; `scored` is the model that is validated."""
+    """`progress` tells how far they are; `scored` is the model that is validated."""
 
     def __init__(
         self,
@@ -34,43 +55,53 @@ class Epochs:
         rate: Rate,
         callbacks: keras.callbacks.CallbackList,
     ) -> None:
-        self.step = 0
-        self._network, self._dataset, self._settings = model.network, dataset, settings
+        self.progress = Progress()
+        self._network, self._dataset, self._strategy, self._settings = model.network, dataset, strategy, settings
         self._training, self._rate, self._callbacks = step, rate, callbacks
-        self._engine = (Coordinated if strategy.coordinator else Loop)(strategy, step, dataset, settings)
+        self._state = State(strategy, model, dataset, settings, callbacks.callbacks, step)
         self.scored = model.on_one_device() if strategy.coordinator else model
         self._scorer = Scorer(strategy, self.scored, dataset.num_classes)
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-        self._clock = Clock()
 
     @property
     def steps_per_call(self) -> int:
         return self._engine.steps_per_call
 
-    def run(self, reporter: Reporter) -> list[Mapping[str, float]]:
-        """Returns the metrics of each epoch, by the names under which they are tracked."""
-        rows: list[Mapping[str, float]] = []
+    def run(self, reporter: Reporter, checkpoints: Checkpoints, found: Checkpoint | None) -> None:
+        """Goes on from the checkpoint `found`, or begins. Ends with the weights that validation has seen last."""
         self._network.stop_training = False
         self._callbacks.on_train_begin()
-        logs: dict[str, float] = {}
-        averages = self._training.averages if self._settings.optimizer.ema_use else None
-        for epoch in range(self._settings.epochs):
-            self._callbacks.on_epoch_begin(epoch)
-            logs = self._train_epoch(epoch, reporter)
-            if averages is not None:  # validation and callbacks see the weights that will be the result
-                averages.swap()
-            logs |= self._validate()
-            self._callbacks.on_epoch_end(epoch, logs)
-            rows.append(history.row(logs, self._clock) | self._scale())
-            reporter.metrics(rows[-1], step=epoch + 1)
-            reporter.say(history.line(epoch, self._settings.epochs, self._per_epoch, logs, self._clock))
-            is_last = self._network.stop_training or epoch == self._settings.epochs - 1
-            if averages is not None and not is_last:
-                averages.swap()
-            if is_last:
-                break
-        self._callbacks.on_train_end(logs)
-        return rows
+        if found is not None:
+            self.progress = self._state.put_back(found)
+            self._network.stop_training = self.progress.stopping
+            go_on(self.progress, self._settings.epochs, reporter)
+        progress, averages = self.progress, self._training.averages
+        given = (self._strategy, self._training, self._dataset, self._settings)
+        self._engine = Coordinated(*given) if self._strategy.coordinator else Loop(*given, progress.step)
+        self._is_traced = False
+        with reporter.stopping() as stop:
+
+            def keep() -> None:
+                self._keep(checkpoints, stop)
+
+            while not progress.finished:
+                self._train_epoch(reporter, checkpoints, keep)
+                in_use = averages.used() if averages is not None and self._settings.optimizer.ema_use else nullcontext()
+                with in_use:  # validation and callbacks see the weights that will be the result
+                    progress.logs |= self._validate()
+                    self._callbacks.on_epoch_end(progress.epoch, progress.logs)
+                self._report(reporter)
+                progress.epoch, progress.done = progress.epoch + 1, 0
+                progress.finished = self._network.stop_training or progress.epoch >= self._settings.epochs
+                if not progress.finished:
+                    keep()
+            checkpoints.save(self._state.read(progress))
+            checkpoints.wait()
+            if any_worker(self._strategy, [stop.requested])[0]:
+                stop.now()
+        if averages is not None and self._settings.optimizer.ema_use:
+            averages.use()
+        self._callbacks.on_train_end(progress.logs)
 
     def take_over(self) -> Model:
         """Returns the scored model with the present weights."""
@@ -78,24 +109,48 @@ class Epochs:
             self.scored.network.set_weights(self._network.get_weights())
         return self.scored
 
-    def _train_epoch(self, epoch: int, reporter: Reporter) -> dict[str, float]:
-        self._training.reset()
-        done, logs = 0, {}
-        while done < self._per_epoch and not self._network.stop_training:
-            # The very first step is called alone: it is the one that traces, and no rate counts it.
-            steps = 1 if self.step == 0 else min(self._engine.steps_per_call, self._per_epoch - done)
-            self._callbacks.on_train_batch_begin(done)
+    def _train_epoch(self, reporter: Reporter, checkpoints: Checkpoints, keep: Callable[[], None]) -> None:
+        """Trains for the rest of an epoch."""
+        progress = self.progress
+        if progress.done:
+            logs = self._training.means()
+        else:
+            self._training.reset()
+            self._callbacks.on_epoch_begin(progress.epoch)
+            logs = {}
+        while progress.done < self._per_epoch and not self._network.stop_training:
+            steps = self._steps(checkpoints)
+            self._callbacks.on_train_batch_begin(progress.done)
             began = time.perf_counter()
-            logs = self._engine.run(self.step, steps)
-            if self.step:
-                self._clock.add(time.perf_counter() - began, steps, self._examples(done, steps))
-            self.step, done = self.step + steps, done + steps
+            logs = self._engine.run(progress.step, steps)
+            if self._is_traced:
+                progress.clock.add(time.perf_counter() - began, steps, self._examples(progress.done, steps))
+            self._is_traced = True
+            progress.step, progress.done = progress.step + steps, progress.done + steps
             self._check_finite(logs["loss"])
-            self._callbacks.on_train_batch_end(done - 1, logs)
+            self._callbacks.on_train_batch_end(progress.done - 1, logs)
             total = self._per_epoch * self._settings.epochs
-            note = f"epoch {epoch + 1}/{self._settings.epochs}  loss {logs['loss']:.4f}"
-            reporter.progress(self.step, total, self._clock.images_per_second, note)
-        return {**logs, "learning_rate": last_rate(self._network.optimizer, self._rate)}
+            note = f"epoch {progress.epoch + 1}/{self._settings.epochs}  loss {logs['loss']:.4f}"
+            reporter.progress(progress.step, total, progress.clock.images_per_second, note)
+            keep()
+        progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self._rate)}
+
+    def _steps(self, checkpoints: Checkpoints) -> int:
+        """Returns how many steps the next call takes: the first one only traces, and no rate counts it."""
+        limits = (self._per_epoch - self.progress.done, checkpoints.steps_left(self.progress.step))
+        wanted = self._engine.steps_per_call if self._is_traced else 1
+        return min(wanted, *(limit for limit in limits if limit is not None))
+
+    def _keep(self, checkpoints: Checkpoints, stop: Stop) -> None:
+        """Writes a checkpoint where one is due, and where the run is to stop; in several workers, for all of them."""
+        due, asked = any_worker(self._strategy, [checkpoints.due(self.progress.step), stop.requested])
+        if due or asked:
+            self.progress.stopping = bool(self._network.stop_training)
+            checkpoints.save(self._state.read(self.progress))
+        if asked:
+            checkpoints.wait()
+            any_worker(self._strategy, [True])  # nobody goes before the chief has written
+            stop.now()
 
     def _validate(self) -> dict[str, float]:
         self.take_over()
@@ -103,6 +158,12 @@ class Epochs:
         if not math.isfinite(scores.loss):
             raise self._diverged(f"the validation loss is {scores.loss}")
         return {"val_loss": scores.loss, "val_accuracy": scores.accuracy}
+
+    def _report(self, reporter: Reporter) -> None:
+        progress, epochs = self.progress, self._settings.epochs
+        progress.rows.append(history.row(progress.logs, progress.clock) | self._scale())
+        reporter.metrics(progress.rows[-1], step=progress.epoch + 1)
+        reporter.say(history.line(progress.epoch, epochs, self._per_epoch, progress.logs, progress.clock))
 
     def _examples(self, done: int, steps: int) -> int:
         size = self._settings.batch_size
@@ -123,9 +184,9 @@ class Epochs:
             raise self._diverged(f"the loss is {loss}")
 
     def _diverged(self, why: str) -> UserError:
-        rate = self._settings.optimizer.learning_rate
+        rate, step = self._settings.optimizer.learning_rate, self.progress.step
         return UserError(
-            f"training diverged by step {self.step} (epoch {(self.step - 1) // self._per_epoch + 1}): {why}",
+            f"training diverged by step {step} (epoch {self.progress.epoch + 1}): {why}",
             "finite losses",
             f"optimizer.learning_rate={rate / 10:g}, or schedule.warmup_epochs=1, or precision=float32",
         )

@@ -12,12 +12,16 @@ import tensorflow as tf
 from stages import history
 from stages.batches import InputFunction, evaluation_input, steps_per_epoch, training_input
 from stages.callbacks import build_callbacks
+from stages.checkpoints import Checkpoint, Checkpoints, newest
+from stages.epochs import go_on
 from stages.errors import UserError
+from stages.history import Progress
 from stages.losses import cross_entropy
 from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
 from stages.settings.train import FitSettings
+from stages.state import State
 from stages.train import class_weights, finished
 
 
@@ -45,30 +49,39 @@ def fit(
             f"a train.steps_per_call that divides {per_epoch}",
             "train.steps_per_call=1, or train=loop",
         )
+    reporter = reporter or Silent()
     rate = _compile(model, strategy, settings, per_epoch)
     best, callbacks = build_callbacks(settings)
-    report = _Report(len(dataset.train), settings, rate, reporter or Silent())
     # Validation swaps the averages in by itself; the callbacks after this one see them too.
     averages = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
+    called = [*averages, *callbacks.callbacks]
     weights = class_weights(settings.class_weights, dataset)
-    training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs)
     size = _validation_batch(len(dataset.val), strategy.in_sync)
     passes = settings.steps_per_call or 1  # whole ones in every call: Keras runs on beyond validation_steps otherwise
     distribute = strategy.distribution.distribute_datasets_from_function
-    model.network.fit(
-        distribute(_weighted(training, weights)),
-        steps_per_epoch=per_epoch,
-        epochs=settings.epochs,
-        validation_data=distribute(evaluation_input(dataset.val, size, passes=settings.epochs * passes)),
-        validation_steps=steps_per_epoch(dataset.val, size) * passes,
-        callbacks=[*averages, *callbacks.callbacks, report],
-        shuffle=False,  # the input is
-        verbose=0,
-    )
+    place = folder / "checkpoints" if folder is not None else None
+    found = newest(place, reporter.warn) if place is not None else None
+    with reporter.stopping() as stop:
+        state = State(strategy, model, dataset, settings, called)
+        checkpoints = Checkpoints(place, settings)
+        report = _Report(len(dataset.train), settings, rate, reporter, state, checkpoints, found, stop)
+        first = report.first_epoch
+        training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
+        model.network.fit(
+            distribute(_weighted(training, weights)),
+            steps_per_epoch=per_epoch,
+            initial_epoch=first,
+            epochs=settings.epochs,
+            validation_data=distribute(evaluation_input(dataset.val, size, passes=settings.epochs * passes)),
+            validation_steps=steps_per_epoch(dataset.val, size) * passes,
+            callbacks=[*called, report],
+            shuffle=False,  # the input is
+            verbose=0,
+        )
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": settings.steps_per_call or 1}
-    return finished(model, report.rows, best, settings, report.steps, params, folder)
+    return finished(model, report.progress.rows, best, settings, report.progress.step, params, folder)
 
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int) -> Rate:
@@ -79,6 +92,7 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
     with strategy.distribution.scope():
         rate = learning_rate(given.learning_rate, settings.schedule, per_epoch, settings.epochs)
         optimizer = build_optimizer(given, rate, **options)
+        optimizer.build(model.network.trainable_variables)
         loss = cross_entropy(model.outputs, settings.label_smoothing)
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(
@@ -117,38 +131,73 @@ def _weighted(source: InputFunction, weights: Sequence[float] | None) -> InputFu
 
 
 class _Report(keras.callbacks.Callback):
-    """Reports each epoch as the training loop does."""
+    """Reports each epoch as the training loop does, and keeps a checkpoint of it."""
 
-    def __init__(self, examples: int, settings: FitSettings, rate: Rate, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        examples: int,
+        settings: FitSettings,
+        rate: Rate,
+        reporter: Reporter,
+        state: State,
+        checkpoints: Checkpoints,
+        found: Checkpoint | None,
+        stop: Stop,
+    ) -> None:
         super().__init__()
-        self.rows: list[Mapping[str, float]] = []
-        self.steps = 0
+        self.progress = Progress.of(found.facts["progress"]) if found is not None else Progress()
         self._examples, self._settings, self._rate, self._reporter = examples, settings, rate, reporter
+        self._state, self._checkpoints, self._found, self._stop = state, checkpoints, found, stop
         self._per_epoch = -(-examples // settings.batch_size)
-        self._clock, self._began = history.Clock(), 0.0
+        self._began, self._is_traced = 0.0, False
+        self._last: Checkpoint | None = found
+
+    @property
+    def first_epoch(self) -> int:
+        return self._settings.epochs if self.progress.finished else self.progress.epoch
+
+    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        if self._found is None:
+            return
+        self.progress = self._state.put_back(self._found)  # last of all callbacks, which begin anew here
+        go_on(self.progress, self._settings.epochs, self._reporter)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
-        seconds, size = time.perf_counter() - self._began, self._settings.batch_size
-        before, done = self.steps % self._per_epoch, batch + 1
-        if self.steps:  # the first call traces
-            examples = min(done * size, self._examples) - before * size
-            self._clock.add(seconds, done - before, examples)
-        self.steps += done - before
-        epoch = (self.steps - 1) // self._per_epoch + 1
+        seconds, size, progress = time.perf_counter() - self._began, self._settings.batch_size, self.progress
+        before, progress.done = progress.done, batch + 1
+        steps = progress.done - before
+        if self._is_traced:
+            examples = min(progress.done * size, self._examples) - before * size
+            progress.clock.add(seconds, steps, examples)
+        self._is_traced = True
+        progress.step += steps
         total, loss = self._per_epoch * self._settings.epochs, (logs or {}).get("loss", float("nan"))
-        note = f"epoch {epoch}/{self._settings.epochs}  loss {loss:.4f}"
-        self._reporter.progress(self.steps, total, self._clock.images_per_second, note)
+        note = f"epoch {progress.epoch + 1}/{self._settings.epochs}  loss {loss:.4f}"
+        self._reporter.progress(progress.step, total, progress.clock.images_per_second, note)
+        if self._stop.requested:
+            if self._last is not None:  # Keras cannot begin within an epoch
+                self._checkpoints.save(self._last)
+            self._checkpoints.wait()
+            self._stop.now()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        loss = (logs or {}).get("loss", float("nan"))
+        progress, loss = self.progress, (logs or {}).get("loss", float("nan"))
         if not math.isfinite(loss):
             raise UserError(
                 f"training diverged by epoch {epoch + 1}: the loss is {loss}", "finite losses", "train=loop"
             )
         told = {**(logs or {}), "learning_rate": last_rate(self.model.optimizer, self._rate)}
-        self.rows.append(history.row(told, self._clock))
-        self._reporter.metrics(self.rows[-1], step=epoch + 1)
-        self._reporter.say(history.line(epoch, self._settings.epochs, self._per_epoch, told, self._clock))
+        progress.rows.append(history.row(told, progress.clock))
+        self._reporter.metrics(progress.rows[-1], step=epoch + 1)
+        self._reporter.say(history.line(epoch, self._settings.epochs, self._per_epoch, told, progress.clock))
+        progress.epoch, progress.done = epoch + 1, 0
+        progress.finished = self.model.stop_training or progress.epoch >= self._settings.epochs
+        self._last = self._state.read(progress)
+        if progress.finished or self._checkpoints.due(progress.step):
+            self._checkpoints.save(self._last)
+
+    def on_train_end(self, logs: Mapping[str, float] | None = None) -> None:
+        self._checkpoints.wait()

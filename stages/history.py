@@ -1,13 +1,17 @@
 """What an epoch came to: the names under which it is tracked, its line in the log, and the rates of training."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
+@dataclass
 class Clock:
     """Seconds and examples of training steps alone: no tracing, validation, callback or checkpoint."""
 
-    def __init__(self) -> None:
-        self.seconds, self.steps, self.examples = 0.0, 0, 0
+    seconds: float = 0.0
+    steps: int = 0
+    examples: int = 0
 
     def add(self, seconds: float, steps: int, examples: int) -> None:
         self.seconds, self.steps, self.examples = self.seconds + seconds, self.steps + steps, self.examples + examples
@@ -26,6 +30,30 @@ class Clock:
             return {}
         rate = self.examples / self.seconds
         return {"train/images_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+
+
+@dataclass
+class Progress:
+    """How far a training has come.
+
+    epoch: counted from 0; done: the steps of it that are over; step: of all epochs together.
+    rows: the metrics of each epoch; logs: what callbacks were told last.
+    stopping: whether a callback wants the end; finished: whether no step will follow.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    step: int = 0
+    rows: list[dict[str, float]] = field(default_factory=list)
+    logs: dict[str, float] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    stopping: bool = False
+    finished: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Progress":
+        """Returns what `dataclasses.asdict` was given."""
+        return cls(**{**values, "clock": Clock(**values["clock"])})
 
 
 def tracked(name: str) -> str:

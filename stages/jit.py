@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from stages.cluster import mean_over_workers
+from stages.agreement import mean_over_workers
 from stages.errors import UserError
 from stages.gradients import Gradients, has_synchronized_layers
 from stages.results import Dataset, Model, Strategy

@@ -6,8 +6,8 @@ import time
 
 import tensorflow as tf
 
+from stages.agreement import mean_over_workers
 from stages.batches import training_input
-from stages.cluster import mean_over_workers
 from stages.errors import UserError
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings

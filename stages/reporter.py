@@ -1,7 +1,19 @@
 """How a stage that takes long speaks while it works."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import NoReturn, Protocol
+
+
+class Stop(Protocol):
+    """Whether the run is to end before its time."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether the user or the system wants it to."""
+
+    def now(self) -> NoReturn:
+        """Ends it: all that is to be kept is kept."""
 
 
 class Reporter(Protocol):
@@ -19,6 +31,12 @@ class Reporter(Protocol):
     def warn(self, line: str) -> None:
         """Prints one line that tells the user what to do."""
 
+    def resumed(self, step: int) -> None:
+        """Notes that the run goes on after `step` steps."""
+
+    def stopping(self) -> AbstractContextManager[Stop]:
+        """Lets the first signal wait until the stage has kept what it has and calls `now()`."""
+
 
 class Silent:
     """The reporter of a stage that is called by hand."""
@@ -30,3 +48,17 @@ class Silent:
     def say(self, line: str) -> None: ...
 
     def warn(self, line: str) -> None: ...
+
+    def resumed(self, step: int) -> None: ...
+
+    def stopping(self) -> AbstractContextManager[Stop]:
+        return nullcontext(Never())
+
+
+class Never:
+    """No stop is ever wanted, but by an exception."""
+
+    requested = False
+
+    def now(self) -> NoReturn:
+        raise KeyboardInterrupt

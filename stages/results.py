@@ -60,7 +60,7 @@ class Strategy:
 
     def leave(self) -> None:
         """Waits for the other workers: one that went before them would be taken for dead."""
-        from stages.cluster import mean_over_workers
+        from stages.agreement import mean_over_workers
 
         mean_over_workers(self, 0.0)
 

@@ -23,6 +23,10 @@ class Totals:
             for name, shape in shapes.items()
         }
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return list(self._variables.values())
+
     def add(self, **values: tf.Tensor) -> None:
         for name, value in values.items():
             self._variables[name].assign_add(tf.cast(value, tf.float64))

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from stages.agreement import from_chief, has_workers, is_chief
 from stages.batches import steps_per_epoch
 from stages.callbacks import BestWeights, build_callbacks, save_weights
+from stages.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.epochs import Epochs
 from stages.errors import UserError
 from stages.gradients import Gradients
@@ -36,11 +38,13 @@ def train(
 
     Args:
         reporter: is told every epoch's metrics, and the progress within.
-        folder: the run's; takes `checkpoints/best.weights.h5`, `checkpoints/averages.weights.h5` where averages are
-            kept and not used, and `plots/history.png`. None: no files.
+        folder: the run's; takes checkpoints, `checkpoints/best.weights.h5`, `checkpoints/averages.weights.h5` where
+            averages are kept and not used, and `plots/history.png`. Training goes on from the last whole checkpoint
+            that is there. None: no files.
 
     Raises:
-        UserError: where the replicas cannot share the batch, or the loss is no longer finite.
+        UserError: where the replicas cannot share the batch, the loss is no longer finite, the checkpoint belongs to
+            another training, or one cannot be written.
     """
     settings.check_share(strategy.in_sync)
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
@@ -64,15 +68,27 @@ def train(
         reporter.say(f"jit {'on' if jit else 'off'}: {why}")
     step = Step(strategy, model, optimizer, settings, jit)
     epochs = Epochs(model, dataset, strategy, settings, step, rate, callbacks)
-    history = epochs.run(reporter)
-    if step.averages is not None and not settings.optimizer.ema_use and folder is not None:
-        step.averages.swap()
-        save_weights(epochs.take_over().network, folder / "checkpoints" / "averages.weights.h5")
-        step.averages.swap()
+    place = folder / "checkpoints" if folder is not None else None
+    epochs.run(
+        reporter, Checkpoints(place if is_chief(strategy) else None, settings), _found(place, strategy, reporter)
+    )
+    if step.averages is not None and not settings.optimizer.ema_use and place is not None:
+        with step.averages.used():
+            save_weights(epochs.take_over().network, place / "averages.weights.h5")
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if jit else "off", "jit_reason": why, "steps_per_call": epochs.steps_per_call}
-    return finished(epochs.take_over(), history, best, settings, epochs.step, params, folder)
+    progress = epochs.progress
+    return finished(epochs.take_over(), progress.rows, best, settings, progress.step, params, folder)
+
+
+def _found(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:
+    """Returns the checkpoint to go on from, of which only the chief's folder is asked."""
+    own = newest(place, reporter.warn) if place is not None and is_chief(strategy) else None
+    if not has_workers(strategy):
+        return own
+    content = from_chief(strategy, to_bytes(own) if own is not None else b"")
+    return from_bytes(content) if content else None
 
 
 def finished(

@@ -15,13 +15,13 @@ class Tracker(Protocol):
         """The run's id, or None where nothing is recorded."""
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Records parameters, flattened to dotted names; a value may be of any length."""
+        """Records parameters by dotted names; a value may be of any length. One that has changed becomes a tag."""
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Records tags, which unlike parameters may change when a run is resumed."""
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Records one batch of metrics at `step`; writing a name twice at one step is an error of the caller."""
+        """Records one batch of metrics at `step`; what has been recorded of a name at that step stays."""
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Records a file or directory under `folder`."""
@@ -35,11 +35,8 @@ class Tracker(Protocol):
     def model(self, exported: Exported) -> None:
         """Records a SavedModel as a model of the run."""
 
-    def end(self, status: str) -> None:
-        """Ends the run: `FINISHED`, `FAILED` or `KILLED`."""
-
-    def fail_lost_children(self) -> None:
-        """Ends the runs below this one whose processes have died without ending them."""
+    def end(self, status: str, patience: float = 0.0) -> None:
+        """Ends the run: `FINISHED`, `FAILED` or `KILLED`; waits for the store for `patience` seconds at most."""
 
     def how_to_open(self) -> str | None:
         """Returns what to type and where to look, a line each, or None where nothing is recorded."""
@@ -64,9 +61,7 @@ class NullTracker:
 
     def model(self, exported: Exported) -> None: ...
 
-    def end(self, status: str) -> None: ...
-
-    def fail_lost_children(self) -> None: ...
+    def end(self, status: str, patience: float = 0.0) -> None: ...
 
     def how_to_open(self) -> str | None:
         return None

@@ -29,6 +29,9 @@ class TrainSettings:
     restore_best: bool = True
     """Whether the weights of the best epoch are the result, not those of the last."""
     early_stopping_patience: int = number(0, at_least=0, unit="epochs without a better one; 0: never stop early")
+    checkpoint_every_seconds: float = number(30.0, above=0, unit="seconds between checkpoints, written while training")
+    checkpoint_every_steps: int | None = number(None, at_least=1, unit="steps between checkpoints, besides")
+    checkpoints_kept: int = number(2, at_least=1, unit="checkpoints, the last ones; each holds the best weights, too")
     callbacks: list[Any] = field(default_factory=list)
     """Keras callbacks, each a mapping with `_target_`, such as `keras.callbacks.TerminateOnNaN`."""
     optimizer: Any = II("optimizer")

@@ -91,7 +91,7 @@ def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert [job.status for job in compare(latest(outputs)).jobs] == ["DIED", "FINISHED"]
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "FINISHED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FINISHED"]
 
 

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from pipeline.config import TrackingSettings
 from pipeline.rules import check_rules
 from pipeline.secrets import redact, without_user
-from pipeline.tracking.mlflow_tracker import MlflowTracker
+from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
@@ -25,14 +25,25 @@ from tests.pipeline.experiments import QUICK, experiment
 LOCAL = TrackingSettings(kind="local")
 
 
+def begin(
+    outputs: Path, name: str = "a run", tags: dict[str, str] | None = None, parent: str | None = None,
+    settings: TrackingSettings = LOCAL, experiment: str = "tried",
+) -> JournaledTracker:  # fmt: skip
+    """Begins a run, or goes on with it, in a folder of that name."""
+    folder = outputs / "runs" / experiment / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return JournaledTracker.begin(settings, outputs, folder, experiment, name, tags or {}, parent, print)
+
+
 @pytest.fixture
-def tracker(outputs: Path) -> MlflowTracker:
-    return MlflowTracker.start(LOCAL, outputs, "tried", "a run", {"note": "by hand"})
+def tracker(outputs: Path) -> JournaledTracker:
+    return begin(outputs, tags={"note": "by hand"})
 
 
-def test_many_and_long_parameters_are_kept_whole(tracker: MlflowTracker, outputs: Path) -> None:
+def test_many_and_long_parameters_are_kept_whole(tracker: JournaledTracker, outputs: Path) -> None:
     long = "x" * 20_000
     tracker.params({f"p.{index}": index for index in range(350)} | {"long": long, "odd[0]=key": 1})
+    tracker.end("FINISHED", 30)
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     params = client.get_run(tracker.run_id).data.params
     assert len(params) == 352
@@ -43,10 +54,10 @@ def test_many_and_long_parameters_are_kept_whole(tracker: MlflowTracker, outputs
     assert Path(kept).read_text() == long
 
 
-def test_runs_are_children_and_end_as_they_are_told(tracker: MlflowTracker, outputs: Path) -> None:
-    child = MlflowTracker.start(LOCAL, outputs, "tried", "a job", {}, parent=tracker.run_id)
+def test_runs_are_children_and_end_as_they_are_told(tracker: JournaledTracker, outputs: Path) -> None:
+    child = begin(outputs, "a job", parent=tracker.run_id)
     for status, run in (("KILLED", child), ("FINISHED", tracker)):
-        run.end(status)
+        run.end(status, 30)
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     found = client.get_run(child.run_id)
     assert found.data.tags["mlflow.parentRunId"] == tracker.run_id
@@ -54,8 +65,9 @@ def test_runs_are_children_and_end_as_they_are_told(tracker: MlflowTracker, outp
     assert found.info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
 
 
-def test_metrics_of_an_epoch_are_one_batch(tracker: MlflowTracker, outputs: Path) -> None:
+def test_metrics_of_an_epoch_are_one_batch(tracker: JournaledTracker, outputs: Path) -> None:
     tracker.metrics({"train/loss": 0.5, "val/loss": float("nan")}, step=3)
+    tracker.end("FINISHED", 30)
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     [point] = client.get_metric_history(tracker.run_id, "train/loss")
     assert (point.value, point.step) == (0.5, 3)
@@ -87,7 +99,7 @@ def test_secrets_are_taken_out() -> None:
 
 def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
     settings = TrackingSettings(kind="server", uri=f"sqlite:///{outputs / 'mlflow.db'}")
-    run = MlflowTracker.start(settings, outputs, "own", "a run", {})
+    run = begin(outputs, settings=settings, experiment="own")
     client = MlflowClient(settings.uri)
     assert client.get_run(run.run_id).info.artifact_uri.startswith(f"file://{outputs}/artifacts/own/")
 
@@ -95,7 +107,7 @@ def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) ->
 def test_a_store_that_cannot_be_used_is_said_in_one_line(outputs: Path) -> None:
     settings = TrackingSettings(kind="server", uri="postgresql://me:secret@127.0.0.1:9/x")
     with pytest.raises(UserError, match="tracking=server cannot be used") as raised:
-        MlflowTracker.start(settings, outputs, "own", "a run", {})
+        begin(outputs, settings=settings)
     assert "secret" not in redact(str(raised.value))
 
 

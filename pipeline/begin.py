@@ -1,0 +1,120 @@
+"""How a run begins, or is taken up again: its folder, its record, what is known before the first stage."""
+
+import json
+import shutil
+import time
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from pipeline import provenance
+from pipeline.config import Experiment
+from pipeline.console import Console
+from pipeline.job import Job
+from pipeline.runs import identity, locked
+from pipeline.secrets import redact
+from pipeline.summary import Summary
+from pipeline.tracking.params import of_configuration
+from pipeline.tracking.tracker import NullTracker, Tracker
+from stages.errors import UserError
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job that has begun."""
+
+    tracker: Tracker
+    folder: Path
+    summary: Summary
+    code: provenance.CodeState | None
+
+
+def begin(job: Job, console: Console, held: ExitStack) -> Run:
+    """Makes the run's folder, or takes it over, and starts the tracked run; `held` keeps others off until it closes.
+
+    The folder comes first: whenever the process dies, the same command finds what there is.
+    """
+    experiment, code = job.experiment, provenance.code_state()
+    folder = job.folder or new_folder(experiment)
+    is_new = not folder.exists()
+    summary = Summary(
+        run_id=job.resumed.run_id if job.resumed else None,
+        status="RUNNING",
+        name=experiment.name,
+        folder=str(folder),
+        choices={key: value for key, value in experiment.choices.items() if "/" not in key},
+        overrides=[given for given in job.overrides if not given.startswith(("resume=", "fork="))],
+        versions=provenance.versions(),
+        identity=identity(experiment),
+        code=provenance.digest(code),
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held.enter_context(locked(folder))
+        if job.fork is not None and job.resumed is None:
+            _start_from(job.fork, folder)
+        summary.write(folder)
+        tracker = _tracker(job, folder, code, console)
+    except BaseException as error:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in", "") from error
+        raise
+    run = Run(tracker, folder, summary, code)
+    if summary.run_id != tracker.run_id:
+        summary.run_id = tracker.run_id
+        summary.write(folder)
+    return run
+
+
+def new_folder(experiment: Experiment) -> Path:
+    """Returns the place of a new run."""
+    started, short = time.strftime("%Y%m%d-%H%M%S"), uuid.uuid4().hex[:8]
+    return experiment.outputs / "runs" / experiment.name / f"{started}-{short}"
+
+
+def _start_from(run: Summary, folder: Path) -> None:
+    checkpoints = import_module("stages.checkpoints")  # with TensorFlow, which is imported by now
+    checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints")
+
+
+def _tracker(job: Job, folder: Path, code: provenance.CodeState | None, console: Console) -> Tracker:
+    experiment = job.experiment
+    if experiment.tracking.kind == "off":
+        return NullTracker()
+    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
+
+    tags = {**experiment.tags, **_origin(code)}
+    if job.fork is not None:
+        tags["forked_from"] = job.fork.run_id or job.fork.folder
+    where = job.mlflow_experiment or experiment.name
+    return JournaledTracker.begin(
+        experiment.tracking, experiment.outputs, folder, where, folder.name, tags, job.parent, console.warn
+    )
+
+
+def _origin(code: provenance.CodeState | None) -> dict[str, str]:
+    state = {"git.commit": code.commit} if code else {}
+    if code and code.dirty is not None:
+        state["git.dirty"] = str(code.dirty).lower()
+    return {"command": provenance.command(), **state}
+
+
+def describe(job: Job, run: Run) -> None:
+    """Records all that is known before the first stage: configuration, code, packages, machine."""
+    document, tracker = job.experiment.document, run.tracker
+    resolved = OmegaConf.create(redact(OmegaConf.to_container(document, resolve=True)))
+    (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved))
+    chosen = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}
+    tracker.params({**of_configuration(document), **chosen})
+    tracker.tags({f"version.{name}": version for name, version in provenance.versions().items()})
+    tracker.artifact(run.folder / "config.yaml")
+    tracker.text(json.dumps(provenance.environment(), indent=2), "environment/environment.json")
+    tracker.text(provenance.packages(), "environment/packages.txt")
+    if run.code and run.code.diff:
+        tracker.text(run.code.diff, "code/diff.patch")

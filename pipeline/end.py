@@ -1,0 +1,73 @@
+"""How a run ends: well, by an error, by a signal, or with its process."""
+
+import traceback
+from pathlib import Path
+
+from pipeline.begin import Run
+from pipeline.config import Experiment
+from pipeline.console import Console
+from pipeline.job import FAILED
+from pipeline.runner import failed_stage, one_line
+from pipeline.secrets import redact
+from pipeline.signals import Interrupted
+from pipeline.summary import Summary
+from stages.errors import UserError
+
+PATIENCE_SECONDS, STOPPED_PATIENCE_SECONDS = 20.0, 4.0
+"""How long the end of a run waits for a store that does not answer; what it has not got then is kept."""
+
+
+def failed(error: BaseException, run: Run, console: Console) -> int:
+    """Notes what went wrong, and returns the exit code."""
+    summary = run.summary
+    if isinstance(error, Interrupted):
+        summary.status, summary.error = "KILLED", f"stopped by {error}"
+        return error.exit_code
+    summary.status, summary.error = "FAILED", str(redact(one_line(error)))
+    if not isinstance(error, UserError):
+        console.log_only("".join(traceback.format_exception(error)))
+        summary.error += f" (traceback in {run.folder / 'pipeline.log'})"
+    return FAILED
+
+
+def end(run: Run, code: int, console: Console) -> int:
+    """Writes the summary, then ends the tracked run; returns the exit code."""
+    summary, tracker, stage = run.summary, run.tracker, failed_stage(run.summary) or "recording"
+    try:
+        summary.write(run.folder)
+    except OSError as error:  # the disk is full, or gone: what happened is said all the same
+        console.error(f"{run.folder / 'summary.json'} cannot be written ({error.strerror})")
+        code = code or FAILED
+    console.summary(summary, tracker.how_to_open())
+    if summary.error:
+        console.error(f"{stage}: {summary.error}")
+        tracker.tags({"failed_stage": stage, "error": summary.error})
+    for name in ("summary.json", "pipeline.log"):
+        if (run.folder / name).exists():
+            tracker.artifact(run.folder / name)
+    tracker.end(summary.status, STOPPED_PATIENCE_SECONDS if summary.status == "KILLED" else PATIENCE_SECONDS)
+    console.close()
+    return code
+
+
+def end_lost(folder: Path, experiment: Experiment, status: str, console: Console) -> None:
+    """Ends a run whose process died before it could, and says so; nothing where it has ended itself."""
+    try:
+        summary = Summary.read(folder)
+    except (OSError, ValueError):
+        return
+    if summary.status != "RUNNING":
+        return
+    summary.status, summary.error = status, "its process was killed or did not answer"
+    console.error(f"the run is {status}: {summary.error}")
+    try:
+        summary.write(folder)
+        if experiment.tracking.kind != "off":
+            from pipeline.tracking.journaled import JournaledTracker
+
+            tracker = JournaledTracker.reopen(experiment.tracking, experiment.outputs, folder, console.warn)
+            if tracker is not None:
+                tracker.tags({"error": summary.error})
+                tracker.end(status, STOPPED_PATIENCE_SECONDS)
+    except (OSError, UserError) as error:
+        console.error(f"recording: {one_line(error)}")

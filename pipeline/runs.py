@@ -1,0 +1,180 @@
+"""Runs on disk: which one a command goes on with, and that no two processes work on one."""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pipeline.config import Experiment
+from pipeline.paths import default_outputs, shorter
+from pipeline.secrets import redact
+from pipeline.summary import NAME, Summary
+from pipeline.tracking.params import flatten
+from stages.errors import UserError
+
+WITHOUT_EFFECT = (
+    "resume", "fork", "dry_run", "outputs", "tags", "tracking", "cluster", "name",
+    "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept",
+)  # fmt: skip
+"""Settings that do not change what a run comes to."""
+
+WHEN_ASKED = ("strategy",)
+"""Settings that may change, besides, in a run that is continued by its id."""
+
+SHORTEST_ID = 4
+LOCK = ".lock"
+
+
+def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, Any]:
+    """Returns the settings of `experiment` by their dotted names, without secrets."""
+    return _relevant(redact(OmegaConf.to_container(experiment.document, resolve=True)), ignored)
+
+
+def identity(experiment: Experiment) -> str:
+    """Returns 32 hexadecimal digits that are equal where the settings would give the same result."""
+    settings = json.dumps(settings_of(experiment), sort_keys=True, default=str)
+    return hashlib.sha256(settings.encode()).hexdigest()[:32]
+
+
+def _relevant(document: Any, ignored: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in flatten(document)
+        if not any(name == one or name.startswith(f"{one}.") for one in ignored)
+    }
+
+
+def last_unfinished(experiment: Experiment) -> Summary | None:
+    """Returns the last run of this experiment, unless it has finished or a process works on it."""
+    mine = identity(experiment)
+    for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NAME}"), reverse=True):
+        summary = _read(path.parent)
+        if summary is not None and summary.identity == mine:
+            return None if summary.status == "FINISHED" or is_locked(path.parent) else summary
+    return None
+
+
+def begun_in(folder: Path) -> Summary | None:
+    """Returns the run of `folder` where one was begun and has not finished."""
+    summary = _read(folder)
+    return None if summary is None or summary.status == "FINISHED" else summary
+
+
+def has_finished(folder: Path) -> bool:
+    """Returns whether there is a run in `folder` that is done."""
+    summary = _read(folder)
+    return summary is not None and summary.status == "FINISHED"
+
+
+def find(text: str, outputs: Path, option: str) -> Summary:
+    """Returns the run that a user means by its folder or the beginning of its id.
+
+    Args:
+        option: where it was given, `resume` or `fork`.
+
+    Raises:
+        UserError: where there is none, or several.
+    """
+    given = Path(text).expanduser()
+    places = [given] if (given / NAME).is_file() else []
+    if not places and len(text) >= SHORTEST_ID:
+        folders = [path.parent for pattern in ("runs/*/*", "sweeps/*/*") for path in outputs.glob(f"{pattern}/{NAME}")]
+        places = [folder for folder in folders if folder.name == text or _has_id(folder, text)]
+    found = [summary for summary in map(_read, places) if summary is not None]
+    if len(found) != 1:
+        raise UserError(
+            f"{option}={text} is {'no run' if not found else f'{len(found)} runs'} under {shorter(outputs)}",
+            f"the folder of a run, or the beginning of its id ({SHORTEST_ID} digits or more)",
+            f"{option}=<run id>",
+        )
+    return found[0]
+
+
+def _has_id(folder: Path, text: str) -> bool:
+    summary = _read(folder)
+    return summary is not None and (summary.run_id or "").startswith(text)
+
+
+def _read(folder: Path) -> Summary | None:
+    try:
+        summary = Summary.read(folder)
+    except (OSError, ValueError, TypeError, KeyError):  # of another version, or not of ours
+        return None
+    summary.folder = str(folder.resolve())  # it may have been moved
+    return summary
+
+
+def check_same(experiment: Experiment, run: Summary) -> None:
+    """Raises UserError with the first setting in which `experiment` is not what the run was begun with."""
+    path = Path(run.folder) / "config.yaml"
+    if not path.is_file():
+        return
+    ignored = WITHOUT_EFFECT + WHEN_ASKED
+    before = _relevant(OmegaConf.to_container(OmegaConf.load(path)), ignored)
+    now = settings_of(experiment, ignored)
+    for name in dict.fromkeys([*before, *now]):
+        if str(before.get(name)) != str(now.get(name)):
+            raise UserError(
+                f"resume={experiment.resume}: {name} was {before.get(name)} and is {now.get(name)}",
+                "the settings of the run (its strategy may change), or a new run from its weights",
+                f"{name}={before.get(name)}, or fork={experiment.resume}",
+            )
+
+
+def checkpoints_in(run: Summary) -> Path | None:
+    """Returns the folder of a run's checkpoints, or None where it has none."""
+    folder = Path(run.folder) / "checkpoints"
+    return folder if any(folder.glob("*.npz")) else None
+
+
+def is_locked(folder: Path) -> bool:
+    """Returns whether a living process works on the run in `folder`."""
+    try:
+        with locked(folder):
+            return False
+    except UserError:
+        return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes off `folder`, until the block or the process is over, however it ends.
+
+    Raises:
+        UserError: where another process is on it.
+    """
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"another process works on {shorter(folder)}", "a run that no process works on", "resume=never"
+            ) from error
+        yield
+
+
+def with_overrides_of_run(arguments: list[str]) -> list[str]:
+    """Returns a command line with the overrides of the run that it resumes or forks, where it does not give its own.
+
+    Those with a secret in them are not known any more.
+
+    Raises:
+        UserError: where there is no such run.
+    """
+    given = {_key(one): one.partition("=")[2] for one in arguments if not one.startswith("-")}
+    for option in ("resume", "fork"):
+        wanted = given.get(option, "auto")
+        if wanted not in ("auto", "never", "null") and "-m" not in arguments and "--multirun" not in arguments:
+            outputs = Path(given["outputs"]).expanduser() if "outputs" in given else default_outputs()
+            run = find(wanted, outputs, option)
+            return [*arguments, *(o for o in run.overrides if _key(o) not in given and "***" not in o)]
+    return arguments
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]

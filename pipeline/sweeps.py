@@ -1,0 +1,55 @@
+"""Sweeps on disk: the list of a sweep's jobs, and the sweep that a command goes on with."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.compare import INDEX
+from pipeline.config import Experiment
+from pipeline.paths import shorter
+from pipeline.runs import has_finished, is_locked
+from pipeline.secrets import redact
+from stages.errors import UserError
+
+
+def write_index(index: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Writes the list of jobs, with the exit codes so far, whole or not at all."""
+    partial = folder / f".{INDEX}.partial"
+    partial.write_text(json.dumps(redact(list(index)), indent=2))
+    partial.replace(folder / INDEX)
+
+
+def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment) -> Path | None:
+    """Returns the folder of the sweep to go on with, by `experiment.resume`; None for a new one.
+
+    Raises:
+        UserError: where the sweep that is asked for is not of the same jobs.
+    """
+    wanted, sweeps = experiment.resume, experiment.outputs / "sweeps"
+    if wanted == "never":
+        return None
+    if wanted != "auto":
+        folder = Path(wanted) if (Path(wanted) / INDEX).is_file() else sweeps / wanted
+        if not (folder / INDEX).is_file() or _jobs(_read(folder)) != _jobs(index):
+            raise UserError(
+                f"resume={wanted} is no sweep of these jobs",
+                f"auto, never, a folder in {shorter(sweeps)}",
+                "resume=auto",
+            )
+        return folder.resolve()
+    for path in sorted(sweeps.glob(f"*/{INDEX}"), reverse=True):
+        before = _read(path.parent)
+        if _jobs(before) == _jobs(index):
+            done = all(has_finished(path.parent / job["folder"]) for job in before)
+            same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
+            return None if done or not same_code or is_locked(path.parent) else path.parent
+    return None
+
+
+def _read(folder: Path) -> list[dict[str, Any]]:
+    return list(json.loads((folder / INDEX).read_text()))
+
+
+def _jobs(index: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
+    return [(job["folder"], job.get("identity")) for job in index]

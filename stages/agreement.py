@@ -1,0 +1,79 @@
+"""What the workers of a cluster tell each other outside a training step. With other strategies nobody has to be asked.
+
+All workers must call these functions, in the same order: one that is waited for and does not come stops all.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from stages.results import Strategy
+
+CHUNK = 2**22
+"""Numbers of 8 bytes that are sent at a time."""
+
+
+def has_workers(strategy: Strategy) -> bool:
+    """Returns whether several processes train together, each with variables of its own."""
+    return isinstance(strategy.distribution, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def is_chief(strategy: Strategy) -> bool:
+    """Returns whether this process is the one that writes."""
+    if not has_workers(strategy):
+        return True
+    resolver = strategy.distribution.cluster_resolver
+    return resolver.task_type == "chief" or (
+        resolver.task_type == "worker" and not resolver.task_id and "chief" not in resolver.cluster_spec().jobs
+    )
+
+
+def mean_over_workers(strategy: Strategy, value: float) -> float:
+    """Returns the mean of what each worker gives. Also a barrier."""
+    if not has_workers(strategy):
+        return value
+    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
+    return float(meet(tf.constant([value], tf.float32))[0])
+
+
+def any_worker(strategy: Strategy, flags: Sequence[bool]) -> list[bool]:
+    """Returns for each flag whether some worker has raised it."""
+    if not has_workers(strategy):
+        return list(flags)
+    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
+    return [bool(mean > 0) for mean in meet(tf.constant(flags, tf.float32)).numpy()]
+
+
+def from_chief(strategy: Strategy, content: bytes) -> bytes:
+    """Returns what the chief gives; what others give is not looked at."""
+    if not has_workers(strategy):
+        return content
+    chief = is_chief(strategy)
+    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.SUM)
+    length = int(meet(tf.constant([len(content) if chief else 0], tf.int64))[0])
+    numbers = np.zeros(-(-length // 8), np.int64)
+    if chief:
+        numbers = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
+    sums = [meet(tf.constant(numbers[start : start + CHUNK])).numpy() for start in range(0, len(numbers), CHUNK)]
+    return b"".join(part.tobytes() for part in sums)[:length]
+
+
+@functools.cache
+def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp) -> tf.types.experimental.Callable:
+    """Returns a function of a vector that each worker has, traced once; in a sum each counts once."""
+
+    @tf.function(reduce_retracing=True)
+    def meet(numbers: tf.Tensor) -> tf.Tensor:
+        def reduce() -> tf.Tensor:
+            replica = tf.distribute.get_replica_context()
+            here = tf.identity(numbers)  # on the replica's device: the reduction goes by that
+            if how == tf.distribute.ReduceOp.SUM:
+                own = replica.replica_id_in_sync_group % len(distribution.extended.worker_devices) == 0
+                here = tf.where(own, here, tf.zeros_like(here))
+            return replica.all_reduce(how, here)
+
+        return distribution.experimental_local_results(distribution.run(reduce))[0]
+
+    return meet

@@ -1,0 +1,221 @@
+"""Checkpoint files: written whole or not at all, checked when they are read, the last few kept.
+
+A checkpoint is one `.npz` file: arrays, and facts as JSON. Nothing in it is pickled, and nothing of it is executed when
+it is read.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.settings.train import TrainSettings
+
+START = "start.npz"
+"""The file that a training with other settings starts from."""
+
+_FACTS, _CHECKSUM = "facts", "checksum"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training at one moment. facts: what JSON can hold; arrays: by name."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The number of steps that are over."""
+        return int(self.facts["step"])
+
+
+def write(checkpoint: Checkpoint, path: Path) -> None:
+    """Writes `checkpoint` to `path`: after a crash at any moment there is the whole file or none of that name.
+
+    Raises:
+        OSError: where it cannot be written; what was begun is gone then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(to_bytes(checkpoint))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Checkpoint:
+    """Returns the checkpoint in a file.
+
+    Raises:
+        ValueError: where it is damaged or no checkpoint.
+        OSError: where it cannot be read.
+    """
+    return from_bytes(path.read_bytes())
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """Returns `checkpoint` as the contents of a file."""
+    plain, dtypes = {}, {}
+    for name, array in checkpoint.arrays.items():
+        dtypes[name] = array.dtype.name
+        # NumPy's format does not know bfloat16 and its like, but their bits.
+        added = array.dtype.isbuiltin == 2
+        plain[name] = array.view(f"u{array.dtype.itemsize}") if added else array
+    facts = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
+    plain[_FACTS] = np.frombuffer(facts, np.uint8)
+    plain[_CHECKSUM] = np.frombuffer(_digest(plain), np.uint8)
+    file = BytesIO()
+    np.savez(file, allow_pickle=False, **plain)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> Checkpoint:
+    """Returns the checkpoint that `to_bytes` was given; ValueError where it is damaged or none."""
+    try:
+        with np.load(BytesIO(content), allow_pickle=False) as file:
+            plain = {name: file[name] for name in file.files}
+        checksum = plain.pop(_CHECKSUM).tobytes()
+        if checksum != _digest(plain):
+            raise ValueError("its checksum is wrong")
+        told = json.loads(plain.pop(_FACTS).tobytes())
+        arrays = {name: array.view(_dtype(told["dtypes"][name], array)) for name, array in plain.items()}
+    except (BadZipFile, KeyError, EOFError, TypeError, OSError) as error:
+        raise ValueError(f"it is damaged ({error})") from error
+    return Checkpoint(told["facts"], arrays)
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.digest()
+
+
+def _dtype(name: str, array: np.ndarray) -> np.dtype:
+    return array.dtype if array.dtype.name == name else np.dtype(tf.as_dtype(name).as_numpy_dtype)
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Returns the last checkpoint in `folder` that is whole; `warn` is told of every one that is not.
+
+    Where there is none, the one that another run's training is to be continued from (`start.npz`), else None.
+    """
+    for path in [*reversed(_listed(folder)), folder / START]:
+        if not path.exists():
+            continue
+        try:
+            found = read(path)
+            return Checkpoint({**found.facts, "fork": path.name == START}, found.arrays)
+        except (ValueError, OSError) as error:
+            warn(f"the checkpoint {path.name} is passed over: {error}")
+    return None
+
+
+def start_from(source: Path, folder: Path) -> None:
+    """Puts the last whole checkpoint of `source` into `folder`, for a training with other settings to start from.
+
+    Raises:
+        UserError: where there is none.
+    """
+    found = newest(source, lambda line: None)
+    if found is None:
+        raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
+    write(found, folder / START)
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.npz"))
+
+
+class Checkpoints:
+    """Writes the checkpoints of a run in `folder`, off the training thread, when they are due.
+
+    Where there is no folder, nothing is ever due.
+    """
+
+    def __init__(self, folder: Path | None, settings: TrainSettings) -> None:
+        self._folder, self._kept = folder, settings.checkpoints_kept
+        self._steps, self._seconds = settings.checkpoint_every_steps, settings.checkpoint_every_seconds
+        self._last = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
+        for partial in folder.glob(".*.partial") if folder is not None else ():
+            partial.unlink()
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may be taken after `step` before one must be written; the same in every worker."""
+        return None if self._steps is None else self._steps - step % self._steps
+
+    def due(self, step: int) -> bool:
+        """Returns whether one should be written now that `step` steps are over.
+
+        Raises:
+            UserError: where an earlier one could not be written.
+        """
+        if self._folder is None:
+            return False
+        if self._writing is not None and self._writing.done():
+            self.wait()
+        if self._steps is not None and step % self._steps == 0:
+            return True
+        return self._writing is None and time.monotonic() - self._last >= self._seconds
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Begins to write `checkpoint` once the one before it is on disk."""
+        if self._folder is None:
+            return
+        self.wait()
+        self._writing = self._thread.submit(self._write, checkpoint, self._folder / f"step-{checkpoint.step:08}.npz")
+
+    def wait(self) -> None:
+        """Returns when all are on disk.
+
+        Raises:
+            UserError: where one could not be written.
+        """
+        if self._writing is None:
+            return
+        try:
+            self._writing.result()
+        except OSError as error:
+            raise UserError(
+                f"a checkpoint cannot be written to {self._folder} ({error.strerror or error})",
+                "a folder with room in it that can be written to",
+                "the same command again, once there is: the run goes on from its last whole checkpoint",
+            ) from error
+        finally:
+            self._writing = None
+            self._last = time.monotonic()
+
+    def _write(self, checkpoint: Checkpoint, path: Path) -> None:
+        write(checkpoint, path)
+        for old in _listed(path.parent)[: -self._kept]:
+            old.unlink()

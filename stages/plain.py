@@ -1,0 +1,69 @@
+"""The state of an object as JSON and arrays: what a checkpoint keeps of a callback."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_PRIVATE_TO_KERAS = ("_model", "params", "validation_data")
+
+
+def state_of(thing: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the attributes of `thing` that are numbers, texts, lists, mappings or arrays, as JSON can hold them.
+
+    Args:
+        name: the beginning of the names that its arrays get.
+        arrays: takes its arrays.
+
+    Returns:
+        The attributes, and the names of those left out that are neither functions nor objects of the same kind.
+    """
+    found: dict[str, Any] = {}
+    left_out: list[str] = []
+    for key, value in vars(thing).items():
+        if key in _PRIVATE_TO_KERAS:
+            continue
+        mine: dict[str, np.ndarray] = {}
+        try:
+            found[key] = _encode(value, f"{name}.{key}", mine)
+            arrays |= mine
+        except TypeError:
+            if not callable(value):
+                left_out.append(f"{key} ({type(value).__name__})")
+    return found, left_out
+
+
+def put_back(thing: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Gives `thing` the attributes that `state_of` has found."""
+    for key, value in state.items():
+        setattr(thing, key, _decode(value, arrays))
+
+
+def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind != "O":
+        arrays[name] = np.array(value)
+        return {"array": name, "scalar": isinstance(value, np.generic)}
+    if isinstance(value, (list, tuple, set)):
+        items = [_encode(item, f"{name}.{index}", arrays) for index, item in enumerate(value)]
+        return {type(value).__name__: items} if type(value) in (list, tuple, set) else _refuse(value)
+    if type(value) is dict:
+        return {"dict": [[_encode(k, "", {}), _encode(v, f"{name}.{k}", arrays)] for k, v in value.items()]}
+    return _refuse(value)
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(type(value).__name__)
+
+
+def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        found = arrays[value["array"]]
+        return found[()] if value["scalar"] else found
+    if "dict" in value:
+        return {_decode(k, arrays): _decode(v, arrays) for k, v in value["dict"]}
+    [(kind, items)] = value.items()
+    return {"list": list, "tuple": tuple, "set": set}[kind](_decode(item, arrays) for item in items)

@@ -1,0 +1,27 @@
+"""A Keras callback that kills its own process where the environment's `FAULT` says; without it, nothing happens.
+
+`FAULT=step:40`: after step 40. `FAULT=epoch_end:2`: while the second epoch is being ended.
+`FAULT_WORKER=1`: only in that worker of a cluster.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+
+import keras
+
+
+class Kill(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        _die_at("step", int(self.model.optimizer.iterations.numpy()))
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        _die_at("epoch_end", epoch + 1)
+
+
+def _die_at(kind: str, number: int) -> None:
+    wanted, _, least = os.environ.get("FAULT", "").partition(":")
+    worker = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
+    if wanted == kind and number >= int(least) and str(worker) == os.environ.get("FAULT_WORKER", str(worker)):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,327 @@
+"""A training that was stopped, and went on, is the one that nobody stopped: to the bit, wherever it was stopped."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages import checkpoints
+from stages.checkpoints import START, Checkpoint, from_bytes, newest, read, start_from, to_bytes, write
+from stages.errors import UserError
+from stages.fit import fit
+from stages.plain import put_back, state_of
+from stages.reporter import Silent
+from stages.results import Dataset, Strategy, Trained
+from stages.settings.train import FitSettings, TrainSettings
+from stages.train import train
+from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
+
+DATASET = real_digits(500)
+"""Eight steps an epoch, the last of 52 examples."""
+
+
+class Stopper(Silent):
+    """Wants the end once `at` steps are over."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at, self.done = at, 0
+        self.rows: dict[int, dict[str, float]] = {}
+        self.resumed_from: int | None = None
+        self.warned: list[str] = []
+
+    @property
+    def requested(self) -> bool:
+        return self.at is not None and self.done >= self.at
+
+    def now(self) -> NoReturn:
+        raise KeyboardInterrupt
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        self.done = done
+
+    def metrics(self, values: Any, step: int) -> None:
+        self.rows[step] = {name: value for name, value in values.items() if "second" not in name}
+
+    def resumed(self, step: int) -> None:
+        self.resumed_from = step
+
+    def warn(self, line: str) -> None:
+        self.warned.append(line)
+
+    @contextmanager
+    def stopping(self) -> Iterator[Any]:
+        yield self
+
+
+def given(**changes: Any) -> TrainSettings:
+    return settings(**{"epochs": 4, "steps_per_call": 3, "early_stopping_patience": 2, **changes})
+
+
+def run(
+    where: Strategy,
+    folder: Path | None,
+    at: int | None = None,
+    policy: str = "float32",
+    dropout: float = 0.3,
+    dataset: Dataset = DATASET,
+    **changes: Any,
+) -> tuple[Trained | None, Stopper]:
+    """Trains in `folder`, until `at` steps are over or to the end."""
+    reporter, model = Stopper(at), small_cnn(dataset, where, policy, dropout)
+    try:
+        return train(model, dataset, where, given(**changes), reporter, folder), reporter
+    except KeyboardInterrupt:
+        return None, reporter
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "one device": (one_device, {}),
+    "mirrored 2": (lambda: mirrored(2), {}),
+    "mirrored 3, adam, averages, clipped": (
+        lambda: mirrored(3),
+        {"optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True)},
+    ),
+    "mirrored 2, mixed_float16": (lambda: mirrored(2), {"policy": "mixed_float16"}),
+    "one device, bfloat16": (one_device, {"policy": "bfloat16"}),
+    "plateau": (one_device, {"schedule": settings().schedule.__class__(name="plateau", patience=1)}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_training_equals_an_uninterrupted_one(case: str, tmp_path: Path) -> None:
+    """Stopped after the first step, within an epoch, at its end and at the end of the last one."""
+    make, changes = CASES[case]
+    whole, told = run(make(), None, **changes)
+    assert whole is not None
+    for at in (1, 5, 16, 31) if case == "one device" else (13, 16):
+        folder = tmp_path / str(at)
+        stopped, first = run(make(), folder, at, **changes)
+        assert stopped is None
+        resumed, second = run(make(), folder, **changes)
+        assert resumed is not None
+        assert second.resumed_from == first.done
+        np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+        assert resumed.best_epoch == whole.best_epoch
+        assert resumed.steps == whole.steps
+        assert second.rows == told.rows
+
+
+def test_stopped_again_and_again_it_is_still_the_same(tmp_path: Path) -> None:
+    whole, _ = run(one_device(), None)
+    for at in (2, 7, 8, 15, 25):
+        assert run(one_device(), tmp_path, at)[0] is None
+    resumed, _ = run(one_device(), tmp_path)
+    assert whole is not None
+    assert resumed is not None
+    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+
+
+def test_a_training_that_was_over_is_not_trained_again(tmp_path: Path) -> None:
+    first, _ = run(one_device(), tmp_path)
+    again, told = run(one_device(), tmp_path)
+    assert first is not None
+    assert again is not None
+    assert told.resumed_from == first.steps
+    assert again.history == first.history
+    np.testing.assert_array_equal(flat(first.model.network), flat(again.model.network))
+
+
+@pytest.mark.parametrize("now", [one_device, lambda: mirrored(4)], ids=["one device", "4 replicas"])
+def test_the_number_of_devices_may_change(now: Any, tmp_path: Path) -> None:
+    whole, told = run(one_device(), None, dropout=0)
+    assert run(mirrored(2), tmp_path, 13, dropout=0)[0] is None
+    resumed, second = run(now(), tmp_path, dropout=0)
+    assert whole is not None
+    assert resumed is not None
+    assert np.max(np.abs(flat(whole.model.network) - flat(resumed.model.network))) <= 1e-6
+    for epoch, row in told.rows.items():
+        assert second.rows[epoch] == pytest.approx(row, abs=1e-5)
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_fit_goes_on_with_the_last_epoch(ema: bool, tmp_path: Path) -> None:
+    dataset, optimizer = real_digits(512), adam(ema_momentum=0.9, ema_use=True) if ema else adam()
+    ours = given(optimizer=optimizer, steps_per_call=None)
+    told = FitSettings(**{field.name: getattr(ours, field.name) for field in fields(ours) if field.name != "_target_"})
+
+    def train_by_fit(folder: Path | None, at: int | None = None) -> tuple[Trained | None, Stopper]:
+        reporter, where = Stopper(at), one_device()
+        model = small_cnn(dataset, where, dropout=0.3)
+        try:
+            return fit(model, dataset, where, told, reporter, folder), reporter
+        except KeyboardInterrupt:
+            return None, reporter
+
+    whole, first = train_by_fit(None)
+    assert train_by_fit(tmp_path, 20)[0] is None
+    resumed, second = train_by_fit(tmp_path)
+    assert whole is not None
+    assert resumed is not None
+    assert second.resumed_from == 16
+    assert second.rows == first.rows
+    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+
+
+def test_checkpoints_are_written_when_they_are_due_and_the_last_ones_kept(tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 20, checkpoint_every_steps=5, checkpoints_kept=3, steps_per_call=4)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [f"step-{step:08}.npz" for step in (10, 15, 20)]
+    assert read(tmp_path / "checkpoints" / names[0]).step == 10
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "a bit", "another file"])
+def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 12, checkpoint_every_steps=5, steps_per_call=1)
+    folder = tmp_path / "checkpoints"
+    last = folder / "step-00000012.npz"
+    content = bytearray(last.read_bytes())
+    if damage == "a bit":
+        content[len(content) // 2] ^= 1
+    last.write_bytes({"cut": content[:-100], "empty": b"", "another file": b"PK not so"}.get(damage, content))
+    (folder / ".step-00000013.npz.partial").write_bytes(content)
+    whole, _ = run(one_device(), None)
+    resumed, told = run(one_device(), tmp_path)
+    assert told.resumed_from == 10
+    assert told.warned[0].startswith("the checkpoint step-00000012.npz is passed over: ")
+    assert whole is not None
+    assert resumed is not None
+    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+    assert not list(folder.glob(".*.partial"))
+
+
+def test_a_checksum_tells_what_the_zip_file_does_not() -> None:
+    content = {"x": np.arange(4.0)}
+    whole = to_bytes(Checkpoint({"step": 1}, content))
+    wrong = to_bytes(Checkpoint({"step": 2}, content))
+    assert from_bytes(whole).step == 1
+    parts = dict(np.load(BytesIO(whole)))
+    parts["checksum"] = dict(np.load(BytesIO(wrong)))["checksum"]
+    file = BytesIO()
+    np.savez(file, **parts)
+    with pytest.raises(ValueError, match="its checksum is wrong"):
+        from_bytes(file.getvalue())
+
+
+def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
+    kinds = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int64, tf.uint32, tf.bool)
+    arrays = {kind.name: tf.cast(tf.constant([[0, 1], [1, 0]]), kind).numpy() for kind in kinds}
+    write(
+        Checkpoint({"step": 3, "nan": float("nan")}, {**arrays, "scalar": np.float32(2).reshape([])}),
+        tmp_path / "x.npz",
+    )
+    found = read(tmp_path / "x.npz")
+    for name, array in arrays.items():
+        assert found.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(found.arrays[name], array)
+    assert found.arrays["scalar"].shape == ()
+
+
+def test_what_cannot_be_written_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints.os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(OSError, match="No space left"):
+        write(Checkpoint({"step": 3}), tmp_path / "step-00000003.npz")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": real_digits(400)}, r"data examples was 500 and is 400"),
+        ({"policy": "bfloat16"}, r"model variable 0 was kernel float32 \[3, 3, 1, 8\] and is kernel bfloat16"),
+        ({"batch_size": 32}, r"batch_size was 64 and is 32"),
+        ({"seed": 2}, r"seed was 1 and is 2"),
+        ({"optimizer": adam()}, r"optimizer was SGD and is Adam"),
+        ({"early_stopping_patience": 0}, r"callbacks was \['BestWeights', 'EarlyStopping'\] and is \['BestWeights'\]"),
+    ],
+    ids=["data", "model", "batch size", "seed", "optimizer", "callbacks"],
+)
+def test_a_checkpoint_of_another_training_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 4)
+    with pytest.raises(UserError, match=message):
+        run(one_device(), tmp_path, **changes)
+
+
+def test_a_fork_takes_the_weights_and_other_settings(tmp_path: Path) -> None:
+    source, fork = tmp_path / "a", tmp_path / "b"
+    run(one_device(), source, 20)
+    start_from(source / "checkpoints", fork / "checkpoints")
+    assert (fork / "checkpoints" / START).is_file()
+    before = newest(source / "checkpoints", print)
+    assert before is not None
+    trained, told = run(one_device(), fork, optimizer=adam(), batch_size=32, epochs=5)
+    assert trained is not None
+    assert told.resumed_from == 2 * 16  # 20 steps of 64 are within the third epoch, which begins again
+    assert list(told.rows) == [3, 4, 5]
+    again, _ = run(one_device(), fork, optimizer=adam(), batch_size=32, epochs=5)  # its own checkpoints come first
+    assert again is not None
+    np.testing.assert_array_equal(flat(again.model.network), flat(trained.model.network))
+
+
+def test_a_fork_with_the_same_order_goes_on_within_the_epoch(tmp_path: Path) -> None:
+    run(one_device(), tmp_path / "a", 20, steps_per_call=4)
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    trained, told = run(one_device(), tmp_path / "b", epochs=6)
+    assert trained is not None
+    assert told.resumed_from == 20
+
+
+def test_a_fork_with_nothing_left_to_do_is_refused(tmp_path: Path) -> None:
+    run(one_device(), tmp_path / "a")
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    with pytest.raises(UserError, match=r"train.epochs=4, and 4 are over.*Type: train.epochs=8"):
+        run(one_device(), tmp_path / "b", early_stopping_patience=0)
+
+
+class Counting(keras.callbacks.Callback):
+    """Has all that a checkpoint keeps, and what it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.best, self.window = 0, np.float32(0.5), [np.zeros(2), np.ones(3)]
+        self.names: dict[Any, Any] = {1: ("a", None), "b": {2, 3}}
+        self.function, self.other = len, object()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen += 1
+
+
+def test_the_state_of_a_callback_comes_back() -> None:
+    one, arrays = Counting(), {}  # type: Counting, dict[str, np.ndarray]
+    one.seen, one.best = 7, np.float32(0.25)
+    state, left_out = state_of(one, "callbacks.0", arrays)
+    state = json.loads(json.dumps(state))
+    two = Counting()
+    put_back(two, state, arrays)
+    assert (two.seen, two.best, type(two.best)) == (7, np.float32(0.25), np.float32)
+    assert two.names == one.names
+    np.testing.assert_array_equal(two.window[1], np.ones(3))
+    assert left_out == ["other (object)"]
+
+
+def test_a_users_callback_goes_on_where_it_was(tmp_path: Path) -> None:
+    mine = Counting()
+    run(one_device(), tmp_path, 10, callbacks=[mine], steps_per_call=1)
+    assert mine.seen == 10
+    other = Counting()
+    trained, _ = run(one_device(), tmp_path, callbacks=[other], steps_per_call=1)
+    assert trained is not None
+    assert other.seen == trained.steps
+
+
+def test_the_best_weights_of_a_stopped_run_are_in_its_checkpoint(tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 17)
+    found = newest(tmp_path / "checkpoints", print)
+    assert found is not None
+    best = found.facts["callbacks"][0]
+    assert best["kind"] == "BestWeights"
+    assert best["state"]["best_epoch"] == 2
+    assert any(name.startswith("callbacks.0.weights") for name in found.arrays)
+    assert replace(found) == found
