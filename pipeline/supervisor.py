@@ -80,7 +80,7 @@ class _Cluster:
                     self._start(task)
                 return self._watch()
             except Interrupted as interrupted:
-                self._stop()
+                self._stop(interrupted.exit_code - 128)
                 return interrupted.exit_code
             finally:
                 with ignored():
@@ -139,13 +139,13 @@ class _Cluster:
         self._console.error(f"{task.name} {how}: the run cannot go on ({log})")
         return True
 
-    def _stop(self) -> None:
+    def _stop(self, number: int) -> None:
         """Asks the chief to end its run; a second signal, or no end in time, leaves it to be killed."""
         chief = self._members.get(self._tasks[0].name)
         if chief is None or chief.pid is None:
             return
         try:
-            os.kill(chief.pid, signal.SIGINT)  # TensorFlow takes SIGTERM for itself in a cluster
+            os.kill(chief.pid, number)
             chief.join(STOP_SECONDS)
         except (Interrupted, ProcessLookupError):
             return

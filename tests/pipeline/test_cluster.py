@@ -114,13 +114,77 @@ def test_two_workers_end_as_one_device_does(start: Start, pipeline_command: Any,
     assert len(mlflow.MlflowClient(f"sqlite:///{two.outputs}/mlflow.db").search_runs(["1"])) == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_all_workers(number: int, code: int, start: Start) -> None:
-    running = start("strategy=multi_worker", *LONG)
+@pytest.mark.parametrize(
+    ("strategy", "number", "code"),
+    [("multi_worker", signal.SIGTERM, 143), ("parameter_server", signal.SIGINT, 130)],
+)
+def test_a_signal_saves_and_ends_all_within_ten_seconds(strategy: str, number: int, code: int, start: Start) -> None:
+    running = start(f"strategy={strategy}", *LONG)
     running.wait_for(r"epoch +3/5000")
+    began = time.monotonic()
     running.process.send_signal(number)
     assert running.end() == code
+    assert time.monotonic() - began < 10
+    assert list(Path(running.summary()["folder"]).glob("checkpoints/step-*.npz"))
     assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
+
+
+@pytest.mark.parametrize("name", ["worker-1", "chief"])
+def test_a_signal_to_any_worker_saves_and_ends_all_and_the_same_command_goes_on(name: str, start: Start) -> None:
+    given = ("strategy=multi_worker", "train.epochs=12", "model.network.filters=[8,16]", "train.steps_per_call=2")
+    running = start(*given)
+    running.wait_for(r"epoch +3/12")
+    began = time.monotonic()
+    running.member(name).terminate()
+    assert running.end() == 143, running.printed
+    assert time.monotonic() - began < 10
+    assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
+    assert "continue    python -m pipeline strategy=multi_worker" in running.printed
+    [folder] = running.outputs.glob("runs/*/*")
+    saved = max(int(path.stem.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*.npz"))
+    assert saved > 46
+    again = start(*given)
+    assert again.end(120) == 0, again.printed
+    assert again.summary()["resumed_from_step"] == saved
+    assert again.status_in_mlflow() == "FINISHED"
+    history = mlflow.MlflowClient(f"sqlite:///{again.outputs}/mlflow.db").get_metric_history(
+        again.summary()["run_id"], "train/loss"
+    )
+    assert [point.step for point in history] == list(range(1, 13))
+
+
+def test_a_cluster_that_loses_a_worker_starts_again_by_itself(start: Start) -> None:
+    given = ("train.epochs=12", "model.network.filters=[8,16]", "train.checkpoint_every_steps=40")
+    running = start("strategy=multi_worker", "cluster.restarts=1", *given)
+    running.wait_for(r"epoch +5/12")
+    running.member("worker-1").kill()
+    assert running.end(120) == 0, running.printed
+    assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
+    assert running.summary()["resumed_from_step"] >= 80
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+@pytest.mark.parametrize("name", ["server-0", "chief"])
+def test_a_lost_server_or_chief_starts_again_from_the_checkpoint(name: str, start: Start) -> None:
+    given = ("train.epochs=20", "train.checkpoint_every_steps=46", "train.restore_best=false")
+    running = start("strategy=parameter_server", "cluster.restarts=1", *given)
+    running.wait_for(r"epoch +5/20")
+    running.member(name).kill()
+    assert running.end(120) == 0, running.printed
+    assert running.summary()["resumed_from_step"] >= 92
+    assert running.summary()["metrics"]["test/accuracy"] >= 0.9
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+def test_workers_of_a_parameter_server_come_back(start: Start) -> None:
+    """Each of both is killed in turn: without a return nobody would be left."""
+    running = start("strategy=parameter_server", "train.epochs=60", "model.network.filters=[8,16]")
+    for epoch, name in ((5, "worker-0"), (25, "worker-1")):
+        running.wait_for(rf"epoch +{epoch}/60")
+        running.member(name).kill()
+    assert running.end(120) == 0, running.printed
+    assert running.printed.count("it is started again") == 2
+    assert running.status_in_mlflow() == "FINISHED"
 
 
 def test_a_worker_that_dies_ends_the_others_with_a_clear_error(start: Start) -> None:
