@@ -45,7 +45,7 @@ def end(run: Run, code: int, console: Console) -> int:
     for name in ("summary.json", "pipeline.log"):
         if (run.folder / name).exists():
             tracker.artifact(run.folder / name)
-    tracker.end(summary.status, STOPPED_PATIENCE_SECONDS if summary.status == "KILLED" else PATIENCE_SECONDS)
+    tracker.end(summary.status, PATIENCE_SECONDS if summary.status == "FINISHED" else STOPPED_PATIENCE_SECONDS)
     console.close()
     return code
 

@@ -105,7 +105,9 @@ def _run(
         except Interrupted as interrupted:
             codes.append(interrupted.exit_code)
         with ignored():
-            return _finish(folder, parent, codes, console)
+            status = _finish(folder, parent, codes, console)
+            write_index(index, folder, status)  # last of all: before it, the same command goes on with this sweep
+            return exit_code(codes)
 
 
 def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
@@ -180,8 +182,8 @@ def _work(job: Job) -> None:
     sys.exit(code)
 
 
-def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> int:
-    """Prints and writes the comparison, then ends the tracked run, which may fail; returns the exit code."""
+def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> str:
+    """Prints and writes the comparison, then ends the tracked run; returns its status."""
     comparison = compare(folder)
     console.say()
     console.table(comparison.table())
@@ -195,5 +197,6 @@ def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Consol
     for path in paths:
         parent.artifact(path)
     parent.tags({"failed": str(sum(code != DONE for code in codes))})
-    parent.end("KILLED" if code in STOPPED else "FAILED" if code else "FINISHED", PATIENCE_SECONDS)
-    return code
+    status = "KILLED" if code in STOPPED else "FAILED" if code else "FINISHED"
+    parent.end(status, PATIENCE_SECONDS)
+    return status

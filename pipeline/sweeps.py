@@ -8,15 +8,15 @@ from typing import Any
 from pipeline.compare import INDEX
 from pipeline.config import Experiment
 from pipeline.paths import shorter
-from pipeline.runs import has_finished, is_locked
+from pipeline.runs import is_locked
 from pipeline.secrets import redact
 from stages.errors import UserError
 
 
-def write_index(index: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Writes the list of jobs, with the exit codes so far, whole or not at all."""
+def write_index(jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "RUNNING") -> None:
+    """Writes the sweep's status and the list of its jobs, with the exit codes so far, whole or not at all."""
     partial = folder / f".{INDEX}.partial"
-    partial.write_text(json.dumps(redact(list(index)), indent=2))
+    partial.write_text(json.dumps(redact({"status": status, "jobs": list(jobs)}), indent=2))
     partial.replace(folder / INDEX)
 
 
@@ -41,14 +41,14 @@ def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment) -> Pa
     for path in sorted(sweeps.glob(f"*/{INDEX}"), reverse=True):
         before = _read(path.parent)
         if _jobs(before) == _jobs(index):
-            done = all(has_finished(path.parent / job["folder"]) for job in before)
+            done = json.loads(path.read_text())["status"] == "FINISHED"
             same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
             return None if done or not same_code or is_locked(path.parent) else path.parent
     return None
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    return list(json.loads((folder / INDEX).read_text()))
+    return list(json.loads((folder / INDEX).read_text())["jobs"])
 
 
 def _jobs(index: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
-"""`python -m tests.sweep_faults`: kills real sweeps at random moments, with all their processes, and starts them again.
+"""`python -m tests.sweep_faults`: kills real sweeps at random moments, all their processes, and starts them again.
 
-A sweep has survived where, after any number of kills, the same command ends with exit code 0, every job FINISHED once in
-MLflow, and the metrics of each job to the bit those of a sweep that nobody killed.
+A sweep has survived where, after any number of kills, the same command ends with exit code 0, every job FINISHED once
+in MLflow, and the metrics of each job to the bit those of a sweep that nobody killed.
 """
 
 import argparse

@@ -173,7 +173,7 @@ def made_up(folder: Path, jobs: list[tuple[str, dict[str, float] | None]]) -> Pa
     listed = [
         {"folder": str(index), "overrides": [f"strategy={name}", "seed=1"]} for index, (name, _) in enumerate(jobs)
     ]
-    (folder / "sweep.json").write_text(json.dumps(listed))
+    (folder / "sweep.json").write_text(json.dumps({"status": "FINISHED", "jobs": listed}))
     for index, (_, metrics) in enumerate(jobs):
         if metrics is not None:
             (folder / str(index)).mkdir()
@@ -199,7 +199,7 @@ def test_the_best_job_is_the_most_accurate_then_the_fastest(tmp_path: Path) -> N
 def test_what_became_of_a_job_is_told(tmp_path: Path) -> None:
     folder = made_up(tmp_path / "s", [("a", {}), ("b", None), ("c", None), ("d", None), ("[/cpu:0]", None)])
     listed = json.loads((folder / "sweep.json").read_text())
-    for job, code in zip(listed, (1, 2, 137, None, 137), strict=True):
+    for job, code in zip(listed["jobs"], (1, 2, 137, None, 137), strict=True):
         job["exit_code"] = code
     (folder / "sweep.json").write_text(json.dumps(listed))
     (folder / "4").mkdir()

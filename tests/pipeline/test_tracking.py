@@ -1,13 +1,16 @@
 """Parameters, tags and experiments as MLflow can hold them; secrets nowhere; a real server."""
 
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from mlflow import MlflowClient
 from omegaconf import OmegaConf
 
 from pipeline.config import TrackingSettings
+from pipeline.processes import process_context
 from pipeline.rules import check_rules
 from pipeline.secrets import redact, without_user
 from pipeline.tracking.journaled import JournaledTracker
@@ -123,16 +127,18 @@ def test_a_web_server_is_no_mlflow_server(tmp_path: Path) -> None:
         process.terminate()
 
 
-@pytest.fixture
-def server(tmp_path: Path, migrated_store: Path) -> Iterator[str]:
-    """A real MLflow server on a free port."""
-    shutil.copy(migrated_store, tmp_path / "server.db")
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def running_server(folder: Path, port: int) -> Iterator[str]:
+    """A real MLflow server on `folder/server.db`, killed at the end of the block."""
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", f"{tmp_path}/kept",
+        "--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", f"{folder}/kept",
     ]  # fmt: skip
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -144,9 +150,19 @@ def server(tmp_path: Path, migrated_store: Path) -> Iterator[str]:
                 break
             except OSError:
                 time.sleep(0.5)
+        try:
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(20)
+
+
+@pytest.fixture
+def server(tmp_path: Path, migrated_store: Path) -> Iterator[str]:
+    """A real MLflow server on a free port."""
+    shutil.copy(migrated_store, tmp_path / "server.db")
+    with running_server(tmp_path, free_port()) as address:
         yield address
-        process.terminate()
-        process.wait(20)
 
 
 def test_a_run_is_tracked_by_a_server(
@@ -164,3 +180,131 @@ def test_a_run_is_tracked_by_a_server(
     assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(run.info.run_id)}
     assert list((tmp_path / "kept").glob("**/tf2model/saved_model.pb"))
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
+
+
+def test_secrets_of_the_environment_are_taken_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc123def")
+    monkeypatch.setenv("MY_PASSWORD", "short")
+    monkeypatch.setenv("MY_HARMLESS", "harmless")
+    found = redact({"error": ["Bearer abc123def is harmless", "short"]})
+    assert found == {"error": ["Bearer *** is harmless", "short"]}
+
+
+def test_a_server_that_dies_and_comes_back_has_everything_once(
+    tmp_path: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tracked by a real server: killed in the middle, back later, and all that came meanwhile is sent."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    shutil.copy(migrated_store, tmp_path / "server.db")
+    port = free_port()
+    settings = TrackingSettings(kind="server", uri=f"http://127.0.0.1:{port}")
+    with running_server(tmp_path, port):
+        tracker = begin(tmp_path / "outputs", settings=settings)
+        tracker.metrics({"train/loss": 1.0}, step=1)
+        assert wait_until(lambda: not tracker._journal.unsent)
+    for step in (2, 3):
+        tracker.metrics({"train/loss": 1.0 / step}, step=step)
+    assert wait_until(lambda: tracker._sender.trouble is not None)
+    began = time.monotonic()
+    tracker.metrics({"train/loss": 0.25}, step=4)
+    assert time.monotonic() - began < 0.1  # training waits for no store
+    with running_server(tmp_path, port):
+        tracker.metrics({"train/loss": 0.2}, step=5)
+        tracker.end("FINISHED", 60)
+        client = MlflowClient(settings.uri)
+        assert tracker.run_id is not None
+        assert client.get_run(tracker.run_id).info.status == "FINISHED"
+        history = client.get_metric_history(tracker.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25), (5, 0.2)]
+
+
+def test_what_a_dead_process_has_left_is_sent_once(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process died after the store had got an entry and before that was noted: it is sent again, and stays one."""
+    first = begin(outputs)
+    first.metrics({"train/loss": 1.0, "val/loss": float("nan")}, step=1)
+    assert first.close(30) == 0
+    folder = outputs / "runs" / "tried" / "a run"
+    count = int((folder / "tracking.sent").read_text())
+    (folder / "tracking.sent").write_text(str(count - 1))
+    with (folder / "tracking.jsonl").open("a") as file:
+        file.write('{"call": "metrics", "given": {"values": {"train/')  # killed while it wrote
+    again = begin(outputs)
+    again.metrics({"train/loss": 2.0}, step=1)  # of the same step: what is there stays
+    again.metrics({"train/loss": 0.5}, step=2)
+    again.end("FINISHED", 30)
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    assert again.run_id == first.run_id
+    assert again.run_id is not None
+    history = client.get_metric_history(again.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5)]
+    assert len(client.get_metric_history(again.run_id, "val/loss")) == 1
+    assert client.get_run(again.run_id).info.status == "FINISHED"
+
+
+def test_a_run_that_was_begun_and_not_noted_is_found_again(outputs: Path) -> None:
+    first = begin(outputs)
+    first.close(30)
+    (outputs / "runs" / "tried" / "a run" / "tracking.jsonl").unlink()
+    again = begin(outputs)
+    again.close(30)
+    assert again.run_id == first.run_id
+
+
+def test_a_parameter_that_changes_in_a_continued_run_is_a_tag(outputs: Path) -> None:
+    first = begin(outputs)
+    first.params({"strategy": "mirrored", "seed": 1})
+    first.close(30)
+    again = begin(outputs)
+    again.params({"strategy": "one_device", "seed": 1, "more": 2})
+    again.end("FINISHED", 30)
+    assert again.run_id is not None
+    found = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(again.run_id)
+    assert found.data.params == {"strategy": "mirrored", "seed": "1", "more": "2"}
+    assert found.data.tags["changed/strategy"] == "one_device"
+
+
+def test_what_the_store_refuses_holds_nothing_up(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracker = begin(outputs)
+    tracker._add("metrics", values={"bad\nname": 1.0}, step=1, time=1)
+    tracker.artifact(outputs / "there_is_none")
+    tracker.metrics({"good": 1.0}, step=1)
+    tracker.end("FINISHED", 30)
+    assert tracker.run_id is not None
+    found = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(tracker.run_id)
+    assert found.data.metrics == {"good": 1.0}
+    assert capsys.readouterr().out.count("the store refuses") == 2
+
+
+def write_into(outputs: Path, number: int) -> None:
+    """One of eight processes that write into one SQLite file."""
+    tracker = begin(outputs, f"job {number}")
+    for step in range(1, 26):
+        tracker.metrics({f"m{index}": float(step * index) for index in range(5)}, step=step)
+    tracker.params({f"p{index}": index for index in range(30)})
+    tracker.end("FINISHED", 120)
+
+
+def test_eight_processes_that_write_into_one_file_lose_nothing(outputs: Path) -> None:
+    context = process_context()
+    processes = [context.Process(target=write_into, args=(outputs, number)) for number in range(8)]  # type: ignore[attr-defined]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(200)
+    assert [process.exitcode for process in processes] == [0] * 8
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [own] = client.search_experiments(filter_string="name = 'tried'")
+    found = client.search_runs([own.experiment_id])
+    assert [run.info.status for run in found] == ["FINISHED"] * 8
+    for run in found:
+        assert len(run.data.params) == 30
+        for index in range(5):
+            points = client.get_metric_history(run.info.run_id, f"m{index}")
+            assert [(point.step, point.value) for point in points] == [(s, float(s * index)) for s in range(1, 26)]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
