@@ -1,0 +1,24 @@
+"""A handful of what `make faults` does: real runs, killed by SIGKILL, end as if nobody had."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults import Fault, Outcome, outcome, prepared, run, trial
+
+FAULTS = {
+    "one_device": [Fault("step", 45), Fault("writing", 3), Fault("epoch_end", 4)],
+    "mirrored": [Fault("step", 70)],
+    "multi_worker": [Fault("step", 30, worker=1)],
+}
+
+
+@pytest.mark.parametrize("strategy", FAULTS)
+def test_a_killed_run_ends_as_one_that_nobody_killed(strategy: str, tmp_path: Path, migrated_store: Path) -> None:
+    outputs = prepared(tmp_path, migrated_store)
+    expected: Outcome = outcome(strategy, outputs, *run(strategy, outputs))
+    assert expected.code == 0
+    for fault in FAULTS[strategy]:
+        wrong, found, _ = trial(strategy, fault, migrated_store, expected)
+        assert wrong is None, str(fault)
+        assert found.summary.resumed_from_step is not None
