@@ -2,13 +2,17 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: run test lint ui clean
+.PHONY: run test faults lint ui clean
 
 run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" changes it
 	$(BIN)/python -m pipeline $(ARGS)
 
 test: lint  ## everything: linting, types, the whole suite
 	$(BIN)/python -m pytest $(ARGS)
+
+faults: .venv/.installed  ## kills real runs and sweeps at random moments, and tells how many ended as if nobody had
+	$(BIN)/python -m tests.faults $(ARGS)
+	$(BIN)/python -m tests.sweep_faults
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

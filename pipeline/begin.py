@@ -15,7 +15,8 @@ from pipeline import provenance
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.job import Job
-from pipeline.runs import identity, locked
+from pipeline.paths import shorter
+from pipeline.runs import has_finished, identity, locked
 from pipeline.secrets import redact
 from pipeline.summary import Summary
 from pipeline.tracking.params import of_configuration
@@ -55,6 +56,8 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(folder))
+        if job.resumed is not None and has_finished(folder):  # the process that was on it has ended it
+            raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
         if job.fork is not None and job.resumed is None:
             _start_from(job.fork, folder)
         summary.write(folder)

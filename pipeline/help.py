@@ -7,6 +7,11 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
   python -m pipeline strategy=mirrored precision=mixed   the same on all devices, in mixed precision
   python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   a sweep of four jobs
   python -m pipeline.compare                             what the last sweep showed
+  python -m pipeline.sync                                sends what was recorded while a store did not answer
+
+The same command goes on with a run, or a sweep, that was interrupted. resume=never begins a new one;
+resume=<run> goes on with that one, with its settings; fork=<run> starts a new run from its weights, with its settings
+and those that you give, such as fork=4d9eb298 train.epochs=60. A run is named by its folder or the beginning of its id.
 
 Choose an option of a group by group=option:
 

@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ WITHOUT_EFFECT = (
 
 WHEN_ASKED = ("strategy",)
 """Settings that may change, besides, in a run that is continued by its id."""
+
+PATIENCE_SECONDS = 12.0
+"""What a process that is being ended needs to save what it has: its lock goes with it."""
 
 SHORTEST_ID = 4
 LOCK = ".lock"
@@ -50,12 +54,12 @@ def _relevant(document: Any, ignored: tuple[str, ...]) -> dict[str, Any]:
 
 
 def last_unfinished(experiment: Experiment) -> Summary | None:
-    """Returns the last run of this experiment, unless it has finished or a process works on it."""
+    """Returns the last run of this experiment, unless it has finished."""
     mine = identity(experiment)
     for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NAME}"), reverse=True):
         summary = _read(path.parent)
         if summary is not None and summary.identity == mine:
-            return None if summary.status == "FINISHED" or is_locked(path.parent) else summary
+            return None if summary.status == "FINISHED" else summary
     return None
 
 
@@ -132,48 +136,54 @@ def checkpoints_in(run: Summary) -> Path | None:
     return folder if any(folder.glob("*.npz")) else None
 
 
-def is_locked(folder: Path) -> bool:
-    """Returns whether a living process works on the run in `folder`."""
-    try:
-        with locked(folder):
-            return False
-    except UserError:
-        return True
-
-
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
     """Keeps other processes off `folder`, until the block or the process is over, however it ends.
 
+    Args:
+        patience: seconds to wait for a process that is on it.
+
     Raises:
-        UserError: where another process is on it.
+        UserError: where it stays on it.
     """
+    deadline = time.monotonic() + patience
     with (folder / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"another process works on {shorter(folder)}", "a run that no process works on", "resume=never"
-            ) from error
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"another process works on {shorter(folder)}",
+                        "to wait for its end, or a new run",
+                        "resume=never",
+                    ) from error
+                time.sleep(0.2)
         yield
 
 
 def with_overrides_of_run(arguments: list[str]) -> list[str]:
     """Returns a command line with the overrides of the run that it resumes or forks, where it does not give its own.
 
-    Those with a secret in them are not known any more.
+    The run is quoted: 4e123456 would be a number. Overrides with a secret in them are not known any more.
 
     Raises:
         UserError: where there is no such run.
     """
-    given = {_key(one): one.partition("=")[2] for one in arguments if not one.startswith("-")}
+    given = {_key(one): one.partition("=")[2].strip("'\"") for one in arguments if not one.startswith("-")}
+    several = "-m" in arguments or "--multirun" in arguments
+    quoted, more = list(arguments), []
     for option in ("resume", "fork"):
         wanted = given.get(option, "auto")
-        if wanted not in ("auto", "never", "null") and "-m" not in arguments and "--multirun" not in arguments:
+        if wanted in ("auto", "never", "null") or (several and "," in wanted):
+            continue
+        quoted = [f"{option}='{wanted}'" if _key(one) == option else one for one in quoted]
+        if not several:
             outputs = Path(given["outputs"]).expanduser() if "outputs" in given else default_outputs()
             run = find(wanted, outputs, option)
-            return [*arguments, *(o for o in run.overrides if _key(o) not in given and "***" not in o)]
-    return arguments
+            more = [one for one in run.overrides if _key(one) not in given and "***" not in one]
+    return quoted + more
 
 
 def _key(override: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from pipeline.compare import INDEX
 from pipeline.config import Experiment
 from pipeline.paths import shorter
-from pipeline.runs import is_locked
 from pipeline.secrets import redact
 from stages.errors import UserError
 
@@ -43,7 +42,7 @@ def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment) -> Pa
         if _jobs(before) == _jobs(index):
             done = json.loads(path.read_text())["status"] == "FINISHED"
             same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
-            return None if done or not same_code or is_locked(path.parent) else path.parent
+            return None if done or not same_code else path.parent
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline import environment
 from pipeline.config import TrackingSettings
 from pipeline.paths import default_outputs, shorter
-from pipeline.runs import is_locked
+from pipeline.runs import locked
 from pipeline.secrets import redact
 from pipeline.tracking.journal import NAME, Journal
 from stages.errors import UserError
@@ -41,9 +41,17 @@ def _send(folder: Path, outputs: Path, uri: str | None) -> int:
     """Sends the entries of one run, and returns how many are left."""
     if not (folder / NAME).is_file():
         raise UserError(f"{shorter(folder)} has no {NAME}", "the folder of a run or a sweep that was tracked")
-    if is_locked(folder):
+    try:
+        with locked(folder, patience=0):
+            return _send_unsent(folder, outputs, uri)
+    except UserError as error:
+        if "another process" not in str(error):
+            raise
         print(f"{shorter(folder)}: a process works on it, and sends what it has itself")
         return 0
+
+
+def _send_unsent(folder: Path, outputs: Path, uri: str | None) -> int:
     journal = Journal(folder)
     count = journal.unsent
     if not count:

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 
 from stages.errors import UserError
+from stages.plain import state_of
+from stages.reporter import Reporter
 from stages.settings.train import TrainSettings
 
 
@@ -53,8 +55,12 @@ def save_weights(network: keras.Model, path: Path) -> None:
     partial.replace(path)
 
 
-def build_callbacks(settings: TrainSettings) -> tuple[BestWeights, keras.callbacks.CallbackList]:
-    """Returns the best weights' keeper, and all callbacks in the order in which they are called."""
+def build_callbacks(settings: TrainSettings, reporter: Reporter) -> tuple[BestWeights, keras.callbacks.CallbackList]:
+    """Returns the best weights' keeper, and all callbacks in the order in which they are called.
+
+    Args:
+        reporter: is warned of what a checkpoint cannot keep of a callback.
+    """
     best = BestWeights(settings.monitor)
     callbacks: list[keras.callbacks.Callback] = [best]
     if settings.early_stopping_patience:
@@ -63,7 +69,12 @@ def build_callbacks(settings: TrainSettings) -> tuple[BestWeights, keras.callbac
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
     if settings.schedule.name == "plateau":
         callbacks.append(_plateau(settings))
-    callbacks += [_imported(given, index) for index, given in enumerate(settings.callbacks)]
+    for index, given in enumerate(settings.callbacks):
+        callbacks.append(_imported(given, index))
+        left_out = state_of(callbacks[-1], "", {})[1]
+        if left_out:
+            name = type(callbacks[-1]).__name__
+            reporter.warn(f"train.callbacks[{index}]: a checkpoint does not keep {name}'s {', '.join(left_out)}")
     return best, keras.callbacks.CallbackList(callbacks, add_history=False, add_progbar=False)
 
 

@@ -51,7 +51,7 @@ def fit(
         )
     reporter = reporter or Silent()
     rate = _compile(model, strategy, settings, per_epoch)
-    best, callbacks = build_callbacks(settings)
+    best, callbacks = build_callbacks(settings, reporter)
     # Validation swaps the averages in by itself; the callbacks after this one see them too.
     averages = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
     called = [*averages, *callbacks.callbacks]

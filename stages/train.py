@@ -57,7 +57,7 @@ def train(
         # For callbacks, which look for `model.optimizer`, and for a `compute_loss` of the network's own.
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
-    best, callbacks = build_callbacks(settings)
+    best, callbacks = build_callbacks(settings, reporter)
     callbacks.set_model(model.network)
 
     def gradients(compiled: bool) -> Gradients:
