@@ -50,7 +50,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         choices={key: value for key, value in experiment.choices.items() if "/" not in key},
         overrides=[given for given in job.overrides if not given.startswith(("resume=", "fork="))],
         versions=provenance.versions(),
-        identity=identity(experiment),
+        identity=(job.resumed.identity if job.resumed else None) or identity(experiment),
         code=provenance.digest(code),
     )
     try:

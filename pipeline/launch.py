@@ -58,7 +58,7 @@ def continued(job: Job, console: Console) -> Job:
             )
         runs.check_same(experiment, run)
         return _going_on(job, run, console)
-    elif experiment.resume == "auto" and experiment.fork is None:
+    elif experiment.resume == "auto":
         last = runs.last_unfinished(experiment)
         if last is not None and last.code == provenance.digest(provenance.code_state()):
             return _going_on(job, last, console)

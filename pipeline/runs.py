@@ -19,12 +19,12 @@ from pipeline.tracking.params import flatten
 from stages.errors import UserError
 
 WITHOUT_EFFECT = (
-    "resume", "fork", "dry_run", "outputs", "tags", "tracking", "cluster", "name",
+    "resume", "dry_run", "outputs", "tags", "tracking", "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept",
 )  # fmt: skip
 """Settings that do not change what a run comes to."""
 
-WHEN_ASKED = ("strategy",)
+WHEN_ASKED = ("strategy", "fork")
 """Settings that may change, besides, in a run that is continued by its id."""
 
 PATIENCE_SECONDS = 12.0

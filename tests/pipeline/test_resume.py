@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,11 +30,11 @@ LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
 
 
 def stopped(outputs: Path, *given: str, number: int = signal.SIGTERM) -> Summary:
-    """Returns a run that a signal has stopped in its third epoch or later."""
+    """Returns a run that a signal has stopped after an epoch or more."""
     command = [sys.executable, "-m", "pipeline", *LONG, *given, f"outputs={outputs}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
-        assert any("epoch    3/4000" in line for line in iter(process.stdout.readline, ""))
+        assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
         began = time.monotonic()
         os.kill(process.pid, number)
         printed = process.stdout.read()
@@ -188,6 +190,20 @@ def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsy
     assert client.get_run(fork.run_id).data.tags["forked_from"] == source.run_id
     assert [point.step for point in client.get_metric_history(fork.run_id, "val/loss")] == [3, 4]
     assert "training goes on after step" in capsys.readouterr().out
+
+
+def test_an_interrupted_fork_is_found_by_the_same_command(outputs: Path, killed: Path) -> None:
+    shutil.copytree(killed / "runs", outputs / "runs")
+    source = last(outputs)
+    asked = ("train.epochs=5000", f"fork={Path(source.folder).name}")
+    fork = stopped(outputs, *asked)
+    assert fork.folder != source.folder
+    found = continued(job(outputs, *asked), Console())
+    assert found.folder == Path(fork.folder)
+    assert found.fork is None
+    other = continued(job(outputs), Console())
+    assert other.folder is not None
+    assert other.folder.name == Path(source.folder).name
 
 
 def test_a_fork_of_a_run_without_a_checkpoint_is_refused(outputs: Path, tmp_path: Path) -> None:
