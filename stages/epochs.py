@@ -161,6 +161,7 @@ class Epochs:
 
     def _report(self, reporter: Reporter) -> None:
         progress, epochs = self.progress, self._settings.epochs
+        progress.logs = {name: float(value) for name, value in progress.logs.items()}  # callbacks add to them
         progress.rows.append(history.row(progress.logs, progress.clock) | self._scale())
         reporter.metrics(progress.rows[-1], step=progress.epoch + 1)
         reporter.say(history.line(progress.epoch, epochs, self._per_epoch, progress.logs, progress.clock))

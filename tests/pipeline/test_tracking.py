@@ -21,6 +21,7 @@ from pipeline.config import TrackingSettings
 from pipeline.processes import process_context
 from pipeline.rules import check_rules
 from pipeline.secrets import redact, without_user
+from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
 from stages.errors import UserError
@@ -239,6 +240,7 @@ def test_what_a_dead_process_has_left_is_sent_once(outputs: Path, monkeypatch: p
     assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5)]
     assert len(client.get_metric_history(again.run_id, "val/loss")) == 1
     assert client.get_run(again.run_id).info.status == "FINISHED"
+    assert Journal(folder).unsent == 0  # it can be read again: no line is half of two
 
 
 def test_a_run_that_was_begun_and_not_noted_is_found_again(outputs: Path) -> None:
