@@ -21,6 +21,7 @@ from pipeline.launch import run_job
 from pipeline.messages import explain
 from pipeline.paths import CONF
 from pipeline.secrets import redact
+from pipeline.signals import ignore_from_now_on
 from stages.errors import UserError
 
 
@@ -30,6 +31,7 @@ def run(document: DictConfig) -> None:
     try:
         experiment = read(document, dict(chosen.runtime.choices))
         code = run_job(Job(experiment, tuple(chosen.overrides.task)), Console())
+        ignore_from_now_on()
     except UserError as error:
         _refuse(error)
     except Exception:  # Hydra would print the overrides, secrets and all

@@ -4,7 +4,7 @@ import json
 import shutil
 import time
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.job import Job
 from pipeline.paths import shorter
-from pipeline.runs import has_finished, identity, locked
+from pipeline.runs import has_finished, identity, locked, unknown_to_git
 from pipeline.secrets import redact
 from pipeline.summary import Summary
 from pipeline.tracking.params import of_configuration
@@ -55,6 +55,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        unknown_to_git(experiment.outputs)
         held.enter_context(locked(folder))
         if job.resumed is not None and has_finished(folder):  # the process that was on it has ended it
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
@@ -65,6 +66,9 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
     except BaseException as error:
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
+        elif job.resumed is not None and isinstance(error, (UserError, OSError)):
+            with suppress(OSError):
+                job.resumed.write(folder)  # as it was
         if isinstance(error, OSError):
             raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in", "") from error
         raise

@@ -69,6 +69,10 @@ def _fit_is_right(experiment: Experiment) -> None:
         "train.jit=on": several and train.jit == "on" and "compiled code cannot reach the other replicas' variables",
         f"precision={policy}": (several and policy in ("mixed", "mixed_float16"))
         and "it looks for an overflow before the sum, so that one in one replica is applied to all",
+        "optimizer.ema_use with train.early_stopping_patience and train.restore_best=false": (
+            train.optimizer.ema_use and train.early_stopping_patience and not train.restore_best
+        )
+        and "a run that stops early ends without its averages",
         "precision=float16": policy == "float16" and "it scales the loss in mixed precision alone",
     }
     for given, reason in wrong.items():

@@ -97,7 +97,8 @@ def compare(folder: Path) -> Comparison:
             "a folder under outputs/sweeps",
             "python -m pipeline -m strategy=one_device,mirrored",
         )
-    listed = json.loads(index.read_text())["jobs"]
+    listed = json.loads(index.read_text())
+    listed = listed["jobs"] if isinstance(listed, dict) else listed  # a list: of an earlier version
     given = [{name: value for name, _, value in (one.partition("=") for one in job["overrides"])} for job in listed]
     names = list(dict.fromkeys(name for overrides in given for name in overrides))
     differing = [name for name in names if len({overrides.get(name) for overrides in given}) > 1]

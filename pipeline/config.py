@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.keys import dotted
 from pipeline.messages import explain, unknown_key
 from pipeline.paths import default_outputs
+from pipeline.secrets import remember
 from stages.errors import UserError
 from stages.settings import data, images, model, optimizer, results, strategy, train
 from stages.settings.ranges import check, choice, number
@@ -169,6 +170,7 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         tracking = OmegaConf.to_object(document.tracking)
         cluster = OmegaConf.to_object(document.cluster)
         assert isinstance(tracking, TrackingSettings)
+        remember(tracking.uri)
         assert isinstance(cluster, ClusterSettings)
         for stage, part in {**settings, "tracking": tracking, "cluster": cluster}.items():
             _refuse_added(values[_group(values, stage)], part, _group(values, stage))

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -48,7 +48,8 @@ class Console:
     def close(self) -> None:
         self.end_progress()
         if self._log is not None:
-            self._log.close()
+            with suppress(OSError):
+                self._log.close()
             self._log = None
 
     def say(self, line: str = "", style: str | None = None) -> None:
@@ -147,10 +148,16 @@ class Console:
 
     def _write(self, text: str) -> None:
         line = f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n"
-        if self._log is not None:
-            self._log.write(line)
-        else:
+        if self._log is None:
             self._before_log.append(line)
+            return
+        try:
+            self._log.write(line)
+        except OSError as error:  # a full disk must not end a training by way of its log
+            with suppress(OSError):
+                self._log.close()
+            self._log = None
+            self._rich.print(f"warning: pipeline.log ends here ({error.strerror})", style="yellow")
 
 
 def _cells(stage: PlannedStage) -> tuple[str, str, str, str]:

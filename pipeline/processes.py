@@ -44,7 +44,11 @@ def _end_with_parent(stop: int | None) -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    parent.join()
+    if parent.pid == os.getppid():  # forked: later children of the parent hold the pipe that tells of its end
+        while parent.pid == os.getppid():
+            time.sleep(0.5)
+    else:
+        parent.join()
     if stop is not None:
         os.kill(os.getpid(), stop)
     time.sleep(GRACE_SECONDS)

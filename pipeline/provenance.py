@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def packages() -> str:
 
 def command() -> str:
     """Returns the command line that started this process, without secrets."""
-    return str(redact(" ".join(["python -m pipeline", *sys.argv[1:]])))
+    return str(redact(f"python -m pipeline {shlex.join(sys.argv[1:])}".rstrip()))
 
 
 def environment() -> dict[str, object]:

@@ -85,7 +85,8 @@ def _outputs_can_be_written(experiment: Experiment) -> None:
         ) from error
 
 
-def _server_answers(experiment: Experiment) -> None:
+def server_answers(experiment: Experiment) -> None:
+    """Raises UserError where the tracking server does not answer."""
     uri = experiment.tracking.uri or ""
     if experiment.tracking.kind != "server" or experiment.dry_run or not uri.startswith(("http://", "https://")):
         return
@@ -114,5 +115,5 @@ RULES: tuple[Callable[[Experiment], None], ...] = (
     *COMBINATIONS,
     _packages_exist,
     _outputs_can_be_written,
-    _server_answers,
+    server_answers,
 )

@@ -63,6 +63,13 @@ def last_unfinished(experiment: Experiment) -> Summary | None:
     return None
 
 
+def unknown_to_git(outputs: Path) -> None:
+    """Keeps what runs leave behind out of the state of the code around it, by which runs are told apart."""
+    path = outputs / ".gitignore"
+    if not path.exists():
+        path.write_text("*\n")
+
+
 def begun_in(folder: Path) -> Summary | None:
     """Returns the run of `folder` where one was begun and has not finished."""
     summary = _read(folder)
@@ -137,16 +144,16 @@ def checkpoints_in(run: Summary) -> Path | None:
 
 
 @contextmanager
-def locked(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
+def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
     """Keeps other processes off `folder`, until the block or the process is over, however it ends.
 
     Args:
-        patience: seconds to wait for a process that is on it.
+        patience: seconds to wait for a process that is on it; None: PATIENCE_SECONDS.
 
     Raises:
         UserError: where it stays on it.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
     with (folder / LOCK).open("a") as file:
         while True:
             try:
@@ -179,7 +186,7 @@ def with_overrides_of_run(arguments: list[str]) -> list[str]:
         if wanted in ("auto", "never", "null") or (several and "," in wanted):
             continue
         quoted = [f"{option}='{wanted}'" if _key(one) == option else one for one in quoted]
-        if not several:
+        if not several or option == "fork":
             outputs = Path(given["outputs"]).expanduser() if "outputs" in given else default_outputs()
             run = find(wanted, outputs, option)
             more = [one for one in run.overrides if _key(one) not in given and "***" not in one]

@@ -3,14 +3,18 @@
 import os
 import re
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _USER_INFO = re.compile(r"(?<=://)[^/@\s:'\"]*(?::[^\s'\"]*)?@")
-_SECRET_NAME = re.compile(r"(?i)(password|passwd|token|secret|api_?key|access_?key|credential|_pwd$)")
+_SECRET_NAME = re.compile(
+    r"(?i)(password|passwd|token|secret|api_?key|access_?key|credential|_pwd$|_?pass$|_auth$|^mlflow_tracking_username$)"
+)
+_HEADER = re.compile(r"\b(Basic|Bearer) [\w+/=.~-]{6,}")
+_told: set[str] = set()
 _NAMED = re.compile(r"(?i)\b(password|passwd|pwd|token|secret|api_key)=[^&;\s'\"]+")
 
-SHORTEST_SECRET = 6
-"""Characters of an environment variable's value that is taken for a secret."""
+SHORTEST_SECRET, SHORTEST_TOLD = 6, 4
+"""Characters of a secret of the environment, and of one in an address: shorter ones would blot out common words."""
 
 
 def redact(value: Any) -> Any:
@@ -24,9 +28,10 @@ def redact(value: Any) -> Any:
 
 def _redact(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, str):
+        value = _USER_INFO.sub("***@", value)
         for secret in secrets:
             value = value.replace(secret, "***")
-        return _NAMED.sub(r"\1=***", _USER_INFO.sub("***@", value))
+        return _HEADER.sub(r"\1 ***", _NAMED.sub(r"\1=***", _USER_INFO.sub("***@", value)))
     if isinstance(value, dict):
         return {_redact(key, secrets): _redact(part, secrets) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -37,7 +42,15 @@ def _redact(value: Any, secrets: list[str]) -> Any:
 def _in_environment() -> list[str]:
     """Returns the secrets of the environment, the longest first; short ones would blot out common words."""
     found = {text for name, text in os.environ.items() if _SECRET_NAME.search(name) and len(text) >= SHORTEST_SECRET}
-    return sorted(found, key=len, reverse=True)
+    return sorted(found | _told, key=len, reverse=True)
+
+
+def remember(address: str | None) -> None:
+    """Takes the user name and the password of `address` for secrets from now on, wherever they stand."""
+    parts = urlsplit(address or "")
+    for text in (parts.username, parts.password):
+        if text and len(text) >= SHORTEST_TOLD:
+            _told.update({text, unquote(text)})
 
 
 def without_user(address: str) -> str:

@@ -68,15 +68,29 @@ def ignored() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Lets signals wait until the block is over: for what must not be half done, such as starting a run.
+    """Lets a signal wait until the block is over: for what must not be half done, such as starting a run.
+
+    The second one does not wait: the block may be waiting for a store that never answers.
 
     By a handler and not by a mask: `multiprocessing` unmasks them while it starts its server.
     """
     waiting: list[int] = []
-    with _handled_by(lambda number, frame: waiting.append(number)):
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if waiting:
+            raise Interrupted(number)
+        waiting.append(number)
+
+    with _handled_by(note):
         yield
     if waiting:
         raise Interrupted(waiting[0])
+
+
+def ignore_from_now_on() -> None:
+    """For the last lines of a process: its exit code is known."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager

@@ -111,12 +111,14 @@ class _Cluster:
                 others.remove(task)
                 if self._is_missed(task, others, chief):
                     deadline = deadline or time.monotonic() + GRACE_SECONDS
+        chief.join()
         code = chief.exitcode
         self.has_lost |= code < 0
         return 128 - code if code < 0 else code
 
     def _is_missed(self, task: Task, others: list[Task], chief: BaseProcess) -> bool:
         """Says what it means that `task` has ended; returns whether the chief will have to end, too."""
+        self._members[task.name].join()  # the pipe of one that was forked closes a moment before it has ended
         code = self._members[task.name].exitcode
         if code == 0:
             return False

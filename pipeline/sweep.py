@@ -16,16 +16,21 @@ from pipeline import environment, provenance
 from pipeline.compare import compare, write
 from pipeline.config import Experiment, read
 from pipeline.console import Console
-from pipeline.end import PATIENCE_SECONDS, end_lost
+from pipeline.end import PATIENCE_SECONDS, end_lost, send_rest
 from pipeline.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code, prepare
 from pipeline.launch import run_job
 from pipeline.paths import shorter
 from pipeline.processes import become_independent, process_context
+from pipeline.rules import server_answers
 from pipeline.runs import has_finished, identity, locked
+from pipeline.secrets import redact
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.sweeps import unfinished, write_index
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
+
+SERVER_PATIENCE_SECONDS = 600.0
+"""How long a sweep waits for a tracking server that has gone; a job that begins without it is refused."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,13 @@ def run_sweep(composed: Sequence[Composed]) -> int:
             console.say(f"\n{label}")
             console.plan(experiment, prepare(experiment))
         return DONE
-    names = [f"{number}_{slug(label)}" for number, label in enumerate(labels, 1)]
+    names = [f"{number}_{slug(str(redact(label)))}" for number, label in enumerate(labels, 1)]
     code = provenance.digest(provenance.code_state())
     index: list[dict[str, Any]] = [
-        {"folder": name, "overrides": job.overrides, "identity": identity(experiment), "code": code}
+        {"folder": name, "overrides": redact(list(job.overrides)), "identity": identity(experiment), "code": code}
         for name, job, experiment in zip(names, composed, experiments, strict=True)
     ]
-    folder = unfinished(index, first)
+    folder = unfinished(index, first, console.say)
     goes_on = folder is not None
     if folder is None:
         folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
@@ -92,8 +97,10 @@ def _run(
                 place = folder / index[number - 1]["folder"]
                 if has_finished(place):
                     console.say(f"\njob {number}/{len(composed)}  {label}: has finished", style="bold")
+                    send_rest(place, experiment, console)
                     codes.append(DONE)
                 else:
+                    _wait_for_server(experiment, console)
                     console.say(f"\njob {number}/{len(composed)}  {label}", style="bold")
                     codes.append(_run_one(Job(experiment, job.overrides, place, parent.run_id, first.name), console))
                     if codes[-1] != DONE:
@@ -140,6 +147,18 @@ def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Consol
     return JournaledTracker.begin(
         experiment.tracking, experiment.outputs, folder, experiment.name, name, tags, None, console.warn
     )
+
+
+def _wait_for_server(experiment: Experiment, console: Console) -> None:
+    """Waits for a tracking server that has gone since the sweep began: a job cannot begin without it."""
+    deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            return server_answers(experiment)
+        except UserError as error:
+            console.warn(f"{str(error).partition('. Allowed')[0]}; the next job waits for it")
+            time.sleep(10)
+    return None
 
 
 def _run_one(job: Job, console: Console) -> int:
@@ -198,5 +217,6 @@ def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Consol
         parent.artifact(path)
     parent.tags({"failed": str(sum(code != DONE for code in codes))})
     status = "KILLED" if code in STOPPED else "FAILED" if code else "FINISHED"
-    parent.end(status, PATIENCE_SECONDS)
+    parent.status(status)
+    parent.close(PATIENCE_SECONDS)
     return status

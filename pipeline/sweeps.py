@@ -1,25 +1,24 @@
 """Sweeps on disk: the list of a sweep's jobs, and the sweep that a command goes on with."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.compare import INDEX
 from pipeline.config import Experiment
 from pipeline.paths import shorter
-from pipeline.secrets import redact
 from stages.errors import UserError
 
 
 def write_index(jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "RUNNING") -> None:
     """Writes the sweep's status and the list of its jobs, with the exit codes so far, whole or not at all."""
     partial = folder / f".{INDEX}.partial"
-    partial.write_text(json.dumps(redact({"status": status, "jobs": list(jobs)}), indent=2))
+    partial.write_text(json.dumps({"status": status, "jobs": list(jobs)}, indent=2))
     partial.replace(folder / INDEX)
 
 
-def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment) -> Path | None:
+def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment, say: Callable[[str], None]) -> Path | None:
     """Returns the folder of the sweep to go on with, by `experiment.resume`; None for a new one.
 
     Raises:
@@ -38,10 +37,17 @@ def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment) -> Pa
             )
         return folder.resolve()
     for path in sorted(sweeps.glob(f"*/{INDEX}"), reverse=True):
-        before = _read(path.parent)
+        try:
+            before = _read(path.parent)
+        except (ValueError, TypeError, KeyError):  # of another version
+            continue
         if _jobs(before) == _jobs(index):
             done = json.loads(path.read_text())["status"] == "FINISHED"
             same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
+            if not done and not same_code:
+                say(
+                    f"the code has changed since sweep {path.parent.name}: a new one; resume={path.parent.name} goes on"
+                )
             return None if done or not same_code else path.parent
     return None
 

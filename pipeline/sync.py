@@ -63,6 +63,8 @@ def _send_unsent(folder: Path, outputs: Path, uri: str | None) -> int:
         )
     from pipeline.tracking.journaled import JournaledTracker
 
+    noted = Path(journal.store.get("outputs") or outputs)
+    outputs = noted if noted.is_dir() else outputs
     settings = TrackingSettings(kind="server" if uri else kind, uri=address)
     tracker = JournaledTracker.reopen(settings, outputs, folder, lambda line: print(f"warning: {line}"))
     assert tracker is not None

@@ -47,7 +47,8 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 return error.exit_code
             if run is None:
                 raise
-            code = failed(error, run, console)
+            with ignored():
+                code = failed(error, run, console)
         with ignored():
             run.summary.seconds = time.monotonic() - began
             return end(run, code, console)

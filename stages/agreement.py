@@ -4,11 +4,13 @@ All workers must call these functions, in the same order: one that is waited for
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
 
+from stages.errors import UserError
 from stages.results import Strategy
 
 CHUNK = 2**22
@@ -28,6 +30,24 @@ def is_chief(strategy: Strategy) -> bool:
     return resolver.task_type == "chief" or (
         resolver.task_type == "worker" and not resolver.task_id and "chief" not in resolver.cluster_spec().jobs
     )
+
+
+@contextmanager
+def others_needed(where: str) -> Iterator[None]:
+    """Says in one line that another worker has gone, where TensorFlow notices it inside the block.
+
+    Raises:
+        UserError: then.
+    """
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        reason = str(error).partition("aborted by:")[2].strip() or str(error)
+        raise UserError(
+            f"another worker of the cluster has gone {where} ({reason.splitlines()[0]})",
+            "all workers until the end",
+            "the same command again, or a look at that worker's log",
+        ) from error
 
 
 def mean_over_workers(strategy: Strategy, value: float) -> float:
@@ -61,7 +81,7 @@ def from_chief(strategy: Strategy, content: bytes) -> bytes:
 
 
 @functools.cache
-def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp) -> tf.types.experimental.Callable:
+def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function of a vector that each worker has, traced once; in a sum each counts once."""
 
     @tf.function(reduce_retracing=True)
@@ -76,4 +96,8 @@ def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp
 
         return distribution.experimental_local_results(distribution.run(reduce))[0]
 
-    return meet
+    def meet_or_say(numbers: tf.Tensor) -> tf.Tensor:
+        with others_needed("while it was waited for"):
+            return meet(numbers)
+
+    return meet_or_say

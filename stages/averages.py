@@ -34,6 +34,11 @@ class Averages:
         for average, variable in zip(self.values, self._variables, strict=True):
             distribution.extended.update(average, toward, args=(variable,), group=False)
 
+    def begin_anew(self) -> None:
+        """Makes the averages what the weights are now."""
+        for average, variable in zip(self.values, self._variables, strict=True):
+            average.assign(tf.cast(tf.convert_to_tensor(variable), average.dtype))
+
     def use(self) -> list[tf.Tensor]:
         """Makes the averages the weights, and returns what these were."""
         kept = [tf.identity(tf.convert_to_tensor(variable)) for variable in self._variables]

@@ -4,6 +4,7 @@ A checkpoint is one `.npz` file: arrays, and facts as JSON. Nothing in it is pic
 it is read.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -51,7 +51,7 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(to_bytes(checkpoint))
+            np.savez(file, allow_pickle=False, **_members(checkpoint))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -68,11 +68,24 @@ def read(path: Path) -> Checkpoint:
         ValueError: where it is damaged or no checkpoint.
         OSError: where it cannot be read.
     """
-    return from_bytes(path.read_bytes())
+    with path.open("rb") as file:
+        return _from_file(file)
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
     """Returns `checkpoint` as the contents of a file."""
+    file = BytesIO()
+    np.savez(file, allow_pickle=False, **_members(checkpoint))
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> Checkpoint:
+    """Returns the checkpoint that `to_bytes` was given; ValueError where it is damaged or none."""
+    return _from_file(BytesIO(content))
+
+
+def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Returns the arrays of which the file consists."""
     plain, dtypes = {}, {}
     for name, array in checkpoint.arrays.items():
         dtypes[name] = array.dtype.name
@@ -82,23 +95,23 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
     facts = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
     plain[_FACTS] = np.frombuffer(facts, np.uint8)
     plain[_CHECKSUM] = np.frombuffer(_digest(plain), np.uint8)
-    file = BytesIO()
-    np.savez(file, allow_pickle=False, **plain)
-    return file.getvalue()
+    return plain
 
 
-def from_bytes(content: bytes) -> Checkpoint:
-    """Returns the checkpoint that `to_bytes` was given; ValueError where it is damaged or none."""
+def _from_file(opened: BinaryIO) -> Checkpoint:
     try:
-        with np.load(BytesIO(content), allow_pickle=False) as file:
+        with np.load(opened, allow_pickle=False) as file:
             plain = {name: file[name] for name in file.files}
         checksum = plain.pop(_CHECKSUM).tobytes()
-        if checksum != _digest(plain):
-            raise ValueError("its checksum is wrong")
+        right = checksum == _digest(plain)
         told = json.loads(plain.pop(_FACTS).tobytes())
         arrays = {name: array.view(_dtype(told["dtypes"][name], array)) for name, array in plain.items()}
-    except (BadZipFile, KeyError, EOFError, TypeError, OSError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
         raise ValueError(f"it is damaged ({error})") from error
+    if not right:
+        raise ValueError("its checksum is wrong")
     return Checkpoint(told["facts"], arrays)
 
 
@@ -124,7 +137,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the last checkpoint in `folder` that is whole; `warn` is told of every one that is not.
+    """Returns the last checkpoint in `folder` that is whole; one that is not is renamed to `damaged-…`.
+
+    Args:
+        warn: is told of each that is passed over.
 
     Where there is none, the one that another run's training is to be continued from (`start.npz`), else None.
     """
@@ -136,6 +152,8 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
             return Checkpoint({**found.facts, "fork": path.name == START}, found.arrays)
         except (ValueError, OSError) as error:
             warn(f"the checkpoint {path.name} is passed over: {error}")
+            with contextlib.suppress(OSError):
+                path.rename(path.with_name(f"damaged-{path.name}"))
     return None
 
 
@@ -152,7 +170,11 @@ def start_from(source: Path, folder: Path) -> None:
 
 
 def _listed(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.npz"))
+    return sorted(folder.glob("step-*.npz"), key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
 
 
 class Checkpoints:
@@ -164,7 +186,7 @@ class Checkpoints:
     def __init__(self, folder: Path | None, settings: TrainSettings) -> None:
         self._folder, self._kept = folder, settings.checkpoints_kept
         self._steps, self._seconds = settings.checkpoint_every_steps, settings.checkpoint_every_seconds
-        self._last = time.monotonic()
+        self._last, self._passed = time.monotonic(), 0
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         for partial in folder.glob(".*.partial") if folder is not None else ():
@@ -184,7 +206,8 @@ class Checkpoints:
             return False
         if self._writing is not None and self._writing.done():
             self.wait()
-        if self._steps is not None and step % self._steps == 0:
+        if self._steps is not None and step // self._steps > self._passed:  # fit asks at the end of an epoch only
+            self._passed = step // self._steps
             return True
         return self._writing is None and time.monotonic() - self._last >= self._seconds
 
@@ -217,5 +240,6 @@ class Checkpoints:
 
     def _write(self, checkpoint: Checkpoint, path: Path) -> None:
         write(checkpoint, path)
-        for old in _listed(path.parent)[: -self._kept]:
+        before = [one for one in _listed(path.parent) if _step(one) <= _step(path)]
+        for old in before[: -self._kept]:
             old.unlink()

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import keras
@@ -25,7 +25,15 @@ from stages.state import State
 from stages.step import Step
 
 
-def go_on(progress: Progress, epochs: int, reporter: Reporter) -> None:
+def begin_callbacks(callbacks: keras.callbacks.CallbackList, found: Checkpoint | None) -> None:
+    """Begins the training for callbacks; what a CSVLogger of a run that goes on has written, it adds to."""
+    for callback in callbacks.callbacks:
+        if found is not None and isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+    callbacks.on_train_begin()
+
+
+def go_on(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
     """Tells `reporter` what a run that is continued has come to so far.
 
     Raises:
@@ -38,6 +46,8 @@ def go_on(progress: Progress, epochs: int, reporter: Reporter) -> None:
             f"train.epochs={2 * progress.epoch}",
         )
     reporter.resumed(progress.step)
+    for note in notes:
+        reporter.warn(note)
     for epoch, row in enumerate(progress.rows, 1):
         reporter.metrics(row, step=epoch)
 
@@ -70,11 +80,13 @@ class Epochs:
     def run(self, reporter: Reporter, checkpoints: Checkpoints, found: Checkpoint | None) -> None:
         """Goes on from the checkpoint `found`, or begins. Ends with the weights that validation has seen last."""
         self._network.stop_training = False
-        self._callbacks.on_train_begin()
+        begin_callbacks(self._callbacks, found)
+        self._state.begin()
         if found is not None:
             self.progress = self._state.put_back(found)
+            found = None  # it may be large
             self._network.stop_training = self.progress.stopping
-            go_on(self.progress, self._settings.epochs, reporter)
+            go_on(self.progress, self._state.notes, self._settings.epochs, reporter)
         progress, averages = self.progress, self._training.averages
         given = (self._strategy, self._training, self._dataset, self._settings)
         self._engine = Coordinated(*given) if self._strategy.coordinator else Loop(*given, progress.step)
@@ -92,6 +104,7 @@ class Epochs:
                     self._callbacks.on_epoch_end(progress.epoch, progress.logs)
                 self._report(reporter)
                 progress.epoch, progress.done = progress.epoch + 1, 0
+                [self._network.stop_training] = any_worker(self._strategy, [bool(self._network.stop_training)])
                 progress.finished = self._network.stop_training or progress.epoch >= self._settings.epochs
                 if not progress.finished:
                     keep()
@@ -142,10 +155,14 @@ class Epochs:
         return min(wanted, *(limit for limit in limits if limit is not None))
 
     def _keep(self, checkpoints: Checkpoints, stop: Stop) -> None:
-        """Writes a checkpoint where one is due, and where the run is to stop; in several workers, for all of them."""
-        due, asked = any_worker(self._strategy, [checkpoints.due(self.progress.step), stop.requested])
+        """Writes a checkpoint where one is due, and where the run is to stop; in several workers, for all of them.
+
+        What a callback of one worker wants is for all, too: the others would wait for its next step for ever.
+        """
+        wanted = [checkpoints.due(self.progress.step), stop.requested, bool(self._network.stop_training)]
+        due, asked, self._network.stop_training = any_worker(self._strategy, wanted)
         if due or asked:
-            self.progress.stopping = bool(self._network.stop_training)
+            self.progress.stopping = self._network.stop_training
             checkpoints.save(self._state.read(self.progress))
         if asked:
             checkpoints.wait()

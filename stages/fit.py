@@ -13,7 +13,7 @@ from stages import history
 from stages.batches import InputFunction, evaluation_input, steps_per_epoch, training_input
 from stages.callbacks import build_callbacks
 from stages.checkpoints import Checkpoint, Checkpoints, newest
-from stages.epochs import go_on
+from stages.epochs import begin_callbacks, go_on
 from stages.errors import UserError
 from stages.history import Progress
 from stages.losses import cross_entropy
@@ -21,7 +21,7 @@ from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
 from stages.settings.train import FitSettings
-from stages.state import State
+from stages.state import State, progress_of
 from stages.train import class_weights, finished
 
 
@@ -65,19 +65,22 @@ def fit(
         state = State(strategy, model, dataset, settings, called)
         checkpoints = Checkpoints(place, settings)
         report = _Report(len(dataset.train), settings, rate, reporter, state, checkpoints, found, stop)
-        first = report.first_epoch
+        first = report.progress.epoch
         training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
-        model.network.fit(
-            distribute(_weighted(training, weights)),
-            steps_per_epoch=per_epoch,
-            initial_epoch=first,
-            epochs=settings.epochs,
-            validation_data=distribute(evaluation_input(dataset.val, size, passes=settings.epochs * passes)),
-            validation_steps=steps_per_epoch(dataset.val, size) * passes,
-            callbacks=[*called, report],
-            shuffle=False,  # the input is
-            verbose=0,
-        )
+        if report.progress.finished:  # what was interrupted came after it
+            begin_callbacks(keras.callbacks.CallbackList([*called, report], model=model.network), found)
+        else:
+            model.network.fit(
+                distribute(_weighted(training, weights)),
+                steps_per_epoch=per_epoch,
+                initial_epoch=first,
+                epochs=settings.epochs,
+                validation_data=distribute(evaluation_input(dataset.val, size, passes=settings.epochs * passes)),
+                validation_steps=steps_per_epoch(dataset.val, size) * passes,
+                callbacks=[*called, report],
+                shuffle=False,  # the input is
+                verbose=0,
+            )
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": settings.steps_per_call or 1}
@@ -92,7 +95,6 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
     with strategy.distribution.scope():
         rate = learning_rate(given.learning_rate, settings.schedule, per_epoch, settings.epochs)
         optimizer = build_optimizer(given, rate, **options)
-        optimizer.build(model.network.trainable_variables)
         loss = cross_entropy(model.outputs, settings.label_smoothing)
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(
@@ -102,6 +104,7 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
                 jit_compile=settings.jit == "on",
                 steps_per_execution=settings.steps_per_call or 1,
             )
+        model.network.optimizer.build(model.network.trainable_variables)  # a loss scale around it, too
     return rate
 
 
@@ -145,22 +148,18 @@ class _Report(keras.callbacks.Callback):
         stop: Stop,
     ) -> None:
         super().__init__()
-        self.progress = Progress.of(found.facts["progress"]) if found is not None else Progress()
+        self.progress = progress_of(found, same_order=False) if found is not None else Progress()
         self._examples, self._settings, self._rate, self._reporter = examples, settings, rate, reporter
         self._state, self._checkpoints, self._found, self._stop = state, checkpoints, found, stop
         self._per_epoch = -(-examples // settings.batch_size)
         self._began, self._is_traced = 0.0, False
         self._last: Checkpoint | None = found
 
-    @property
-    def first_epoch(self) -> int:
-        return self._settings.epochs if self.progress.finished else self.progress.epoch
-
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
-        if self._found is None:
-            return
-        self.progress = self._state.put_back(self._found)  # last of all callbacks, which begin anew here
-        go_on(self.progress, self._settings.epochs, self._reporter)
+        self._state.begin()  # last of all callbacks, which begin anew here
+        if self._found is not None:
+            self.progress, self._found = self._state.put_back(self._found), None
+            go_on(self.progress, self._state.notes, self._settings.epochs, self._reporter)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         self._began = time.perf_counter()

@@ -6,9 +6,8 @@ import time
 
 import tensorflow as tf
 
-from stages.agreement import mean_over_workers
+from stages.agreement import mean_over_workers, others_needed
 from stages.batches import training_input
-from stages.errors import UserError
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
 from stages.step import Step
@@ -58,16 +57,9 @@ class Loop:
         return means
 
     def _call(self, first_step: int, steps: int) -> dict[str, float]:
-        try:
+        with others_needed(f"at step {first_step} or soon after"):
             self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
             return self.step.means()
-        except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-            reason = str(error).partition("aborted by:")[2].strip() or str(error)
-            raise UserError(
-                f"another worker of the cluster has gone at step {first_step} or soon after ({reason.splitlines()[0]})",
-                "all workers until the end",
-                "the same command again, or a look at that worker's log",
-            ) from error
 
     def _choose(self, step_seconds: float) -> None:
         """Sets `steps_per_call` by what a step costs and what a call without any step does."""

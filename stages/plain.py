@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-_PRIVATE_TO_KERAS = ("_model", "params", "validation_data")
+_PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta")
+"""Keras turns the sign of `min_delta` when a callback is first used, and would turn it again."""
 
 
 def state_of(thing: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:
@@ -25,7 +26,7 @@ def state_of(thing: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[d
             continue
         mine: dict[str, np.ndarray] = {}
         try:
-            found[key] = _encode(value, f"{name}.{key}", mine)
+            found[key] = _encode(value, f"{name}.{key}.", mine)
             arrays |= mine
         except TypeError:
             if not callable(value):
@@ -39,17 +40,17 @@ def put_back(thing: object, state: Mapping[str, Any], arrays: Mapping[str, np.nd
         setattr(thing, key, _decode(value, arrays))
 
 
-def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
     if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind != "O":
+        name = f"{prefix}{len(arrays)}"
         arrays[name] = np.array(value)
         return {"array": name, "scalar": isinstance(value, np.generic)}
-    if isinstance(value, (list, tuple, set)):
-        items = [_encode(item, f"{name}.{index}", arrays) for index, item in enumerate(value)]
-        return {type(value).__name__: items} if type(value) in (list, tuple, set) else _refuse(value)
+    if type(value) in (list, tuple, set):
+        return {type(value).__name__: [_encode(item, prefix, arrays) for item in value]}
     if type(value) is dict:
-        return {"dict": [[_encode(k, "", {}), _encode(v, f"{name}.{k}", arrays)] for k, v in value.items()]}
+        return {"dict": [[_encode(part, prefix, arrays) for part in pair] for pair in value.items()]}
     return _refuse(value)
 
 

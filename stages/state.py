@@ -23,10 +23,11 @@ Variable: TypeAlias = Any
 
 
 class State:
-    """The variables and callbacks of a training.
+    """The variables and callbacks of a training. notes: what a fork could not take over.
 
     Args:
-        step: of the training loop; None where Keras' `fit` trains, which has no state between epochs but the model's.
+        step: of the training loop; None where Keras' `fit` trains, which has no state between epochs but the model's,
+            and cannot begin within one.
     """
 
     def __init__(
@@ -38,18 +39,29 @@ class State:
         callbacks: Sequence[keras.callbacks.Callback],
         step: Step | None = None,
     ) -> None:
+        self.notes: list[str] = []
         self._strategy, self._callbacks = strategy, callbacks
+        self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
+        self._begins_within = step is not None
         optimizer = model.network.optimizer
         self._iterations = optimizer.iterations
-        self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-        scale, averages = (step.loss_scale, step.averages) if step else (None, None)
+        rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none where it is a schedule
+        apart = {id(v) for v in (self._iterations, *rates)}
+        scale, self._averages = (step.loss_scale, step.averages) if step else (None, None)
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.variables),
-            "optimizer": list(optimizer.variables),
+            "optimizer": [v for v in optimizer.variables if id(v) not in apart],
+            "steps": [self._iterations],
+            "rate": rates,
             "loss scale": [scale.value, scale.good_steps, scale.skipped_steps] if scale else [],
-            "averages": list(averages.values) if averages else [],
+            "averages": list(self._averages.values) if self._averages else [],
         }
         self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)] if step else []
+        self._initial: list[dict[str, Any]] = [{} for _ in callbacks]
+        forms = {
+            name: [(f"{v.name} " if name == "model" else "") + _form(v) for v in part]
+            for name, part in self._parts.items()
+        }
         self._facts: dict[str, Any] = {
             "data": {
                 "name": dataset.name,
@@ -57,13 +69,14 @@ class State:
                 "classes": dataset.num_classes,
                 "examples": len(dataset.train),
             },
-            "parts": {
-                name: [(_name(variable) if name == "model" else "") + _form(variable) for variable in part]
-                for name, part in self._parts.items()
-            },
+            "parts": {**forms, "sums": [_form(variable) for variable in self._sums]},
             "optimizer": type(optimizer).__name__,
             "order": {"seed": settings.seed, "batch_size": settings.batch_size},
         }
+
+    def begin(self) -> None:
+        """Notes what the callbacks are like before the first step: only what changes is kept of them."""
+        self._initial = [state_of(callback, "", {})[0] for callback in self._callbacks]
 
     def read(self, progress: Progress) -> Checkpoint:
         """Returns all of it as it is now. Every worker must call it."""
@@ -73,10 +86,13 @@ class State:
             for index, variable in enumerate(part)
         }
         arrays |= {f"sums.{index}": self._sum(variable) for index, variable in enumerate(self._sums)}
-        kept = [
-            {"kind": type(callback).__name__, "state": state_of(callback, f"callbacks.{index}", arrays)[0]}
-            for index, callback in enumerate(self._callbacks)
-        ]
+        kept = []
+        for index, (callback, initial) in enumerate(zip(self._callbacks, self._initial, strict=True)):
+            mine: dict[str, np.ndarray] = {}
+            state = state_of(callback, f"callbacks.{index}", mine)[0]
+            changed = {key: value for key, value in state.items() if key not in initial or value != initial[key]}
+            arrays |= mine
+            kept.append({"kind": type(callback).__name__, "state": changed})
         facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": kept}
         return Checkpoint(facts, arrays)
 
@@ -84,40 +100,49 @@ class State:
         """Takes over a checkpoint of this training, and returns how far it was.
 
         Of another one (`fork`) it takes the weights, what belongs to them where it fits, and the number of epochs;
-        history and callbacks start anew.
+        history, callbacks and the learning rate are those of the new settings. `notes` tells what was not taken.
 
         Raises:
             UserError: where it is of other data or another model; or of other settings, unless it is a fork.
         """
         facts, fork = checkpoint.facts, bool(checkpoint.facts.get("fork"))
         self._check(facts, fork)
-        progress = Progress.of(facts["progress"])
-        for name in self._fitting(facts):
+        parts = self._taken(facts) if fork else list(self._parts)
+        for name in parts:
             for index, variable in enumerate(self._parts[name]):
                 variable.assign(checkpoint.arrays[f"{name}.{index}"])
-        if not fork:
+        progress = progress_of(checkpoint, self._begins_within and facts["order"] == self._facts["order"])
+        if fork:
+            if progress.done == 0:  # with batches of another size, as many epochs are other steps
+                progress.step = progress.epoch * self._per_epoch
+                if "steps" in parts:
+                    self._iterations.assign(progress.step)
+            if self._averages is not None and "averages" not in parts:
+                self._averages.begin_anew()
+        else:
             for callback, kept in zip(self._callbacks, facts["callbacks"], strict=True):
                 put_back(callback, kept["state"], checkpoint.arrays)
-        elif facts["order"] == self._facts["order"]:
-            progress = Progress(progress.epoch, progress.done, progress.step)
-        else:  # the same place does not exist: the epoch begins again
-            progress = Progress(progress.epoch, 0, progress.epoch * self._per_epoch)
-            self._iterations.assign(progress.step)
         if progress.done:
             for index, variable in enumerate(self._sums):
                 self._put_sum(variable, checkpoint.arrays[f"sums.{index}"])
         return progress
 
-    def _fitting(self, facts: Mapping[str, Any]) -> list[str]:
-        """Returns the names of the parts that a checkpoint has in the form in which they are here."""
+    def _taken(self, facts: Mapping[str, Any]) -> list[str]:
+        """Returns the parts that a fork takes over."""
         own = self._facts
-        same = [name for name in self._parts if facts["parts"][name] == own["parts"][name]]
-        return [name for name in same if name != "optimizer" or facts["optimizer"] == own["optimizer"]]
+        taken = [name for name in self._parts if facts["parts"][name] == own["parts"][name] and name != "rate"]
+        if facts["optimizer"] != own["optimizer"] or "optimizer" not in taken:
+            self.notes.append("the optimizer starts anew, and its learning-rate schedule with it")
+            taken = [name for name in taken if name not in ("optimizer", "steps")]
+        return taken
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
         own = self._facts
         first = _difference(facts["data"], own["data"], "data ") or _first_variable("model", facts, own)
+        first = first or _first_variable("sums", facts, own)
         allowed = "a checkpoint of the same data and the same model"
+        if not first and fork and "SwapEMAWeights" in [one["kind"] for one in facts["callbacks"]]:
+            first, allowed = "its weights are averages (train=fit, optimizer.ema_use)", "a fork of a run by train=loop"
         if not first and not fork:
             kept = {"optimizer": facts["optimizer"], "callbacks": [one["kind"] for one in facts["callbacks"]]}
             here = {"optimizer": own["optimizer"], "callbacks": [type(one).__name__ for one in self._callbacks]}
@@ -146,6 +171,18 @@ class State:
             part.assign(mine)
 
 
+def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
+    """Returns how far the training of a checkpoint is, or that which a fork begins.
+
+    Args:
+        same_order: whether the fork has the same batches; where not, the epoch begins again.
+    """
+    progress = Progress.of(checkpoint.facts["progress"])
+    if not checkpoint.facts.get("fork"):
+        return progress
+    return Progress(progress.epoch, progress.done if same_order else 0, progress.step)
+
+
 def _value(variable: Variable) -> np.ndarray:
     value = variable.value if isinstance(variable, keras.Variable) else variable
     return np.array(tf.convert_to_tensor(value))  # a copy: the next step may write over what a tensor shows
@@ -154,11 +191,6 @@ def _value(variable: Variable) -> np.ndarray:
 def _form(variable: Variable) -> str:
     dtype = variable.dtype if isinstance(variable.dtype, str) else variable.dtype.name
     return f"{dtype} {list(map(int, variable.shape))}"
-
-
-def _name(variable: keras.Variable) -> str:
-    """Returns a name that a second model of this process would have, too: in paths Keras counts the layers."""
-    return f"{variable.name} "
 
 
 def _first_variable(part: str, saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:

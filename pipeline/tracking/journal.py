@@ -4,7 +4,9 @@ The journal is there so that nothing is lost when the store is away, and so that
 nothing twice. It holds no secrets: what is written to it is redacted before.
 """
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ class Journal:
         self.store: dict[str, str | None] = {}
         self.entries: list[Entry] = []
         self.sent = 0
+        self._lines: list[str] = []
         self._read()
 
     @property
@@ -42,16 +45,18 @@ class Journal:
     def begin(self, store: Mapping[str, str | None]) -> None:
         """Notes in which run of which store all of it belongs."""
         self.store = dict(store)
-        self._write({"store": self.store})
+        self._lines.append(json.dumps({"store": self.store}))
+        self._write()
 
     def add(self, call: str, given: Mapping[str, Any]) -> None:
         """Adds an entry.
 
         Raises:
-            OSError: where it cannot be written; it is kept in memory then.
+            OSError: where it cannot be written; it is kept in memory then, and written with the next one.
         """
+        self._lines.append(json.dumps({"call": call, "given": given}))
         self.entries.append(Entry(call, given))
-        self._write({"call": call, "given": given})
+        self._write()
 
     def mark_sent(self) -> None:
         """Notes that the store has one more entry."""
@@ -60,9 +65,17 @@ class Journal:
         partial.write_text(str(self.sent))
         partial.replace(self.folder / SENT)
 
-    def _write(self, line: Mapping[str, Any]) -> None:
-        with (self.folder / NAME).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def _write(self) -> None:
+        """Writes the lines that are not in the file yet, all or none of them."""
+        with (self.folder / NAME).open("ab", buffering=0) as file:
+            before, content = file.tell(), "".join(f"{line}\n" for line in self._lines).encode()
+            try:
+                if file.write(content) != len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(before)
+                raise
+        self._lines.clear()
 
     def _read(self) -> None:
         path = self.folder / NAME
@@ -78,5 +91,7 @@ class Journal:
                 self.store = line["store"]
             else:
                 self.entries.append(Entry(line["call"], line["given"]))
-        if (self.folder / SENT).exists():
-            self.sent = int((self.folder / SENT).read_text())
+        try:
+            self.sent = min(int((self.folder / SENT).read_text()), len(self.entries))
+        except (OSError, ValueError):  # what is sent twice stays one
+            self.sent = 0

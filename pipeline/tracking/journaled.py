@@ -52,9 +52,9 @@ class JournaledTracker:
         else:
             run = MlflowRun.begin(settings, outputs, folder, experiment, name, tags, parent)
             uri = str(redact(settings.uri)) if settings.uri else None
-            journal.begin({"run_id": run.run_id, "kind": settings.kind, "uri": uri})
+            journal.begin({"run_id": run.run_id, "kind": settings.kind, "uri": uri, "outputs": str(outputs)})
             tracker = cls(run, journal, warn)
-        tracker._add("status", status="RUNNING", time=_now())
+        tracker.status("RUNNING")
         if journal.entries:
             tracker._add("forget", names=["failed_stage", "error"])  # of the attempt before
         tracker.tags({**tags, **({MLFLOW_RUN_NOTE: tags["note"]} if "note" in tags else {})})
@@ -112,19 +112,18 @@ class JournaledTracker:
         names = list(exported.class_names)
         self._add("model", path=place, image_shape=list(exported.image_shape), class_names=names)
 
-    def end(self, status: str, patience: float = 0.0) -> None:
+    def status(self, status: str) -> None:
         self._add("status", status=status, time=_now())
-        left = self.close(patience)
-        if left:
-            self._warn(
-                f"tracking: {left} entries could not be sent ({self._sender.trouble}); they are kept "
-                f"in {self._journal.folder}, and `python -m pipeline.sync` sends them"
-            )
 
     def close(self, patience: float) -> int:
-        """Sends what is there for `patience` seconds at most, and returns how many entries are left."""
         self._sender.close(patience)
-        return self._journal.unsent
+        left = self._journal.unsent
+        if left:
+            self._warn(
+                f"tracking: {left} entries could not be sent ({self._sender.trouble}); they are kept in "
+                f"{self._journal.folder}, and `python -m pipeline.sync` sends them"
+            )
+        return left
 
     def how_to_open(self) -> str:
         return self._open_with

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable
 
-from mlflow.exceptions import MlflowException
+from mlflow.exceptions import MlflowException, RestException
 
 from pipeline.secrets import redact
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mlflow_run import MlflowRun
 
 RETRY_SECONDS = 2.0
+TOO_LARGE = 413
 
 
 class Sender:
@@ -77,6 +78,8 @@ class Sender:
 
 def _is_refusal(error: Exception) -> bool:
     """Returns whether sending it again could not help."""
+    if isinstance(error, RestException) and error.get_http_status_code() == TOO_LARGE:
+        return True
     if isinstance(error, MlflowException):
         return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
-    return isinstance(error, FileNotFoundError)
+    return isinstance(error, (FileNotFoundError, PermissionError))

@@ -19,7 +19,7 @@ from pipeline.secrets import redact
 def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
     """Returns a client of the store that `settings` name; makes the file of `tracking=local` if it is missing."""
     for noisy in ("mlflow", "alembic"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
     uri = store_uri(settings, outputs)
     if settings.kind == "server":
         return MlflowClient(tracking_uri=uri)

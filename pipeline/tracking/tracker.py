@@ -35,8 +35,11 @@ class Tracker(Protocol):
     def model(self, exported: Exported) -> None:
         """Records a SavedModel as a model of the run."""
 
-    def end(self, status: str, patience: float = 0.0) -> None:
-        """Ends the run: `FINISHED`, `FAILED` or `KILLED`; waits for the store for `patience` seconds at most."""
+    def status(self, status: str) -> None:
+        """Records what the run is: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
+
+    def close(self, patience: float) -> int:
+        """Waits for the store, `patience` seconds at most; returns how many entries it has not got."""
 
     def how_to_open(self) -> str | None:
         """Returns what to type and where to look, a line each, or None where nothing is recorded."""
@@ -61,7 +64,10 @@ class NullTracker:
 
     def model(self, exported: Exported) -> None: ...
 
-    def end(self, status: str, patience: float = 0.0) -> None: ...
+    def status(self, status: str) -> None: ...
+
+    def close(self, patience: float) -> int:
+        return 0
 
     def how_to_open(self) -> str | None:
         return None

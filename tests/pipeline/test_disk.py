@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ def test_a_full_disk_fails_the_run_in_one_line_and_costs_no_checkpoint(small_dis
     assert again.returncode == 0, again.stdout
     assert summary(disk)["resumed_from_step"] == step
     assert summary(disk)["status"] == "FINISHED"
+
+
+def test_a_disk_that_stays_full_fails_the_run_in_one_line(small_disk: Callable[[int], Path]) -> None:
+    """Not one more byte fits: no log, no summary, no record; what happened is said all the same."""
+    disk = small_disk(4000)
+    command = [sys.executable, "-m", "pipeline", *GIVEN, "train.epochs=5000", f"outputs={disk}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
+        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1024))
+        printed = process.stdout.read()
+        assert process.wait(60) == 1, printed
+    assert "No space left on device" in printed
+    assert "Traceback" not in printed
+    assert printed.count("error: train: ") == 1
+    (disk / "filler").unlink()
+    kept = checkpoints(disk)
+    assert all(read(path).step for path in kept)
+    again = run(disk, "train.epochs=5000", "dry_run=true")
+    assert "goes on with" in again.stdout
 
 
 def test_a_folder_that_becomes_read_only_fails_the_run(tmp_path: Path, outputs: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from mlflow import MlflowClient
 
 from pipeline import runs
 from pipeline.console import Console
+from pipeline.end import end_lost
 from pipeline.job import Job
 from pipeline.launch import continued, run_job
 from pipeline.runs import find, identity, locked, with_overrides_of_run
@@ -40,7 +42,7 @@ def stopped(outputs: Path, *given: str, number: int = signal.SIGTERM) -> Summary
         printed = process.stdout.read()
         assert process.wait(30) == 128 + number
         assert time.monotonic() - began < 10
-    assert f"continue    python -m pipeline {' '.join(LONG)}" in printed
+    assert f"continue    python -m pipeline {shlex.join(LONG)}" in printed
     return last(outputs)
 
 
@@ -107,6 +109,19 @@ def test_a_run_that_a_process_works_on_is_left_alone(killed: Path) -> None:
         pass
     with locked(folder, patience=0):
         pass
+
+
+def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    replace(last(killed), status="RUNNING", run_id=None).write(folder)
+    given, console = experiment(outputs=tmp_path), Console()
+    monkeypatch.setattr("pipeline.runs.PATIENCE_SECONDS", 0.3)
+    with locked(folder):
+        end_lost(folder, given, "FAILED", console)
+    assert Summary.read(folder).status == "RUNNING"
+    end_lost(folder, given, "FAILED", console)
+    assert Summary.read(folder).status == "FAILED"
 
 
 def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Path) -> None:

@@ -18,6 +18,7 @@ from pipeline import sweep as sweep_module
 from pipeline.compare import compare, latest, main, write
 from pipeline.console import Console
 from pipeline.sweep import Composed, job_labels, run_sweep, slug
+from pipeline.sweeps import unfinished, write_index
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
@@ -153,6 +154,48 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     assert run_sweep(composed) == 130
     assert runs(outputs)[0].info.status == "KILLED"
     assert [job.status for job in compare(latest(outputs)).jobs] == ["NOT RUN", "NOT RUN"]
+
+
+def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
+    """Stopped in its second job; then the same command; then once more, which is a new sweep."""
+    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2", *QUICK, "train.epochs=8", f"outputs={outputs}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert any("job 2/2" in line for line in iter(process.stdout.readline, ""))
+        assert any("epoch 1/8" in line for line in iter(process.stdout.readline, ""))
+        process.send_signal(signal.SIGTERM)
+        printed = process.stdout.read()
+        assert process.wait(30) == 143
+    assert "continue    python -m pipeline -m seed=1,2" in printed
+    first = compare(latest(outputs))
+    assert [job.status for job in first.jobs] == ["FINISHED", "KILLED"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 jobs, gone on with" in done.stdout
+    assert "job 1/2  seed=1: has finished" in done.stdout
+    assert "training goes on after step" in done.stdout
+    assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.name]
+    parent, children = runs(outputs)
+    assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
+    assert len(children) == 2
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["FINISHED"] * 2
+    given = [experiment("seed=1", *QUICK, "train.epochs=8", outputs=outputs)]
+    index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
+    assert unfinished(index, given[0], print) is None
+
+
+def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "sweeps" / "20260101-000000-aaaaaaaa"
+    folder.mkdir(parents=True)
+    (folder.parent / "old").mkdir()
+    (folder.parent / "old" / "sweep.json").write_text("[]")  # of an earlier version
+    index = [{"folder": "1_seed=1", "identity": "x", "code": "before"}]
+    write_index(index, folder)
+    given = experiment(outputs=tmp_path)
+    assert unfinished(index, given, print) == folder
+    assert unfinished([{**index[0], "code": "after"}], given, print) is None
+    assert "the code has changed since 20260101-000000-aaaaaaaa" in capsys.readouterr().out
+    assert unfinished([{**index[0], "identity": "y"}], given, print) is None
 
 
 def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:

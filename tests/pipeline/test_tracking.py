@@ -5,12 +5,13 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from omegaconf import OmegaConf
 from pipeline.config import TrackingSettings
 from pipeline.processes import process_context
 from pipeline.rules import check_rules
-from pipeline.secrets import redact, without_user
+from pipeline.secrets import redact, remember, without_user
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
@@ -48,7 +49,8 @@ def tracker(outputs: Path) -> JournaledTracker:
 def test_many_and_long_parameters_are_kept_whole(tracker: JournaledTracker, outputs: Path) -> None:
     long = "x" * 20_000
     tracker.params({f"p.{index}": index for index in range(350)} | {"long": long, "odd[0]=key": 1})
-    tracker.end("FINISHED", 30)
+    tracker.status("FINISHED")
+    tracker.close(30)
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     params = client.get_run(tracker.run_id).data.params
     assert len(params) == 352
@@ -62,7 +64,8 @@ def test_many_and_long_parameters_are_kept_whole(tracker: JournaledTracker, outp
 def test_runs_are_children_and_end_as_they_are_told(tracker: JournaledTracker, outputs: Path) -> None:
     child = begin(outputs, "a job", parent=tracker.run_id)
     for status, run in (("KILLED", child), ("FINISHED", tracker)):
-        run.end(status, 30)
+        run.status(status)
+        run.close(30)
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     found = client.get_run(child.run_id)
     assert found.data.tags["mlflow.parentRunId"] == tracker.run_id
@@ -72,7 +75,8 @@ def test_runs_are_children_and_end_as_they_are_told(tracker: JournaledTracker, o
 
 def test_metrics_of_an_epoch_are_one_batch(tracker: JournaledTracker, outputs: Path) -> None:
     tracker.metrics({"train/loss": 0.5, "val/loss": float("nan")}, step=3)
-    tracker.end("FINISHED", 30)
+    tracker.status("FINISHED")
+    tracker.close(30)
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     [point] = client.get_metric_history(tracker.run_id, "train/loss")
     assert (point.value, point.step) == (0.5, 3)
@@ -211,7 +215,8 @@ def test_a_server_that_dies_and_comes_back_has_everything_once(
     assert time.monotonic() - began < 0.1  # training waits for no store
     with running_server(tmp_path, port):
         tracker.metrics({"train/loss": 0.2}, step=5)
-        tracker.end("FINISHED", 60)
+        tracker.status("FINISHED")
+        tracker.close(60)
         client = MlflowClient(settings.uri)
         assert tracker.run_id is not None
         assert client.get_run(tracker.run_id).info.status == "FINISHED"
@@ -232,7 +237,8 @@ def test_what_a_dead_process_has_left_is_sent_once(outputs: Path, monkeypatch: p
     again = begin(outputs)
     again.metrics({"train/loss": 2.0}, step=1)  # of the same step: what is there stays
     again.metrics({"train/loss": 0.5}, step=2)
-    again.end("FINISHED", 30)
+    again.status("FINISHED")
+    again.close(30)
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     assert again.run_id == first.run_id
     assert again.run_id is not None
@@ -258,7 +264,8 @@ def test_a_parameter_that_changes_in_a_continued_run_is_a_tag(outputs: Path) -> 
     first.close(30)
     again = begin(outputs)
     again.params({"strategy": "one_device", "seed": 1, "more": 2})
-    again.end("FINISHED", 30)
+    again.status("FINISHED")
+    again.close(30)
     assert again.run_id is not None
     found = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(again.run_id)
     assert found.data.params == {"strategy": "mirrored", "seed": "1", "more": "2"}
@@ -270,11 +277,56 @@ def test_what_the_store_refuses_holds_nothing_up(outputs: Path, capsys: pytest.C
     tracker._add("metrics", values={"bad\nname": 1.0}, step=1, time=1)
     tracker.artifact(outputs / "there_is_none")
     tracker.metrics({"good": 1.0}, step=1)
-    tracker.end("FINISHED", 30)
+    tracker.status("FINISHED")
+    tracker.close(30)
     assert tracker.run_id is not None
     found = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(tracker.run_id)
     assert found.data.metrics == {"good": 1.0}
     assert capsys.readouterr().out.count("the store refuses") == 2
+
+
+def test_a_database_that_is_locked_costs_nothing(outputs: Path) -> None:
+    tracker = begin(outputs)
+    assert wait_until(lambda: not tracker._journal.unsent)
+    with closing(sqlite3.connect(outputs / "mlflow.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for step in (1, 2, 3):
+            tracker.metrics({"loss": 1.0 / step}, step=step)
+        time.sleep(1)
+        assert tracker._journal.unsent == 3
+        other.rollback()
+    tracker.status("FINISHED")
+    assert tracker.close(60) == 0
+    assert tracker.run_id is not None
+    points = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_metric_history(tracker.run_id, "loss")
+    assert [point.step for point in points] == [1, 2, 3]
+
+
+def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.begin({"run_id": "a"})
+    journal.add("tags", {"values": {"n": "1"}})
+    (tmp_path / "tracking.jsonl").rename(tmp_path / "away")
+    (tmp_path / "tracking.jsonl").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        journal.add("tags", {"values": {"n": "2"}})
+    journal.mark_sent()
+    journal.mark_sent()
+    assert Journal(tmp_path / "nowhere").unsent == 0
+    (tmp_path / "tracking.jsonl").rmdir()
+    (tmp_path / "away").rename(tmp_path / "tracking.jsonl")
+    assert Journal(tmp_path).unsent == 0  # not less than nothing
+    journal.add("tags", {"values": {"n": "3"}})
+    again = Journal(tmp_path)
+    assert [entry.given["values"]["n"] for entry in again.entries] == ["1", "2", "3"]
+    assert again.unsent == 1
+
+
+def test_users_of_an_address_are_masked_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.secrets._told", set())
+    remember("postgresql://heinrich:p%40ss@host/db")
+    assert redact('authentication failed for user "heinrich" (p@ss)') == 'authentication failed for user "***" (***)'
+    assert redact("Authorization: Basic aGVpbnJpY2g6eA==") == "Authorization: Basic ***"
 
 
 def write_into(outputs: Path, number: int) -> None:
@@ -283,7 +335,8 @@ def write_into(outputs: Path, number: int) -> None:
     for step in range(1, 26):
         tracker.metrics({f"m{index}": float(step * index) for index in range(5)}, step=step)
     tracker.params({f"p{index}": index for index in range(30)})
-    tracker.end("FINISHED", 120)
+    tracker.status("FINISHED")
+    tracker.close(120)
 
 
 def test_eight_processes_that_write_into_one_file_lose_nothing(outputs: Path) -> None:

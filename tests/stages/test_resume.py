@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from stages.optimizers import build_optimizer
 from stages.plain import put_back, state_of
 from stages.reporter import Silent
 from stages.results import Dataset, Strategy, Trained
+from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, ModelParallelSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.state import State
@@ -99,7 +100,27 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "one device, bfloat16": (one_device, {"policy": "bfloat16"}),
     "central storage": (lambda: strategy(CentralStorageSettings(deterministic=False)), {}),
     "model parallel": (lambda: strategy(ModelParallelSettings(deterministic=False)), {}),
-    "plateau": (one_device, {"schedule": settings().schedule.__class__(name="plateau", patience=1)}),
+    "patience": (one_device, {"monitor": "val_accuracy", "epochs": 6, "optimizer": SgdSettings(learning_rate=1e-5)}),
+    "plateau": (
+        one_device,
+        {
+            "monitor": "val_accuracy",
+            "early_stopping_patience": 4,
+            "schedule": ScheduleSettings(name="plateau", patience=1),
+            "optimizer": SgdSettings(learning_rate=1e-5),
+            "epochs": 6,
+        },
+    ),
+    "own patience": (
+        one_device,
+        {
+            "early_stopping_patience": 0,
+            "callbacks": [
+                {"_target_": "keras.callbacks.EarlyStopping", "monitor": "val_loss", "min_delta": 0.06, "patience": 2}
+            ],
+            "epochs": 8,
+        },
+    ),
 }
 
 
@@ -109,6 +130,10 @@ def test_a_resumed_training_equals_an_uninterrupted_one(case: str, tmp_path: Pat
     make, changes = CASES[case]
     whole, told = run(make(), None, **changes)
     assert whole is not None
+    if "patience" in case:
+        assert len(whole.history) < changes["epochs"]  # it ran out
+    if case == "plateau":
+        assert whole.history[-1]["train/learning_rate"] < whole.history[0]["train/learning_rate"]
     for at in (1, 5, 16, 31) if case == "one device" else (13,):
         folder = tmp_path / str(at)
         stopped, first = run(make(), folder, at, **changes)
@@ -185,15 +210,17 @@ def test_the_number_of_devices_may_change(now: Any, tmp_path: Path) -> None:
         assert second.rows[epoch] == pytest.approx(row, abs=1e-5)
 
 
-@pytest.mark.parametrize("ema", [False, True])
-def test_fit_goes_on_with_the_last_epoch(ema: bool, tmp_path: Path) -> None:
-    dataset, optimizer = real_digits(512), adam(ema_momentum=0.9, ema_use=True) if ema else adam()
+@pytest.mark.parametrize("kind", ["plain", "averages", "loss scale"])
+def test_fit_goes_on_with_the_last_epoch(kind: str, tmp_path: Path) -> None:
+    dataset = real_digits(512)
+    optimizer = adam(ema_momentum=0.9, ema_use=True) if kind == "averages" else adam()
+    policy = "mixed_float16" if kind == "loss scale" else "float32"
     ours = given(optimizer=optimizer, steps_per_call=None)
     told = FitSettings(**{field.name: getattr(ours, field.name) for field in fields(ours) if field.name != "_target_"})
 
     def train_by_fit(folder: Path | None, at: int | None = None) -> tuple[Trained | None, Stopper]:
         reporter, where = Stopper(at), one_device()
-        model = small_cnn(dataset, where, dropout=0.3)
+        model = small_cnn(dataset, where, policy, dropout=0.3)
         try:
             return fit(model, dataset, where, told, reporter, folder), reporter
         except KeyboardInterrupt:
@@ -207,6 +234,14 @@ def test_fit_goes_on_with_the_last_epoch(ema: bool, tmp_path: Path) -> None:
     assert second.resumed_from == 16
     assert second.rows == first.rows
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+    again, third = train_by_fit(tmp_path)  # interrupted after training
+    assert again is not None
+    assert (third.resumed_from, third.rows) == (32, first.rows)
+    np.testing.assert_array_equal(flat(whole.model.network), flat(again.model.network))
+    if kind == "loss scale":
+        found = newest(tmp_path / "checkpoints", print)
+        assert found is not None
+        assert "float32 []" in found.facts["parts"]["optimizer"]  # the scale
 
 
 def test_checkpoints_are_written_when_they_are_due_and_the_last_ones_kept(tmp_path: Path) -> None:
@@ -230,10 +265,34 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
     resumed, told = run(one_device(), tmp_path)
     assert told.resumed_from == 10
     assert told.warned[0].startswith("the checkpoint step-00000012.npz is passed over: ")
+    assert (folder / "damaged-step-00000012.npz").is_file()
     assert whole is not None
     assert resumed is not None
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
     assert not list(folder.glob(".*.partial"))
+
+
+def test_a_damaged_checkpoint_costs_no_later_one(tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 12, checkpoints_kept=1)
+    [last] = (tmp_path / "checkpoints").glob("step-*.npz")
+    last.write_bytes(last.read_bytes()[:-100])
+    _, told = run(one_device(), tmp_path, 5, checkpoints_kept=1)
+    assert told.resumed_from is None
+    _, told = run(one_device(), tmp_path, 9, checkpoints_kept=1)
+    assert told.resumed_from == 7
+
+
+def test_no_flipped_bit_goes_unnoticed() -> None:
+    whole = to_bytes(Checkpoint({"step": 1}, {"x": np.arange(4.0)}))
+    for place in range(0, len(whole), 3):
+        content = bytearray(whole)
+        content[place] ^= 1 << (place % 8)
+        try:
+            found = from_bytes(bytes(content))
+        except ValueError:
+            continue
+        assert found.facts == {"step": 1}
+        np.testing.assert_array_equal(found.arrays["x"], np.arange(4.0))
 
 
 def test_a_checksum_tells_what_the_zip_file_does_not() -> None:
@@ -304,6 +363,41 @@ def test_a_fork_takes_the_weights_and_other_settings(tmp_path: Path) -> None:
     np.testing.assert_array_equal(flat(again.model.network), flat(trained.model.network))
 
 
+def test_a_fork_has_its_own_learning_rate(tmp_path: Path) -> None:
+    run(one_device(), tmp_path / "a", 16)
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    _, told = run(one_device(), tmp_path / "b", optimizer=SgdSettings(learning_rate=1e-4))
+    assert [row["train/learning_rate"] for row in told.rows.values()] == pytest.approx([1e-4] * 3)
+
+
+def test_a_fork_that_switches_averages_on_averages_from_the_weights_it_takes(tmp_path: Path) -> None:
+    run(one_device(), tmp_path / "a")
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    source = newest(tmp_path / "a" / "checkpoints", print)
+    assert source is not None
+    before = source.facts["progress"]["rows"][-1]["val/accuracy"]
+    _, told = run(one_device(), tmp_path / "b", epochs=5, optimizer=SgdSettings(ema_momentum=0.999, ema_use=True))
+    assert told.rows[5]["val/accuracy"] >= before - 0.05
+
+
+def test_a_fork_with_another_optimizer_says_what_starts_anew(tmp_path: Path) -> None:
+    run(one_device(), tmp_path / "a", 16)
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    _, told = run(one_device(), tmp_path / "b", optimizer=adam())
+    assert told.warned == ["the optimizer starts anew, and its learning-rate schedule with it"]
+
+
+def test_a_fork_with_another_schedule_is_where_it_would_be_in_it(tmp_path: Path) -> None:
+    cosine = {"schedule": ScheduleSettings(name="cosine"), "epochs": 4}
+    _, whole = run(one_device(), None, early_stopping_patience=0, **cosine)
+    run(one_device(), tmp_path / "a", 16)
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    _, told = run(one_device(), tmp_path / "b", early_stopping_patience=0, **cosine)
+    assert told.warned == []
+    for epoch in (3, 4):
+        assert told.rows[epoch]["train/learning_rate"] == whole.rows[epoch]["train/learning_rate"]
+
+
 def test_a_fork_with_the_same_order_goes_on_within_the_epoch(tmp_path: Path) -> None:
     run(one_device(), tmp_path / "a", 20, steps_per_call=4)
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
@@ -325,7 +419,7 @@ class Counting(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.seen, self.best, self.window = 0, np.float32(0.5), [np.zeros(2), np.ones(3)]
-        self.names: dict[Any, Any] = {1: ("a", None), "b": {2, 3}}
+        self.names: dict[Any, Any] = {1: ("a", None), "1": {2, 3}, np.int64(3): np.zeros(1), "3": np.ones(1)}
         self.function, self.other = len, object()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -340,7 +434,8 @@ def test_the_state_of_a_callback_comes_back() -> None:
     two = Counting()
     put_back(two, state, arrays)
     assert (two.seen, two.best, type(two.best)) == (7, np.float32(0.25), np.float32)
-    assert two.names == one.names
+    assert list(two.names) == list(one.names)
+    assert (two.names[1], two.names["1"], two.names["3"][0]) == (("a", None), {2, 3}, 1.0)
     np.testing.assert_array_equal(two.window[1], np.ones(3))
     assert left_out == ["other (object)"]
 
@@ -364,4 +459,3 @@ def test_the_best_weights_of_a_stopped_run_are_in_its_checkpoint(tmp_path: Path)
     assert best["kind"] == "BestWeights"
     assert best["state"]["best_epoch"] == 2
     assert any(name.startswith("callbacks.0.weights") for name in found.arrays)
-    assert replace(found) == found
