@@ -45,9 +45,8 @@ def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment, say: 
             done = json.loads(path.read_text())["status"] == "FINISHED"
             same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
             if not done and not same_code:
-                say(
-                    f"the code has changed since sweep {path.parent.name}: a new one; resume={path.parent.name} goes on"
-                )
+                name = path.parent.name
+                say(f"the code has changed since {name} was stopped: a new sweep; resume={name} goes on with that one")
             return None if done or not same_code else path.parent
     return None
 
