@@ -64,7 +64,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         summary.write(folder)
         tracker = _tracker(job, folder, code, console)
     except BaseException as error:
-        if is_new:
+        if is_new and isinstance(error, (UserError, OSError)):  # after a signal the store may know the run: it is kept
             shutil.rmtree(folder, ignore_errors=True)
         elif job.resumed is not None and isinstance(error, (UserError, OSError)):
             with suppress(OSError):
