@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
+from stages.reporter import Silent
 from stages.results import Trained
 from stages.scoring import Scorer
 from stages.settings.optimizer import ScheduleSettings, SgdSettings
@@ -15,7 +16,7 @@ from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 
 
-class Told:
+class Told(Silent):
     """A reporter that remembers."""
 
     def __init__(self) -> None:
