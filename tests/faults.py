@@ -7,6 +7,7 @@ within 1e-6 on several workers.
 """
 
 import argparse
+import multiprocessing
 import os
 import random
 import shutil
@@ -28,7 +29,7 @@ from pipeline.config import TrackingSettings
 from pipeline.console import Console
 from pipeline.job import Job
 from pipeline.launch import run_job
-from pipeline.processes import become_independent, process_context
+from pipeline.processes import become_independent
 from pipeline.summary import NAME, Summary
 from pipeline.tracking.store import open_client
 from tests.pipeline.experiments import experiment
@@ -103,7 +104,11 @@ def faults(seed: int, count: int, workers: int) -> Iterator[Fault]:
 def run(strategy: str, outputs: Path, fault: Fault | None = None) -> tuple[int, float]:
     """Runs the command and returns its exit code (-9: killed) and the seconds that it took."""
     began = time.monotonic()
-    process = process_context().Process(target=_command, args=(strategy, outputs, fault))  # type: ignore[attr-defined]
+    context = multiprocessing.get_context(
+        "forkserver"
+    )  # whoever calls may have used TensorFlow, which no fork survives
+    context.set_forkserver_preload(["pipeline.preload"])
+    process = context.Process(target=_command, args=(strategy, outputs, fault))
     process.start()
     if fault is not None and fault.kind == "writing":
         _kill_while_writing(process, outputs, fault.number)
