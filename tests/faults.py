@@ -104,9 +104,8 @@ def faults(seed: int, count: int, workers: int) -> Iterator[Fault]:
 def run(strategy: str, outputs: Path, fault: Fault | None = None) -> tuple[int, float]:
     """Runs the command and returns its exit code (-9: killed) and the seconds that it took."""
     began = time.monotonic()
-    context = multiprocessing.get_context(
-        "forkserver"
-    )  # whoever calls may have used TensorFlow, which no fork survives
+    # From a server: the caller may have used TensorFlow, and no fork survives that.
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pipeline.preload"])
     process = context.Process(target=_command, args=(strategy, outputs, fault))
     process.start()
