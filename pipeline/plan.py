@@ -13,7 +13,7 @@ from pipeline.config import Experiment
 from pipeline.environment import quiet_stderr
 from stages.errors import UserError
 
-GIVEN_BY_RUNNER = ("settings", "reporter", "folder")
+GIVEN_BY_RUNNER = ("settings", "reporter", "folder", "cache")
 """Parameters of a stage that no earlier stage makes."""
 
 

@@ -80,10 +80,15 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStag
 
 
 def run_stages(
-    stages: Sequence[BoundStage], folder: Path, tracker: Tracker, console: Console, summary: Summary
+    stages: Sequence[BoundStage], folder: Path, cache: Path, tracker: Tracker, console: Console, summary: Summary
 ) -> None:
-    """Runs `stages` in order. `summary` is filled as they end, so that it is right wherever a stage raises."""
+    """Runs `stages` in order. `summary` is filled as they end, so that it is right wherever a stage raises.
+
+    Args:
+        folder: the run's. cache: what runs share, and what may be deleted.
+    """
     reporter = RunReporter(tracker, console, summary)
+    given = {"reporter": reporter, "folder": folder, "cache": cache}
     results: dict[str, Any] = {}
     summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
     for stage in stages:
@@ -91,7 +96,7 @@ def run_stages(
         began = time.perf_counter()
         try:
             with as_exceptions():  # TensorFlow takes SIGTERM for itself when it joins a cluster
-                result = stage.function(**_arguments(stage, results, reporter, folder))
+                result = stage.function(**_arguments(stage, results, given))
         except BaseException:
             summary.stages[name] = StageOutcome("failed", time.perf_counter() - began)
             raise
@@ -110,10 +115,9 @@ def run_stages(
             result.leave()
 
 
-def _arguments(stage: BoundStage, results: Mapping[str, Any], reporter: RunReporter, folder: Path) -> dict[str, Any]:
-    given = {"settings": stage.settings, "reporter": reporter, "folder": folder}
+def _arguments(stage: BoundStage, results: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     accepted = inspect.signature(stage.function).parameters
-    taken = {name: value for name, value in given.items() if name in accepted}
+    taken = {name: value for name, value in {"settings": stage.settings, **given}.items() if name in accepted}
     return {name: results[name] for name in stage.planned.inputs} | taken
 
 

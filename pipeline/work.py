@@ -40,7 +40,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             began = time.monotonic()
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)
-            run_stages(stages, run.folder, run.tracker, console, run.summary)
+            run_stages(stages, run.folder, job.experiment.outputs / "cache", run.tracker, console, run.summary)
             run.summary.status = "FINISHED"
         except BaseException as error:
             if run is None and isinstance(error, Interrupted):
@@ -64,7 +64,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
     with tempfile.TemporaryDirectory(prefix=task.name) as scratch, as_exceptions():
         try:
-            run_stages(stages, Path(scratch), NullTracker(), console, summary)
+            run_stages(stages, Path(scratch), job.experiment.outputs / "cache", NullTracker(), console, summary)
         except Interrupted as interrupted:
             return interrupted.exit_code
         except Exception as error:

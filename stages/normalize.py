@@ -18,7 +18,7 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
         low, high = dataset.pixel_range
         scaling = Normalization((1.0 / (high - low),), (-low / (high - low),))
     elif settings.method == "standardize":
-        mean, deviation = _by_channel(dataset.train.images)
+        mean, deviation = _by_channel(dataset.train.described.moments)
         scaling = Normalization(tuple(1.0 / deviation), tuple(-mean / deviation))
     else:
         scaling = Normalization()
@@ -26,14 +26,12 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts))
 
 
-def _by_channel(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean and the deviation of each channel, float64 [C]; the deviation of a constant channel is 1."""
-    count = images.size // images.shape[-1]
-    total, squares = np.zeros(images.shape[-1]), np.zeros(images.shape[-1])
-    for start in range(0, len(images), 1024):  # bounds the memory of the float64 copy
-        part = images[start : start + 1024].astype(np.float64)
-        total += part.sum(axis=(0, 1, 2))
-        squares += np.square(part).sum(axis=(0, 1, 2))
-    mean = total / count
-    deviation = np.sqrt(np.maximum(squares / count - np.square(mean), 0.0))
+def _by_channel(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean and the deviation of each channel, float64 [C]; the deviation of a constant channel is 1.
+
+    Args:
+        moments: each picture's mean and mean square, float64 [N, 2, C]; pictures are all of one size.
+    """
+    mean, square = moments.mean(axis=0)
+    deviation = np.sqrt(np.maximum(square - np.square(mean), 0.0))
     return mean, np.where(deviation < 1e-6, 1.0, deviation)

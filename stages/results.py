@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from stages.errors import UserError
+from stages.pictures import Described, Pictures, describe
 
 if TYPE_CHECKING:
     import keras
@@ -67,10 +69,19 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Split:
-    """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes)."""
+    """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes).
 
-    images: np.ndarray
+    An array is held in memory; other pictures are read as training wants them. known: what a cache has noted of them.
+    """
+
+    images: Pictures
     labels: np.ndarray
+    known: Described | None = None
+
+    @cached_property
+    def described(self) -> Described:
+        """What is known of each picture; reads them all where nobody has yet."""
+        return self.known or describe(self.images)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -141,7 +152,8 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        return tuple(self.train.images.shape[1:])
+        height, width, channels = self.train.images.shape[1:]
+        return height, width, channels
 
     @property
     def num_classes(self) -> int:

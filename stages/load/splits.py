@@ -6,11 +6,12 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from stages.errors import UserError
+from stages.pictures import Pictures
 from stages.results import Dataset, Record, Split
 from stages.seeds import derive
 
 
-def divide(images: np.ndarray, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
+def divide(images: Pictures, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
     """Cuts off `fraction` of the examples, the same share of every class.
 
     Args:
@@ -54,7 +55,7 @@ def assemble(
     fingerprint = hashlib.sha256()
     for key, split in splits.items():
         fingerprint.update(f"{key} {split.images.dtype} {split.images.shape}".encode())
-        fingerprint.update(np.ascontiguousarray(split.images).data)
+        fingerprint.update(split.described.digests.data)
         fingerprint.update(np.ascontiguousarray(split.labels).data)
     digest = fingerprint.hexdigest()[:32]
     sizes = {f"{key}_examples": len(split) for key, split in splits.items()}
