@@ -88,7 +88,12 @@ GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster")
 SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "tracking": {"tracking": TrackingSettings},
     "cluster": {"cluster": ClusterSettings},
-    "data": {"digits": data.DigitsSettings, "tfds": data.TfdsSettings, "synthetic": data.SyntheticSettings},
+    "data": {
+        "digits": data.DigitsSettings,
+        "tfds": data.TfdsSettings,
+        "image_folder": data.ImageFolderSettings,
+        "synthetic": data.SyntheticSettings,
+    },
     "normalize": {"normalize": images.NormalizeSettings},
     "augment": {"augment": images.AugmentSettings},
     "strategy": {

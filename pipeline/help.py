@@ -15,7 +15,7 @@ and those that you give, such as fork=4d9eb298 train.epochs=60. A run is named b
 
 Choose an option of a group by group=option:
 
-  data       digits, mnist, synthetic
+  data       digits, mnist, fashion_mnist, cifar10, tf_flowers, tfds, image_folder, synthetic
   normalize  rescale, standardize, none
   augment    none, flip_rotate
   strategy   one_device, mirrored, multi_worker, parameter_server, central_storage, model_parallel, tpu, default

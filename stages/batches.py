@@ -7,8 +7,10 @@ step, and gives every replica its part of a batch that does not divide.
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
+from stages.pictures import Pictures
 from stages.results import Augmentation, Dataset, Split
 from stages.seeds import derive
 
@@ -18,6 +20,9 @@ to the number of examples over all replicas."""
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 """What `tf.distribute.Strategy.distribute_datasets_from_function` takes."""
+
+Reader = Callable[[tf.Tensor], tf.Tensor]
+"""From examples of a split to their pictures."""
 
 
 def steps_per_epoch(split: Split, batch_size: int) -> int:
@@ -54,7 +59,7 @@ def _input(
 
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         with tf.device("/cpu:0"):
-            images, labels = tf.constant(split.images), tf.constant(split.labels)
+            images, labels = reader(split.images), tf.constant(split.labels)
         replicas = context.num_replicas_in_sync
         here = replicas // context.num_input_pipelines
         first_replica = context.input_pipeline_id * here
@@ -87,8 +92,21 @@ def _input(
     return make
 
 
+def reader(images: Pictures) -> Reader:
+    """Returns what takes examples, int64 [b], to their pictures [b, H, W, C]: from memory, or from where they are."""
+    if isinstance(images, np.ndarray):
+        held = tf.constant(images)
+        return lambda examples: tf.gather(held, examples)
+    picture, dtype = images.shape[1:], tf.as_dtype(images.dtype)
+
+    def read(examples: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(images.__getitem__, [examples], dtype), [None, *picture])
+
+    return read
+
+
 def pictures_of(
-    images: tf.Tensor,
+    images: Reader,
     examples: tf.Tensor,
     rows: tf.Tensor,
     step: tf.Tensor,
@@ -100,7 +118,7 @@ def pictures_of(
 
     Random numbers are those of `step` and of each example's row in its global batch, whoever computes it.
     """
-    pictures = tf.cast(tf.gather(images, examples), tf.float32)
+    pictures = tf.cast(images(examples), tf.float32)
     if augmentation is None:
         return pictures
     key = tf.stack([derive(seed, "augment"), tf.cast(step, tf.int32)])

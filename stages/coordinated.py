@@ -3,9 +3,11 @@
 import time
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from stages.batches import order, pictures_of, steps_per_epoch
+from stages.errors import UserError
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
 from stages.step import Step
@@ -29,7 +31,14 @@ class Coordinated:
         self._dataset, self._settings = dataset, settings
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         self.steps_per_call = 8
+        self.waited = None  # workers make their batches within a step
         self._is_traced = False
+        if not isinstance(dataset.train.images, np.ndarray):
+            raise UserError(
+                "strategy=parameter_server sends the training pictures to its workers, and they do not fit in memory",
+                "pictures that do, or strategy=multi_worker",
+                "data.memory_gib=<more>, or strategy=multi_worker",
+            )
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
         whole = tf.function(lambda: tf.data.Dataset.from_tensors((images, labels)).repeat())
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
@@ -40,10 +49,14 @@ class Coordinated:
         @tf.function(reduce_retracing=True)
         def compiled(splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
             images, labels = next(splits)
+
+            def held(examples: tf.Tensor) -> tf.Tensor:
+                return tf.gather(images, examples)
+
             for index in tf.range(-(-tf.size(examples) // size)):
                 mine = examples[index * size : (index + 1) * size]
                 number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine))
-                pictures = pictures_of(images, mine, rows, number, size, seed, augmentation)
+                pictures = pictures_of(held, mine, rows, number, size, seed, augmentation)
                 batch = (pictures, tf.gather(labels, mine), tf.ones([tf.size(mine)]))
                 distribution.run(step, args=(batch, number))
 

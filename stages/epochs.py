@@ -112,6 +112,8 @@ class Epochs:
             checkpoints.wait()
             if any_worker(self._strategy, [stop.requested])[0]:
                 stop.now()
+        if progress.clock.advice():
+            reporter.warn(progress.clock.advice())
         if averages is not None and self._settings.optimizer.ema_use:
             averages.use()
         self._callbacks.on_train_end(progress.logs)
@@ -137,7 +139,8 @@ class Epochs:
             began = time.perf_counter()
             logs = self._engine.run(progress.step, steps)
             if self._is_traced:
-                progress.clock.add(time.perf_counter() - began, steps, self._examples(progress.done, steps))
+                seconds, examples = time.perf_counter() - began, self._examples(progress.done, steps)
+                progress.clock.add(seconds, steps, examples, self._engine.waited)
             self._is_traced = True
             progress.step, progress.done = progress.step + steps, progress.done + steps
             self._check_finite(logs["loss"])

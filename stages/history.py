@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MOST_WAITING = 0.1
+"""The share of the time that training may wait for its input before somebody is told."""
+
 
 @dataclass
 class Clock:
@@ -12,9 +15,13 @@ class Clock:
     seconds: float = 0.0
     steps: int = 0
     examples: int = 0
+    waited: float | None = None
+    """Seconds of these that training has waited for its input; None where nobody can tell."""
 
-    def add(self, seconds: float, steps: int, examples: int) -> None:
+    def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
         self.seconds, self.steps, self.examples = self.seconds + seconds, self.steps + steps, self.examples + examples
+        if waited is not None:
+            self.waited = (self.waited or 0.0) + waited
 
     @property
     def images_per_second(self) -> float | None:
@@ -29,7 +36,18 @@ class Clock:
         if not self.steps:
             return {}
         rate = self.examples / self.seconds
-        return {"train/images_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+        rates = {"train/images_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+        return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
+
+    def advice(self) -> str:
+        """Returns what to do where training waits for its input, or nothing."""
+        share = self.waited / self.seconds if self.waited and self.seconds else 0.0
+        if share <= MOST_WAITING:
+            return ""
+        return (
+            f"training waited for its input {share:.0%} of the time: data.cache=disk, more data.memory_gib, a smaller "
+            "data.size, or augment.where=model make the input cheaper"
+        )
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -36,16 +37,30 @@ class Loop:
         )
         self._batches = iter(strategy.distribution.distribute_datasets_from_function(source))
         self._is_traced = False
-        distribution = strategy.distribution
+        distribution, clock = strategy.distribution, _clock()
+        with tf.device("/cpu:0"):
+            self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
 
         # No method: a function that referred to `self` would leave the iterator to the garbage collector, which takes
         # many seconds over it now and then.
         @tf.function(reduce_retracing=True)
         def compiled(batches: tf.data.Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> None:
+            waited.assign(0.0)
             for offset in tf.range(steps):
-                distribution.run(step, args=(next(batches), first_step + offset))
+                # A step begins when all of the one before it has been done: that is what a loop of a graph waits for.
+                began = clock()
+                with tf.control_dependencies([began]):
+                    batch = next(batches)
+                with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+                    waited.assign_add(clock() - began)
+                distribution.run(step, args=(batch, first_step + offset))
 
         self._compiled = compiled
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the last call has waited for its batches."""
+        return float(self._waited.numpy())
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
@@ -74,3 +89,12 @@ class Loop:
         longest = max(int(LONGEST_CALL_SECONDS / step), 1)
         self.steps_per_call = min(math.ceil(call / (PYTHON_SHARE * step)), longest)
         self._is_chosen = True
+
+
+def _clock() -> Callable[[], tf.Tensor]:
+    """Returns an operation that gives the time, in seconds: float64 []."""
+    try:
+        tf.timestamp()
+    except tf.errors.FailedPreconditionError:  # deterministic operations alone are allowed, and it is none
+        return lambda: tf.ensure_shape(tf.numpy_function(time.perf_counter, [], tf.float64), [])
+    return tf.timestamp

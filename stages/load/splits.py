@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from stages.errors import UserError
-from stages.pictures import Pictures
+from stages.pictures import Pictures, Streamed
 from stages.results import Dataset, Record, Split
 from stages.seeds import derive
 
@@ -27,8 +27,14 @@ def divide(images: Pictures, labels: np.ndarray, fraction: float, seed: int, nam
     Raises:
         UserError: where a class has too few examples to be in both.
     """
+    kept, part = cut(labels, fraction, seed, name)
+    return Split(images[kept], labels[kept]), Split(images[part], labels[part])
+
+
+def cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows that stay and the rows of the part, int64, both in order. See `divide`."""
     try:
-        kept, cut = train_test_split(
+        kept, part = train_test_split(
             np.arange(len(labels)), test_size=fraction, stratify=labels, random_state=derive(seed, "split", name)
         )
     except ValueError as error:
@@ -38,8 +44,8 @@ def divide(images: Pictures, labels: np.ndarray, fraction: float, seed: int, nam
             f"data.{name}_fraction=0.2, or give more examples",
         ) from error
     kept.sort()
-    cut.sort()
-    return Split(images[kept], labels[kept]), Split(images[cut], labels[cut])
+    part.sort()
+    return kept, part
 
 
 def assemble(
@@ -49,15 +55,23 @@ def assemble(
     test: Split,
     class_names: tuple[str, ...],
     pixel_range: tuple[float, float] = (0.0, 255.0),
+    fingerprint: str | None = None,
 ) -> Dataset:
-    """Returns the data set with its fingerprint, and its sizes as parameters to record."""
+    """Returns the data set with its fingerprint, and its sizes as parameters to record.
+
+    Args:
+        fingerprint: of a source that nobody wants to read through; None: the pixels decide.
+    """
     splits = {"train": train, "val": val, "test": test}
-    fingerprint = hashlib.sha256()
+    content = hashlib.sha256((fingerprint or "").encode())
     for key, split in splits.items():
-        fingerprint.update(f"{key} {split.images.dtype} {split.images.shape}".encode())
-        fingerprint.update(split.described.digests.data)
-        fingerprint.update(np.ascontiguousarray(split.labels).data)
-    digest = fingerprint.hexdigest()[:32]
+        content.update(f"{key} {split.images.dtype} {split.images.shape}".encode())
+        content.update(np.ascontiguousarray(split.labels).data)
+        if fingerprint is None:
+            content.update(split.described.digests.data)
+        elif isinstance(split.images, Streamed):
+            content.update(split.images.rows.data)
+    digest = content.hexdigest()[:32]
     sizes = {f"{key}_examples": len(split) for key, split in splits.items()}
     record = Record(params={**sizes, "fingerprint": digest})
     return Dataset(name, train, val, test, class_names, pixel_range, digest, record=record)

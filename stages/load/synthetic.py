@@ -1,32 +1,53 @@
 """Pictures made of numbers: any size, no disk."""
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 
-from stages.load.splits import assemble, divide
-from stages.results import Dataset, Split
+from stages.load.loading import load
+from stages.load.source import Listing
+from stages.reporter import Reporter
+from stages.results import Dataset
 from stages.seeds import derive
 from stages.settings.data import SyntheticSettings
 
 
-def synthetic(settings: SyntheticSettings) -> Dataset:
-    """Returns noise, uint8 [N, height, width, channels], with a bright patch at one of 16 places: the class."""
-    shape = (settings.height, settings.width, settings.channels)
-    named = {
-        name: _pictures(examples, shape, settings.num_classes, derive(settings.seed, "synthetic", name))
-        for name, examples in {"train": settings.examples, "test": settings.test_examples}.items()
-    }
-    train, val = divide(named["train"].images, named["train"].labels, settings.val_fraction, settings.seed, "val")
-    class_names = tuple(f"place {index}" for index in range(settings.num_classes))
-    return assemble("synthetic", train, val, named["test"], class_names)
+def synthetic(
+    settings: SyntheticSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
+) -> Dataset:
+    """Returns noise, uint8 [N, height, width, channels], with a bright patch at one of 16 places: the class.
+
+    Arguments and files are those of `stages.load.loading.load`.
+    """
+    return load(SyntheticSource(settings), settings, reporter, folder, cache)
 
 
-def _pictures(examples: int, shape: tuple[int, int, int], num_classes: int, seed: int) -> Split:
-    random = np.random.default_rng(seed)
-    labels = (np.arange(examples) % num_classes).astype(np.int32)
-    random.shuffle(labels)
-    images = random.integers(0, 128, (examples, *shape), dtype=np.uint8)
-    rows, columns = shape[0] // 4, shape[1] // 4
-    for place in range(num_classes):
+class SyntheticSource:
+    """Each picture a function of (seed, number), so that none has to be kept."""
+
+    name = "synthetic"
+
+    def __init__(self, settings: SyntheticSettings) -> None:
+        self.picture = (settings.height, settings.width, settings.channels)
+        self._examples, self._test, self._classes = settings.examples, settings.test_examples, settings.num_classes
+        self._seed = derive(settings.seed, "synthetic")
+        facts = (self.picture, self._examples, self._test, self._classes, self._seed)
+        self.fingerprint = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+    def listing(self) -> Listing:
+        labels = (np.arange(self._examples + self._test) % self._classes).astype(np.int32)
+        parts = {"train": np.arange(self._examples), "test": np.arange(self._examples, len(labels))}
+        return Listing(labels, parts, tuple(f"place {index}" for index in range(self._classes)))
+
+    def read(self, number: int) -> np.ndarray:
+        random = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, number]))
+        picture = random.integers(0, 128, self.picture, dtype=np.uint8)
+        rows, columns = self.picture[0] // 4, self.picture[1] // 4
+        place = number % self._classes
         top, left = (place // 4) * rows, (place % 4) * columns
-        images[labels == place, top : top + rows, left : left + columns] += 127
-    return Split(images, labels)
+        picture[top : top + rows, left : left + columns] += 127
+        return picture
+
+    def where(self, number: int) -> str:
+        return f"synthetic picture {number}"

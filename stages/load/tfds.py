@@ -1,32 +1,127 @@
-"""Image-classification sets of TensorFlow Datasets, whole and in memory."""
+"""Image-classification sets of TensorFlow Datasets, by the records of their files."""
+
+import hashlib
+import os
+import struct
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets
 from tensorflow_datasets.core.registered import DatasetNotFoundError
 
 from stages.errors import UserError
-from stages.load.splits import assemble, divide
-from stages.results import Dataset, Split
+from stages.load.decode import Decoder
+from stages.load.loading import load
+from stages.load.source import Bad, BadPictureError, Listing
+from stages.reporter import Reporter
+from stages.results import Dataset
 from stages.settings.data import TfdsSettings
 
 
-def tfds(settings: TfdsSettings) -> Dataset:
-    """Returns the set named `settings.name`, uint8 [N, H, W, C]; validation is cut from its training split.
+def tfds(
+    settings: TfdsSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
+) -> Dataset:
+    """Returns the set named `settings.name`; what it has no split for is cut from its training examples.
+
+    Arguments and files are those of `stages.load.loading.load`.
 
     Raises:
-        UserError: for an unknown name or split, a set that is no image classification, or pictures of several sizes.
+        UserError: for an unknown name or split, a set that is no image classification, or pictures of several sizes
+            without a `size` that they are to have.
     """
-    builder = _prepared(settings)
-    features = dict(builder.info.features.items())
-    image, label = features.get("image"), features.get("label")
-    if image is None or label is None or None in image.shape:
-        raise UserError(
-            f"data.name={settings.name} has features {features}",
-            "`image` of one fixed size and `label`",
-        )
-    named = {name: _read(builder, split) for name, split in _splits(builder, settings).items()}
-    train, val = divide(named["train"].images, named["train"].labels, settings.val_fraction, settings.seed, "val")
-    return assemble(builder.info.full_name, train, val, named["test"], tuple(label.names))
+    return load(TfdsSource(settings), settings, reporter, folder, cache)
+
+
+class TfdsSource:
+    """A prepared set of TFDS: its TFRecord files, any record of which is one read at a known place."""
+
+    def __init__(self, settings: TfdsSettings) -> None:
+        builder = _prepared(settings)
+        image, self._label = _features(builder, settings)
+        splits = {
+            "train": settings.train_split,
+            "val": settings.val_split or _own(builder, "validation"),
+            "test": settings.test_split or _own(builder, "test"),
+        }
+        self._parts = {name: _instructions(builder, name, split, settings) for name, split in splits.items() if split}
+        self.name = builder.info.full_name
+        self.picture = settings.shape(image.shape)
+        self._decode = Decoder(self.picture, settings.resize, settings.min_side)
+        self.fingerprint = _fingerprint(builder, splits, settings, self.picture)
+        self._records: list[tuple[Path, int, int]] = []
+
+    def listing(self) -> Listing:
+        """Reads every record once, for its label."""
+        parts: dict[str, np.ndarray] = {}
+        numbers: dict[tuple[Path, int], int] = {}
+        labels: list[int] = []
+        bad: list[Bad] = []
+        count = self._label.num_classes
+        for name, instructions in self._parts.items():
+            mine = []
+            for instruction in instructions:
+                path = Path(instruction.filename)
+                places = _places(path)[instruction.skip :]
+                for offset, length in places[: instruction.take] if instruction.take >= 0 else places:
+                    number = numbers.get((path, offset))
+                    if number is None:
+                        [label] = _example(_read(path, offset, length))["label"].int64_list.value
+                        if not 0 <= label < count:
+                            bad.append(Bad(f"{path} at byte {offset}", f"label {label} of {count} classes"))
+                            continue
+                        number = numbers[path, offset] = len(labels)
+                        labels.append(label)
+                        self._records.append((path, offset, length))
+                    mine.append(number)
+            parts[name] = np.array(mine, np.int64)
+        return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(bad))
+
+    def read(self, number: int) -> np.ndarray:
+        example = _example(_read(*self._records[number]))
+        return self._decode(example["image"].bytes_list.value[0])
+
+    def where(self, number: int) -> str:
+        path, offset, _ = self._records[number]
+        return f"{path} at byte {offset}"
+
+
+def _example(record: bytes) -> Mapping[str, Any]:
+    try:
+        return tf.train.Example.FromString(record).features.feature
+    except Exception as error:  # protobuf's DecodeError is not public
+        raise BadPictureError(f"no tf.train.Example ({error})") from error
+
+
+@cache
+def _places(path: Path) -> list[tuple[int, int]]:
+    """Returns where each record of a TFRecord file begins, and its length: 8 bytes of length and 4 of its checksum
+    come before it, 4 after (tensorflow.org/tutorials/load_data/tfrecord).
+    """
+    found, place, size = [], 0, path.stat().st_size
+    with path.open("rb") as file:
+        while place < size:
+            file.seek(place)
+            (length,) = struct.unpack("<Q", file.read(8))
+            if place + 16 + length > size:
+                raise UserError(
+                    f"{path} ends within a record", "a file that TFDS has prepared whole", "prepare it again"
+                )
+            found.append((place + 12, length))
+            place += 16 + length
+    return found
+
+
+@cache
+def _handle(path: Path) -> int:
+    return os.open(path, os.O_RDONLY)
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    return os.pread(_handle(path), length, offset)
 
 
 def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder:
@@ -41,21 +136,48 @@ def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder
     return builder
 
 
-def _splits(builder: tensorflow_datasets.core.DatasetBuilder, settings: TfdsSettings) -> dict[str, str]:
-    splits = {"train": settings.train_split, "test": settings.test_split}
-    for name, split in splits.items():
-        if split.split("[")[0] not in builder.info.splits:
-            raise UserError(
-                f"data.{name}_split={split} is not in {settings.name}",
-                ", ".join(builder.info.splits),
-                f"'data.{name}_split=\"{next(iter(builder.info.splits))}[:80%]\"'",
-            )
-    return splits
+def _features(builder: tensorflow_datasets.core.DatasetBuilder, settings: TfdsSettings) -> tuple[Any, Any]:
+    features = dict(builder.info.features.items())
+    image, label = features.get("image"), features.get("label")
+    kinds = (tensorflow_datasets.features.Image, tensorflow_datasets.features.ClassLabel)
+    if not isinstance(image, kinds[0]) or not isinstance(label, kinds[1]) or image.np_dtype != np.uint8:
+        raise UserError(f"data.name={settings.name} has features {features}", "`image` of 8 bits and one `label`")
+    if builder.info.file_format is not tensorflow_datasets.core.FileFormat.TFRECORD:
+        raise UserError(
+            f"data.name={settings.name} is prepared as {builder.info.file_format.value}",
+            "tfrecord, TFDS' default",
+            "prepare it with file_format='tfrecord'",
+        )
+    return image, label
 
 
-def _read(builder: tensorflow_datasets.core.DatasetBuilder, split: str) -> Split:
-    # The order of the files, not TFDS's cache of decoded pictures nor its shuffling: both belong to the training input.
-    config = tensorflow_datasets.ReadConfig(try_autocache=False, interleave_cycle_length=1)
-    batches = builder.as_dataset(split=split, batch_size=1000, as_supervised=True, read_config=config)
-    images, labels = zip(*tensorflow_datasets.as_numpy(batches), strict=True)
-    return Split(np.concatenate(images), np.concatenate(labels).astype(np.int32))
+def _own(builder: tensorflow_datasets.core.DatasetBuilder, name: str) -> str | None:
+    return name if name in builder.info.splits else None
+
+
+def _instructions(
+    builder: tensorflow_datasets.core.DatasetBuilder, name: str, split: str, settings: TfdsSettings
+) -> list[Any]:
+    try:
+        return list(builder.info.splits[split].file_instructions)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"data.{name}_split={split} is not in {settings.name}",
+            ", ".join(builder.info.splits),
+            f"'data.{name}_split=\"{next(iter(builder.info.splits))}[:80%]\"'",
+        ) from error
+
+
+def _fingerprint(
+    builder: tensorflow_datasets.core.DatasetBuilder,
+    splits: Mapping[str, str | None],
+    settings: TfdsSettings,
+    picture: tuple[int, int, int],
+) -> str:
+    content = hashlib.sha256(
+        repr((builder.info.full_name, splits, settings.resize, settings.min_side, picture)).encode()
+    )
+    for path in sorted(Path(builder.data_dir).iterdir()):
+        facts = path.stat()
+        content.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return content.hexdigest()[:32]

@@ -3,11 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.ranges import number
+from stages.settings.ranges import choice, number
 
 
 @dataclass(kw_only=True)
@@ -18,6 +19,8 @@ class DataSettings:
     """The function that loads, such as `stages.load.digits.digits`."""
     val_fraction: float = number(0.1, above=0, below=1)
     """Share of the training examples kept for validation, the same in every class."""
+    test_fraction: float = number(0.2, above=0, below=1)
+    """Share of all examples kept for the test, the same in every class."""
     seed: int = II("seed")
 
 
@@ -26,12 +29,22 @@ class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 grey pixels from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
-    test_fraction: float = number(0.2, above=0, below=1)
-    """Share of all examples kept for the test, the same in every class."""
 
 
 @dataclass(kw_only=True)
-class SyntheticSettings(DataSettings):
+class SourceSettings(DataSettings):
+    """What sources of any size share: where their decoded pictures are kept."""
+
+    cache: str = choice("disk", "disk", "off")
+    """`disk`: decoded once into `outputs/cache`, for all runs; `off`: by each run, for sets larger than the disk."""
+    memory_gib: float | None = number(None, at_least=0, unit="GiB that pictures may take in memory")
+    """What does not fit is read as training goes on; null: a third of what is free."""
+    on_error: str = choice("fail", "fail", "skip")
+    """What a picture that cannot be used does: ends the run, naming it, or is left out and recorded."""
+
+
+@dataclass(kw_only=True)
+class SyntheticSettings(SourceSettings):
     """Random pictures with a bright patch whose place depends on the class. For benchmarks and tests."""
 
     _target_: str = "stages.load.synthetic.synthetic"
@@ -41,6 +54,7 @@ class SyntheticSettings(DataSettings):
     width: int = number(32, at_least=4, unit="pixels")
     channels: int = number(3, at_least=1, at_most=4)
     num_classes: int = number(10, at_least=2, at_most=16)
+    cache: str = choice("off", "disk", "off")
 
     def check(self, path: str) -> None:
         if self.examples * min(self.val_fraction, 1 - self.val_fraction) < self.num_classes:
@@ -52,8 +66,50 @@ class SyntheticSettings(DataSettings):
 
 
 @dataclass(kw_only=True)
-class TfdsSettings(DataSettings):
-    """An image-classification set of TensorFlow Datasets whose pictures are all of one size."""
+class PicturesSettings(SourceSettings):
+    """What sources of encoded pictures share."""
+
+    size: Any = None
+    """Of the pictures that training sees, in pixels: a side, or [height, width]; null: as they are, if of one size."""
+    resize: str = choice("stretch", "stretch", "crop", "pad")
+    """`crop` keeps the middle, `pad` the whole picture on black; both keep the aspect."""
+    channels: int | None = None
+    """1: grey, 3: colours; null: what the source says."""
+    min_side: int = number(2, at_least=1, unit="pixels; a picture with a smaller side cannot be used")
+
+    def shape(self, own: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
+        """Returns (H, W, C) of the pictures that training sees.
+
+        Args:
+            own: what the source says of its pictures; None: they differ.
+
+        Raises:
+            UserError: where they differ and no size is set.
+        """
+        given = [self.size] * 2 if isinstance(self.size, int) else self.size
+        height, width = own[:2] if given is None else given
+        if height is None or width is None:
+            raise UserError(
+                "the pictures have several sizes, and data.size is not set", "a side in pixels", "data.size=160"
+            )
+        return int(height), int(width), self.channels or own[2] or 3
+
+    def check(self, path: str) -> None:
+        sides = self.size if isinstance(self.size, list) else [self.size]
+        right = len(sides) in (1, 2) and all(isinstance(side, int) and 1 <= side <= 8192 for side in sides)
+        if self.size is not None and (not right or (isinstance(self.size, list) and len(sides) != 2)):
+            raise UserError(
+                f"{path}.size={self.size} is no size of a picture",
+                "a side in pixels, from 1 to 8192, or [height, width]",
+                f"{path}.size=160",
+            )
+        if self.channels not in (None, 1, 3):
+            raise UserError(f"{path}.channels={self.channels}", "1 (grey), 3 (colours), null", f"{path}.channels=3")
+
+
+@dataclass(kw_only=True)
+class TfdsSettings(PicturesSettings):
+    """An image-classification set of TensorFlow Datasets."""
 
     _target_: str = "stages.load.tfds.tfds"
     name: str = "???"
@@ -63,7 +119,11 @@ class TfdsSettings(DataSettings):
     download: bool = False
     """Whether TFDS may fetch and prepare the set when it is not there."""
     train_split: str = "train"
-    test_split: str = "test"
+    """In TFDS' syntax, such as `train[:80%]`."""
+    val_split: str | None = None
+    """null: `validation` where the set has it, else `val_fraction` of the training examples."""
+    test_split: str | None = None
+    """null: `test` where the set has it, else `test_fraction` of all."""
 
     @property
     def folder(self) -> Path:
@@ -73,6 +133,7 @@ class TfdsSettings(DataSettings):
 
     def check(self, path: str) -> None:
         """Says at once that a set is missing; TFDS itself would wait minutes for the network."""
+        super().check(path)
         if self.download:
             return
         if self.dir and not self.folder.is_dir():
@@ -81,9 +142,35 @@ class TfdsSettings(DataSettings):
                 "a directory that TFDS prepared",
                 f"{path}.dir=<that directory>, or {path}.download=true to make it",
             )
-        if not any((self.folder / self.name).glob("**/dataset_info.json")):
+        if not any((self.folder / self.name.split(":")[0].split("/")[0]).glob("**/dataset_info.json")):
             raise UserError(
                 f"{path}.name={self.name} is not prepared in {self.folder}",
                 "a set that TFDS has prepared there, or leave to download it",
                 f"{path}.dir=<where it is>, or {path}.download=true",
+            )
+
+
+@dataclass(kw_only=True)
+class ImageFolderSettings(PicturesSettings):
+    """A directory with a folder of pictures for each class, with or without train/, val/, test/ above them."""
+
+    _target_: str = "stages.load.image_folder.image_folder"
+    dir: str | None = None
+    size: Any = 160
+
+    @property
+    def folder(self) -> Path:
+        """The directory."""
+        assert self.dir is not None
+        return Path(self.dir).expanduser().resolve()
+
+    def check(self, path: str) -> None:
+        super().check(path)
+        if self.dir is None:
+            raise UserError(f"{path}.dir is not set", "a directory with a folder for each class", f"{path}.dir=<it>")
+        if not self.folder.is_dir():
+            raise UserError(
+                f"{path}.dir={self.dir} is not a directory ({self.folder})",
+                "a directory with a folder for each class",
+                f"{path}.dir=<it>",
             )

@@ -29,6 +29,7 @@ OPTIONS = sorted(
 def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
     with_it = {"cluster=tf_config": ["strategy=multi_worker"], "strategy=tpu": ["strategy.name=a-name"]}
+    with_it |= {"data=image_folder": ["data.dir=."], "data=tfds": ["data.name=mnist"]}
     with_it |= {f"precision={policy}": ["optimizer=sgd"] for policy in ("bfloat16", "float16")}
     given = [
         f"{group}={option}",

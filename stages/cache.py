@@ -1,0 +1,76 @@
+"""What runs share under `outputs/cache`: each entry a folder made once, whole or not at all, and safe to delete."""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stages.errors import UserError
+from stages.reporter import Reporter
+
+POLL_SECONDS = 0.2
+
+
+def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> bool:
+    """Has `make` fill the folder `place`, unless it is there; returns whether it had to.
+
+    Of several processes that want it at once, one makes it and the others wait. `make` is given another folder, which
+    gets its name when all of it is on the disk; what a process leaves behind that is killed, the next one removes.
+
+    Raises:
+        UserError: where there is no room for it.
+    """
+    if place.is_dir():
+        return False
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(place, reporter):
+            if place.is_dir():
+                return False
+            partial = place.with_name(f".partial-{place.name}")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            try:
+                make(partial)
+                for file in partial.iterdir():
+                    _sync(file)
+                partial.replace(place)
+                _sync(place.parent)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise UserError(
+            f"{place.parent} cannot take what runs share ({error.strerror or error})",
+            "a folder of yours with room for it",
+            "outputs=<another folder>",
+        ) from error
+    return True
+
+
+@contextmanager
+def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
+    """Holds the entry's lock, which goes with the process that has it, however it ends."""
+    with place.with_name(f".{place.name}.lock").open("w") as file:
+        said = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not said:
+                    reporter.say(f"waits for another run that prepares {place.name}")
+                said = True
+                time.sleep(POLL_SECONDS)  # and not in flock: a signal is heard
+        yield
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,144 @@
+"""From a source to a data set: prepared, divided into splits, held in memory or streamed."""
+
+import csv
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stages.errors import UserError
+from stages.load.prepared import decoded, hold, prepare, reader, refused
+from stages.load.source import Bad, Listing, Source
+from stages.load.splits import assemble, cut
+from stages.memory import available_memory
+from stages.pictures import Described, Pictures, Streamed
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Split
+from stages.settings.data import SourceSettings
+
+HELD_SHARE = 1 / 3
+"""Of the free memory that pictures may take, where the settings do not say. They are in memory twice: NumPy's and
+TensorFlow's."""
+
+
+def load(
+    source: Source, settings: SourceSettings, reporter: Reporter | None, folder: Path | None, cache: Path | None
+) -> Dataset:
+    """Returns the pictures of `source` in three splits.
+
+    Args:
+        folder: the run's; takes `data/bad.csv` where something was left out. None: no file.
+        cache: what runs share; None: pictures are not kept on the disk.
+
+    Raises:
+        UserError: where pictures cannot be used and are not to be skipped, or splits cannot be cut.
+    """
+    reporter = reporter or Silent()
+    known: Described | None = None
+    if settings.cache == "disk" and cache is not None:
+        prepared = prepare(source, cache, settings.on_error, reporter)
+        listing, known, bad = prepared.listing, prepared.described, prepared.bad
+        images: Pictures = _all(prepared.shape, reader(prepared))
+        if _fits(prepared.shape, settings.memory_gib):
+            images = hold(prepared)
+    else:
+        listing = source.listing()
+        images, listing, bad = _from_source(source, listing, settings, reporter)
+    _refuse_shared(listing.parts)
+    rows = _splits(listing, settings)
+    splits = {name: _split(images, listing.labels, known, numbers) for name, numbers in rows.items()}
+    fingerprint = None if known or isinstance(images, np.ndarray) else source.fingerprint
+    dataset = assemble(
+        source.name, splits["train"], splits["val"], splits["test"], listing.class_names, fingerprint=fingerprint
+    )
+    held = "memory" if isinstance(images, np.ndarray) else "disk" if known else "source"
+    if held != "memory":
+        reporter.say(f"{source.name} is read from its {held} while training goes on: {_gib(images.shape):.1f} GiB")
+    return _with_bad(dataset, bad, held, reporter, folder)
+
+
+def _all(shape: tuple[int, int, int, int], read: object) -> Streamed:
+    return Streamed(read, np.arange(shape[0]), shape[1:])  # type: ignore[arg-type]
+
+
+def _from_source(
+    source: Source, listing: Listing, settings: SourceSettings, reporter: Reporter
+) -> tuple[Pictures, Listing, tuple[Bad, ...]]:
+    """Returns the pictures without a cache: decoded into memory where they fit, else whenever they are wanted."""
+    if listing.bad and settings.on_error == "fail":
+        raise refused(listing.bad)
+    shape = (len(listing.labels), *source.picture)
+    if not _fits(shape, settings.memory_gib):
+        if settings.on_error == "skip":
+            raise UserError(
+                "data.on_error=skip with data.cache=off: a picture is decoded when a batch needs it, too late to skip",
+                "data.cache=disk, data.on_error=fail",
+                "data.cache=disk",
+            )
+        return _all(shape, lambda numbers: np.stack([source.read(int(number)) for number in numbers])), listing, ()
+    images = np.empty(shape, np.uint8)
+    kept: list[int] = []
+    bad = list(listing.bad)
+    for pictures, numbers, unusable in decoded(source, listing, settings.on_error, reporter, f"reads {source.name}"):
+        images[len(kept) : len(kept) + len(numbers)] = pictures
+        kept += numbers
+        bad += unusable
+    return images[: len(kept)], listing.only(np.array(kept, np.int64)), tuple(bad)
+
+
+def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
+    allowed = memory_gib * 2**30 if memory_gib is not None else HELD_SHARE * available_memory()
+    return 2 * int(np.prod(shape)) <= allowed
+
+
+def _gib(shape: tuple[int, ...]) -> float:
+    return float(np.prod(shape)) / 2**30
+
+
+def _refuse_shared(parts: Mapping[str, np.ndarray]) -> None:
+    names = list(parts)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            shared = np.intersect1d(parts[first], parts[second])
+            if len(shared):
+                raise UserError(
+                    f"data: {len(shared):,} examples are in the {first} and in the {second} split",
+                    "splits that share nothing",
+                    "data.train_split='train[:80%]' data.test_split='train[80%:]'",
+                )
+
+
+def _splits(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarray]:
+    """Returns the rows of each split; what the source does not have is cut from its training examples."""
+    rows = dict(listing.parts)
+    for name, fraction in (("test", settings.test_fraction), ("val", settings.val_fraction)):
+        if name not in rows:
+            kept, part = cut(listing.labels[rows["train"]], fraction, settings.seed, name)
+            rows |= {name: rows["train"][part], "train": rows["train"][kept]}
+    return rows
+
+
+def _split(images: Pictures, labels: np.ndarray, known: Described | None, rows: np.ndarray) -> Split:
+    if isinstance(images, Streamed):
+        mine: Pictures = dataclasses.replace(images, rows=images.rows[rows])
+    else:
+        mine = images[rows]
+    return Split(mine, labels[rows], known.of(rows) if known else None)
+
+
+def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporter, folder: Path | None) -> Dataset:
+    """Returns the data set with a record of what was left out."""
+    record = dataset.record
+    params = {**record.params, "held_in": held}
+    metrics = {**record.metrics, "data/skipped": float(len(bad))}
+    files = dict(record.files)
+    if bad:
+        reporter.warn(f"{len(bad):,} of {dataset.name} left out; the first: {bad[0].where}: {bad[0].why}")
+    if bad and folder is not None:
+        path = folder / "data" / "skipped.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([("where", "why"), *((one.where, one.why) for one in bad)])
+        files["data"] = path
+    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics, files=files))

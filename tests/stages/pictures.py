@@ -1,0 +1,49 @@
+"""Small picture files that tests make."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from stages.reporter import Silent
+from stages.settings.data import ImageFolderSettings
+
+
+class Telling(Silent):
+    """A reporter that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    warn = say
+
+
+def picture(seed: int, height: int = 20, width: int = 30) -> np.ndarray:
+    """Returns smooth colours, uint8 [height, width, 3]: JPEG keeps them to a few units."""
+    random = np.random.default_rng(seed)
+    small = random.integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def write(path: Path, seed: int = 0, **options: Any) -> Path:
+    """Writes a picture of its own for each seed, in the format of the path's suffix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture(seed, **options)).save(path)
+    return path
+
+
+def folder_of(root: Path, classes: int = 2, examples: int = 12, suffix: str = ".png") -> Path:
+    """Makes `root` with class folders `class 0`, …, each of `examples` pictures that differ."""
+    for label in range(classes):
+        for index in range(examples):
+            write(root / f"class {label}" / f"{index:03}{suffix}", 1000 * label + index)
+    return root
+
+
+def settings(root: Path, **changes: Any) -> ImageFolderSettings:
+    given = {"dir": str(root), "seed": 1, "size": 16, "val_fraction": 0.2, "test_fraction": 0.2}
+    return ImageFolderSettings(**{**given, **changes})
