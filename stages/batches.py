@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from stages.pictures import Pictures
+from stages.pictures import ALIGNMENT, Pictures
 from stages.results import Augmentation, Dataset, Split
 from stages.seeds import derive
 
@@ -23,6 +23,9 @@ InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 Reader = Callable[[tf.Tensor], tf.Tensor]
 """From examples of a split to their pictures."""
+
+_as_written = tf.autograph.experimental.do_not_convert
+"""For functions without a loop or a branch on tensors: AutoGraph would take most of a second over them."""
 
 
 def steps_per_epoch(split: Split, batch_size: int) -> int:
@@ -65,13 +68,15 @@ def _input(
         first_replica = context.input_pipeline_id * here
         fixed_rows = -(-batch_size // replicas) if fixed_shapes else None
 
+        @_as_written
         def positions(epoch: tf.Tensor) -> tf.data.Dataset:
             """Yields (order of the epoch, step of the run, replica) for every share that is made here."""
             in_order = order(len(split), seed, epoch)
             start = tf.maximum(epoch * per_epoch, first_step)
             shares = tf.data.Dataset.range(start * here, (epoch + 1) * per_epoch * here)
-            return shares.map(lambda share: (in_order, share // here, first_replica + share % here))
+            return shares.map(_as_written(lambda share: (in_order, share // here, first_replica + share % here)))
 
+        @_as_written
         def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
             start = (step % per_epoch) * batch_size
             rows, weights = share(tf.minimum(len(split) - start, batch_size), replica, replicas)
@@ -95,7 +100,7 @@ def _input(
 def reader(images: Pictures) -> Reader:
     """Returns what takes examples, int64 [b], to their pictures [b, H, W, C]: from memory, or from where they are."""
     if isinstance(images, np.ndarray):
-        held = tf.constant(images)
+        held = _in_memory(images)
         return lambda examples: tf.gather(held, examples)
     picture, dtype = images.shape[1:], tf.as_dtype(images.dtype)
 
@@ -103,6 +108,13 @@ def reader(images: Pictures) -> Reader:
         return tf.ensure_shape(tf.numpy_function(images.__getitem__, [examples], dtype), [None, *picture])
 
     return read
+
+
+def _in_memory(images: np.ndarray) -> tf.Tensor:
+    """Returns a tensor of the array's own memory where it lies as TensorFlow wants it, else a copy."""
+    if images.ctypes.data % ALIGNMENT or not images.flags.c_contiguous or not images.flags.writeable:
+        return tf.constant(images)
+    return tf.experimental.dlpack.from_dlpack(images.__dlpack__())
 
 
 def pictures_of(

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+ALIGNMENT = 64
+"""Bytes; Eigen's, for AVX-512."""
+
 
 class Pictures(Protocol):
     """Pictures [N, H, W, C], uint8 or float32. A NumPy array is one; `Streamed` reads them when they are wanted."""
@@ -40,6 +43,11 @@ class Streamed:
 
     ndim = 4
 
+    @classmethod
+    def all(cls, shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> "Streamed":
+        """Returns all pictures of a source, uint8 [N, H, W, C] = `shape`."""
+        return cls(read, np.arange(shape[0]), (shape[1], shape[2], shape[3]))
+
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.rows), *self.picture)
@@ -71,6 +79,13 @@ def describe(pictures: Pictures) -> Described:
         wide = part.reshape(len(part), -1, channels).astype(np.float64)
         moments[start : start + len(part)] = np.stack([wide.mean(axis=1), np.square(wide).mean(axis=1)], axis=1)
     return Described(digests, moments)
+
+
+def empty(shape: tuple[int, ...]) -> np.ndarray:
+    """Returns memory for pictures, uint8, that begins where TensorFlow wants its own to, and so can be shared."""
+    raw = np.empty(int(np.prod(shape)) + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + int(np.prod(shape))].reshape(shape)
 
 
 def digest(picture: np.ndarray) -> int:

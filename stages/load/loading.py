@@ -18,8 +18,7 @@ from stages.results import Dataset, Split
 from stages.settings.data import SourceSettings
 
 HELD_SHARE = 1 / 3
-"""Of the free memory that pictures may take, where the settings do not say. They are in memory twice: NumPy's and
-TensorFlow's."""
+"""Of the free memory, which pictures may take where the settings do not say."""
 
 
 def load(
@@ -36,30 +35,28 @@ def load(
     """
     reporter = reporter or Silent()
     known: Described | None = None
+    images: Mapping[str, Pictures]
     if settings.cache == "disk" and cache is not None:
         prepared = prepare(source, cache, settings.on_error, reporter)
         listing, known, bad = prepared.listing, prepared.described, prepared.bad
-        images: Pictures = _all(prepared.shape, reader(prepared))
-        if _fits(prepared.shape, settings.memory_gib):
-            images = hold(prepared)
+        shape: tuple[int, ...] = prepared.shape
+        rows = splits_of(listing, settings)
+        held = "memory" if _fits(shape, settings.memory_gib) else "disk"
+        images = hold(prepared, rows) if held == "memory" else _parts(Streamed.all(shape, reader(prepared)), rows)
     else:
-        listing = source.listing()
-        images, listing, bad = _from_source(source, listing, settings, reporter)
-    _refuse_shared(listing.parts)
-    rows = _splits(listing, settings)
-    splits = {name: _split(images, listing.labels, known, numbers) for name, numbers in rows.items()}
-    fingerprint = None if known or isinstance(images, np.ndarray) else source.fingerprint
+        everything, listing, bad = _from_source(source, source.listing(), settings, reporter)
+        shape, rows = everything.shape, splits_of(listing, settings)
+        held = "memory" if isinstance(everything, np.ndarray) else "source"
+        images = _parts(everything, rows)
+    splits = {name: Split(images[name], listing.labels[rows[name]], known and known.of(rows[name])) for name in rows}
+    fingerprint = source.fingerprint if held == "source" else None
     dataset = assemble(
         source.name, splits["train"], splits["val"], splits["test"], listing.class_names, fingerprint=fingerprint
     )
-    held = "memory" if isinstance(images, np.ndarray) else "disk" if known else "source"
     if held != "memory":
-        reporter.say(f"{source.name} is read from its {held} while training goes on: {_gib(images.shape):.1f} GiB")
+        size = np.prod(shape) / 2**30
+        reporter.say(f"{source.name} is read from its {held} while training goes on: {size:.1f} GiB")
     return _with_bad(dataset, bad, held, reporter, folder)
-
-
-def _all(shape: tuple[int, int, int, int], read: object) -> Streamed:
-    return Streamed(read, np.arange(shape[0]), shape[1:])  # type: ignore[arg-type]
 
 
 def _from_source(
@@ -76,7 +73,8 @@ def _from_source(
                 "data.cache=disk, data.on_error=fail",
                 "data.cache=disk",
             )
-        return _all(shape, lambda numbers: np.stack([source.read(int(number)) for number in numbers])), listing, ()
+        streamed = Streamed.all(shape, lambda numbers: np.stack([source.read(int(number)) for number in numbers]))
+        return streamed, listing, ()
     images = np.empty(shape, np.uint8)
     kept: list[int] = []
     bad = list(listing.bad)
@@ -89,11 +87,7 @@ def _from_source(
 
 def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
     allowed = memory_gib * 2**30 if memory_gib is not None else HELD_SHARE * available_memory()
-    return 2 * int(np.prod(shape)) <= allowed
-
-
-def _gib(shape: tuple[int, ...]) -> float:
-    return float(np.prod(shape)) / 2**30
+    return int(np.prod(shape)) <= allowed
 
 
 def _refuse_shared(parts: Mapping[str, np.ndarray]) -> None:
@@ -109,9 +103,14 @@ def _refuse_shared(parts: Mapping[str, np.ndarray]) -> None:
                 )
 
 
-def _splits(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of each split; what the source does not have is cut from its training examples."""
-    rows = dict(listing.parts)
+def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarray]:
+    """Returns the rows of each split, in order; what the source does not have is cut from its training examples.
+
+    Raises:
+        UserError: where an example is in two splits, or a class has too few for each.
+    """
+    _refuse_shared(listing.parts)
+    rows = {name: np.sort(numbers) for name, numbers in listing.parts.items()}
     for name, fraction in (("test", settings.test_fraction), ("val", settings.val_fraction)):
         if name not in rows:
             kept, part = cut(listing.labels[rows["train"]], fraction, settings.seed, name)
@@ -119,12 +118,10 @@ def _splits(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarray]
     return rows
 
 
-def _split(images: Pictures, labels: np.ndarray, known: Described | None, rows: np.ndarray) -> Split:
+def _parts(images: Pictures, rows: Mapping[str, np.ndarray]) -> dict[str, Pictures]:
     if isinstance(images, Streamed):
-        mine: Pictures = dataclasses.replace(images, rows=images.rows[rows])
-    else:
-        mine = images[rows]
-    return Split(mine, labels[rows], known.of(rows) if known else None)
+        return {name: dataclasses.replace(images, rows=images.rows[numbers]) for name, numbers in rows.items()}
+    return {name: images[numbers] for name, numbers in rows.items()}
 
 
 def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporter, folder: Path | None) -> Dataset:

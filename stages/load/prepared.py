@@ -7,7 +7,7 @@ the sequence of a TFRecord does not allow; an ArrayRecord would, and costs a par
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 from stages.cache import made_once
 from stages.errors import UserError
 from stages.load.source import Bad, BadPictureError, Listing, Source
-from stages.pictures import Described, describe, digest
+from stages.pictures import Described, describe, digest, empty
 from stages.reporter import Reporter
 
 CHUNK = 512
@@ -176,20 +176,24 @@ def reader(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
     return read
 
 
-def hold(prepared: Prepared) -> np.ndarray:
-    """Returns all of the pictures, uint8 [N, H, W, C], checked."""
-    pictures = np.empty(prepared.shape, np.uint8)
+def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the pictures of each split's rows, uint8 [n, H, W, C], read once from end to end and checked."""
+    held = {name: empty((len(rows), *prepared.shape[1:])) for name, rows in splits.items()}
     file, begins = _opened(prepared)
+    size = int(np.prod(prepared.shape[1:]))
 
     def fill(start: int) -> None:
-        part = pictures[start : start + CHUNK]
-        _fill(part, file, begins + start * pictures[0].size, prepared.folder)
+        part = np.empty((min(CHUNK, prepared.shape[0] - start), *prepared.shape[1:]), np.uint8)
+        _fill(part, file, begins + start * size, prepared.folder)
         for row, picture in enumerate(part, start):
             _check(prepared, picture, row)
+        for name, rows in splits.items():  # in order
+            first, last = np.searchsorted(rows, [start, start + len(part)])
+            held[name][first:last] = part[rows[first:last] - start]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(fill, range(0, len(pictures), CHUNK)))
-    return pictures
+        list(pool.map(fill, range(0, prepared.shape[0], CHUNK)))
+    return held
 
 
 def _opened(prepared: Prepared) -> tuple[BinaryIO, int]:

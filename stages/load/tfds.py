@@ -125,6 +125,12 @@ def _read(path: Path, offset: int, length: int) -> bytes:
 
 
 def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder:
+    if not settings.download:  # what is on the disk says all of itself; TFDS's own code for the set is slow to import
+        name, _, version = settings.name.partition(":")
+        found = [path.parent for path in (settings.folder / name).glob("**/dataset_info.json")]
+        found = [path for path in found if path.name == version or not version]
+        if found:
+            return tensorflow_datasets.builder_from_directory(max(found, key=_version))
     try:
         builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
     except DatasetNotFoundError as error:
@@ -134,6 +140,10 @@ def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder
     if settings.download:
         builder.download_and_prepare()
     return builder
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in folder.name.split(".") if part.isdecimal())
 
 
 def _features(builder: tensorflow_datasets.core.DatasetBuilder, settings: TfdsSettings) -> tuple[Any, Any]:

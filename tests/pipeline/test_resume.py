@@ -137,7 +137,7 @@ def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Pat
 def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed: Path) -> None:
     run = last(killed)
     assert run.run_id is not None
-    asked = f"resume={run.run_id[:8]}"
+    asked = f"resume='{run.run_id[:8]}'"  # it may look like a number
     assert continued(job(killed, asked, "strategy=mirrored"), Console()).folder == Path(run.folder)
     with pytest.raises(UserError, match=r"train.batch_size was 64 and is 32\. .*Type: train.batch_size=64, or fork="):
         continued(job(killed, asked, "train.batch_size=32"), Console())
