@@ -2,36 +2,52 @@
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.complexity import flops, write_summary
 from stages.errors import UserError
+from stages.normalize import facts, wanted_by_network
 from stages.placement import place
+from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
 
 
-def model(dataset: Dataset, strategy: Strategy, settings: ModelSettings) -> Model:
+def model(
+    dataset: Dataset,
+    strategy: Strategy,
+    settings: ModelSettings,
+    reporter: Reporter | None = None,
+    folder: Path | None = None,
+) -> Model:
     """Returns a model whose first layer scales the pixels and whose weights are a function of the seed.
+
+    Args:
+        reporter: is told where the pixels are scaled in another way than the network wants them.
+        folder: the run's; takes `model/summary.txt`.
 
     Raises:
         UserError: where the network cannot be found or built, or its output is not float32 [b, classes].
     """
     policy = resolve_policy(settings.precision.policy, strategy)
     layers = strategy.layers
+    function, given = _function(settings.network)
+    scaling = _scaling(function, given, dataset, reporter or Silent())
 
     def build(placed: bool) -> keras.Model:
         with _policy(policy):
-            network = _build(dataset, settings.network)
+            network = _build(function, given, dataset)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
-            return _with_scaling(dataset.normalization, dataset.image_shape, network, policy)
+            return _with_scaling(scaling, dataset.image_shape, network, policy)
 
     def build_on_one_device() -> keras.Model:
         with tf.device("/cpu:0"):
@@ -43,14 +59,50 @@ def model(dataset: Dataset, strategy: Strategy, settings: ModelSettings) -> Mode
     _refuse_own_steps(network.core)
     pictures = tf.cast(dataset.train.images[:2], tf.float32)
     outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs, policy)
-    counts = {
-        "parameters": network.count_params(),
-        "trainable_parameters": int(sum(np.prod(w.shape) for w in network.trainable_weights)),
-    }
-    record = Record(params={**counts, "outputs": outputs, "policy": policy})
+    params = {"outputs": outputs, "policy": policy, **(facts(scaling) if scaling != dataset.normalization else {})}
+    record = _record(network, params, folder)
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)
     return Model(network, outputs, policy, metrics, build_on_one_device if split else None, record)
+
+
+def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None) -> Record:
+    """Returns what is known of the network, and writes its summary."""
+    counts: dict[str, Any] = {
+        "parameters": network.count_params(),
+        "trainable_parameters": int(sum(np.prod(w.shape) for w in network.trainable_weights)),
+    }
+    try:
+        counts["flops"] = flops(network)
+    except Exception as error:  # a network may be anything, and no figure is worth a run
+        params = {**params, "flops": f"unknown: {type(error).__name__}"}
+    files = {}
+    if folder is not None:
+        files["model"] = folder / "model" / "summary.txt"
+        write_summary(network, files["model"])
+    metrics = {f"model/{name}": float(count) for name, count in counts.items()}
+    return Record(params={**counts, **params}, metrics=metrics, files=files)
+
+
+def _scaling(
+    function: Callable[..., keras.Model], given: Mapping[str, Any], dataset: Dataset, reporter: Reporter
+) -> Normalization:
+    """Returns how pixels are scaled: as the network's function says that it wants them, where the user leaves it open.
+
+    A function says so by an attribute `preprocessing`: another function, of the same settings, that returns the
+    Normalization of RGB pixels of 0 to 255, or None.
+    """
+    ask = getattr(function, "preprocessing", None)
+    wanted = ask(**given) if ask is not None else None
+    if wanted is None:
+        return dataset.normalization
+    right, chosen = wanted_by_network(wanted, dataset), dataset.normalization
+    if chosen.automatic:
+        return right
+    if facts(chosen) != facts(right):
+        name = given.get("name", getattr(function, "__name__", "the network"))
+        reporter.say(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
+    return chosen
 
 
 @contextmanager
@@ -77,24 +129,29 @@ def resolve_policy(policy: str, strategy: Strategy) -> str:
     return "mixed_float16" if fast else "mixed_bfloat16"
 
 
-def _build(dataset: Dataset, network: Any) -> keras.Model:
+def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]:
+    """Returns the function that `_target_` names, and the settings for it."""
     given = dict(network if isinstance(network, Mapping) else vars(network))
     target = str(given.pop("_target_", ""))
     module, _, name = target.rpartition(".")
     try:
-        function = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name), given
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"model.network._target_={target} cannot be imported ({error})",
             "a function (input_shape, num_classes, **settings) -> keras.Model",
             "model.network._target_=stages.networks.cnn.cnn",
         ) from error
+
+
+def _build(function: Callable[..., keras.Model], given: Mapping[str, Any], dataset: Dataset) -> keras.Model:
     try:
         return function(dataset.image_shape, dataset.num_classes, **given)
     except ValueError as error:  # Keras' word for layers that do not fit
         first = str(error).strip().splitlines()[0]
+        name = f"{function.__module__}.{getattr(function, '__name__', '')}"
         raise UserError(
-            f"{target} cannot be built for pictures of shape {dataset.image_shape} with {given} ({first})",
+            f"{name} cannot be built for pictures of shape {dataset.image_shape} with {dict(given)} ({first})",
             "layers that the pictures are large enough for",
             "model=mlp, or smaller or fewer layers",
         ) from error

@@ -4,26 +4,76 @@ import dataclasses
 
 import numpy as np
 
+from stages.errors import UserError
 from stages.results import Dataset, Normalization, Record
 from stages.settings.images import NormalizeSettings
+
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
 
 
 def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     """Returns the data set with its scaling; the pixels themselves stay as they are.
 
     The scaling is the first layer of the model, so that whoever uses the export gives it unscaled pixels.
-    Statistics are those of the training split alone.
+    Statistics are those of the training split alone. `auto` is 0..1 unless the network, which comes later, wants
+    something else.
+
+    Raises:
+        UserError: for `imagenet` with pictures of other than 1 or 3 channels.
     """
-    if settings.method == "rescale":
-        low, high = dataset.pixel_range
-        scaling = Normalization((1.0 / (high - low),), (-low / (high - low),))
+    low, high = dataset.pixel_range
+    to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
+    if settings.method in ("auto", "rescale"):
+        scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
     elif settings.method == "standardize":
         mean, deviation = _by_channel(dataset.train.described.moments)
         scaling = Normalization(tuple(1.0 / deviation), tuple(-mean / deviation))
+    elif settings.method == "imagenet":
+        mean, deviation = _imagenet(dataset.image_shape[-1])
+        scaling = after(to_one, Normalization(tuple(1.0 / deviation), tuple(-mean / deviation)))
     else:
         scaling = Normalization()
-    facts = {"scale": [float(f"{x:.6g}") for x in scaling.scale], "offset": [float(f"{x:.6g}") for x in scaling.offset]}
-    return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts))
+    return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))
+
+
+def wanted_by_network(wanted: Normalization, dataset: Dataset) -> Normalization:
+    """Returns `wanted`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
+
+    Three numbers that are equal become one, so do three for pictures of other than three channels: their mean.
+    """
+    scale, offset = np.array(wanted.scale), np.array(wanted.offset)
+    if dataset.image_shape[-1] != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
+        scale, offset = scale.mean(keepdims=True), offset.mean(keepdims=True)
+    low, high = dataset.pixel_range
+    to_bytes = Normalization((255.0 / (high - low),), (-low * 255.0 / (high - low),))
+    return after(to_bytes, Normalization(tuple(scale), tuple(offset)))
+
+
+def after(first: Normalization, second: Normalization) -> Normalization:
+    """Returns the one scaling that does what `second` does after `first`, which has one number for all channels."""
+    (scale,), (offset,) = first.scale, first.offset
+    offsets = (offset * by + more for by, more in zip(second.scale, second.offset, strict=True))
+    return Normalization(tuple(scale * by for by in second.scale), tuple(offsets))
+
+
+def facts(scaling: Normalization) -> dict[str, list[float]]:
+    """Returns `scaling` as parameters to record, with six digits."""
+    return {
+        "scale": [float(f"{x:.6g}") for x in scaling.scale],
+        "offset": [float(f"{x:.6g}") for x in scaling.offset],
+    }
+
+
+def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:
+    mean, deviation = np.array(IMAGENET_MEAN), np.array(IMAGENET_DEVIATION)
+    if channels == 3:
+        return mean, deviation
+    if channels == 1:
+        return mean.mean(keepdims=True), deviation.mean(keepdims=True)
+    raise UserError(
+        f"normalize=imagenet with pictures of {channels} channels", "1 or 3 channels", "normalize=standardize"
+    )
 
 
 def _by_channel(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -89,10 +89,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Normalization:
-    """Scaled pixel = pixel * scale + offset; one number a channel, or one for all of them."""
+    """Scaled pixel = pixel * scale + offset; one number a channel, or one for all of them.
+
+    automatic: whether a network that says what it wants gets that instead.
+    """
 
     scale: tuple[float, ...] = (1.0,)
     offset: tuple[float, ...] = (0.0,)
+    automatic: bool = False
 
 
 class Augmentation(Protocol):

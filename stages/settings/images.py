@@ -10,8 +10,9 @@ class NormalizeSettings:
     """How pixel values are scaled. The scaling becomes the first layer of the model, and so of its export."""
 
     _target_: str = "stages.normalize.normalize"
-    method: str = choice("rescale", "rescale", "standardize", "none")
-    """`rescale`: to 0..1; `standardize`: to mean 0 and deviation 1 of the training split, by channel."""
+    method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")
+    """`auto`: as the network wants it (those of keras.applications do), else as `rescale`, to 0..1; `standardize`: to
+    mean 0 and deviation 1 of the training split, by channel; `imagenet`: by mean and deviation of ImageNet's pixels."""
 
 
 @dataclass(kw_only=True)

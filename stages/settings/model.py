@@ -1,6 +1,6 @@
 """Settings of the `model` stage: the network, and the precision it computes in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import II, MISSING
@@ -38,12 +38,48 @@ class CnnSettings:
 
 
 @dataclass(kw_only=True)
+class CnnPhotoSettings:
+    """Blocks of convolution, BatchNorm and ReLU, for photographs."""
+
+    _target_: str = "stages.networks.cnn_photo.cnn_photo"
+    filters: list[int] = number([16, 32, 64, 128, 256], at_least=1, unit="filters in each block's convolutions")
+    convolutions: int = number(2, at_least=1, unit="convolutions in each block")
+    dropout: float = number(0.3, at_least=0, below=1)
+
+
+@dataclass(kw_only=True)
+class ResnetSettings:
+    """Residual blocks, for pictures of about 32×32 pixels."""
+
+    _target_: str = "stages.networks.resnet.resnet"
+    blocks: int = number(3, at_least=1, unit="residual blocks in each group: 3 are ResNet-20, 9 ResNet-56")
+    filters: list[int] = number([16, 32, 64], at_least=1, unit="filters in each group's convolutions")
+
+
+@dataclass(kw_only=True)
+class ApplicationSettings:
+    """A network of keras.applications without its top, pooling, dropout and one dense layer."""
+
+    _target_: str = "stages.networks.applications.application"
+    name: str = "ResNet50"
+    """Of the class in keras.applications."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """What the class takes besides, such as `alpha`."""
+    dropout: float = number(0.2, at_least=0, below=1)
+    single_logit: bool = False
+    """Whether two classes get one output, a sigmoid's, instead of two."""
+
+
+@dataclass(kw_only=True)
 class ModelSettings:
     """A network by its function, and what the function is given."""
 
     _target_: str = "stages.model.model"
     network: Any = MISSING
     """`_target_`: a function `(input_shape, num_classes, **settings) -> keras.Model`, and its settings."""
+    weights: str = "none"
+    """What the weights are before training: `none` (drawn from the seed), `imagenet` (keras.applications' for the
+    backbone), a file of weights, a tracked run (`runs:/…`) or a registered model (`models:/…`)."""
     outputs: str = choice("auto", "auto", "logits", "probabilities")
     """What the network returns; `auto` finds out by calling it on two pictures."""
     precision: PrecisionSettings = II("precision")

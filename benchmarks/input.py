@@ -1,0 +1,110 @@
+"""The input alone, without a model: prepared pictures against TFDS's tutorials, each in a process of its own, in turns.
+
+    python -m benchmarks.input [--dir <where TFDS keeps tf_flowers>]
+
+Images per second of the first epoch of a process whose TensorFlow has started (what `tfds.load` or the `load` stage
+does counts) and of later epochs, the median over the rounds; peak resident memory of the process.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pipeline import environment
+
+SIZE, BATCH, EPOCHS, ROUNDS = 96, 32, 4, 3
+
+
+def main() -> None:
+    """Measures one way, where it is named, else all of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", default=os.environ.get("TFDS_DATA_DIR", "../shared/data/tfds"))
+    parser.add_argument("--way", choices=list(WAYS))
+    parser.add_argument("--cache")
+    given = parser.parse_args()
+    if given.way:
+        print(json.dumps(_measure(given.way, str(Path(given.dir).resolve()), Path(given.cache))))
+        return
+    rows: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    cache = tempfile.mkdtemp()
+    try:
+        _apart("prepared", given.dir, cache)  # the run that prepares
+        for _ in range(ROUNDS):
+            for way in WAYS:
+                rows[way].append(_apart(way, given.dir, cache))
+    finally:
+        shutil.rmtree(cache)
+    median = {way: {key: statistics.median(row[key] for row in rows[way]) for key in rows[way][0]} for way in WAYS}
+    print(f"tf_flowers at {SIZE} px, batches of {BATCH}, median of {ROUNDS} rounds\n")
+    print("| way | first epoch, images/s | later epochs, images/s | peak memory, MB |")
+    print("|---|---|---|---|")
+    for way, row in median.items():
+        print(f"| {way} | {row['first']:,.0f} | {row['later']:,.0f} | {row['megabytes']:,.0f} |")
+    ours, theirs = median["prepared"], median["tutorial"]
+    print(
+        f"| prepared / tutorial | {ours['first'] / theirs['first']:.1f} | {ours['later'] / theirs['later']:.1f} | "
+        f"{ours['megabytes'] / theirs['megabytes']:.2f} |"
+    )
+
+
+def _apart(way: str, folder: str, cache: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.input", "--way", way, "--dir", folder, "--cache", cache]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _measure(way: str, folder: str, cache: Path) -> dict[str, float]:
+    environment.prepare()
+    with environment.quiet_stderr():
+        import tensorflow as tf
+        import tensorflow_datasets  # noqa: F401
+
+        tf.constant(0.0)
+    began, rates = time.perf_counter(), []
+    epoch = WAYS[way](folder, cache)
+    for _ in range(EPOCHS):
+        examples = sum(len(batch[1]) for batch in epoch())
+        rates.append(examples / (time.perf_counter() - began))
+        began = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    return {"first": rates[0], "later": statistics.median(rates[1:]), "megabytes": peak}
+
+
+def _tutorial(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, ...]]]:
+    """Source: tensorflow.org/datasets/keras_example and tensorflow.org/tutorials/load_data/images."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    source = tfds.load("tf_flowers", split="train", data_dir=folder, as_supervised=True, download=False)
+    batches = source.map(lambda image, label: (tf.image.resize(image, [SIZE, SIZE]), label)).shuffle(1000).batch(BATCH)
+    return lambda: batches
+
+
+def _prepared(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, ...]]]:
+    import tensorflow as tf
+
+    from stages.batches import training_input
+    from stages.load.tfds import tfds
+    from stages.settings.data import TfdsSettings
+
+    given = TfdsSettings(name="tf_flowers", dir=folder, size=SIZE, seed=1, val_fraction=0.01, test_fraction=0.01)
+    dataset = tfds(given, cache=cache)
+    per_epoch = -(-len(dataset.train) // BATCH)
+    batches = iter(training_input(dataset, BATCH, 1, EPOCHS + 1)(tf.distribute.InputContext()))
+    return lambda: (next(batches) for _ in range(per_epoch))
+
+
+WAYS = {"tutorial": _tutorial, "prepared": _prepared}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Every network of keras.applications, by its name, with a head of the project's own."""
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from stages.errors import UserError
+from stages.networks.precision import last_dtype
+from stages.results import Normalization
+
+_OURS = (
+    "include_top", "weights", "input_tensor", "input_shape", "pooling", "classes", "classifier_activation", "name"
+)  # fmt: skip
+
+
+def application(
+    input_shape: tuple[int, int, int],
+    num_classes: int,
+    name: str,
+    arguments: Mapping[str, Any],
+    dropout: float,
+    single_logit: bool,
+) -> keras.Model:
+    """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
+
+    keras.applications' network without its top is the layer `backbone`; global average pooling, dropout and one dense
+    layer follow. Weights start at random. Its BatchNorms take the statistics of the whole batch, however many replicas
+    share it. Pictures of one channel are repeated to three, and the channels put into the order that the backbone was
+    made for, so that pretrained weights fit.
+
+    Args:
+        name: of the class in keras.applications, such as MobileNetV2.
+        arguments: for the class, such as alpha; not those by which tops, weights and shapes are chosen.
+        dropout: in front of the dense layer, in [0, 1).
+        single_logit: one output z instead of two. The logits are then 0 and z, whose softmax is the sigmoid of z and
+            whose cross-entropy is the binary one.
+
+    Raises:
+        UserError: for a name or an argument that keras.applications does not have, pictures that are too small, or a
+            single logit with other than two classes.
+    """
+    if single_logit and num_classes != 2:
+        raise UserError(
+            f"model.network.single_logit=true with {num_classes} classes",
+            "2 classes",
+            "model.network.single_logit=false",
+        )
+    function = _find(name)
+    inputs = keras.Input(input_shape)
+    pictures = keras.layers.Concatenate(name="to_rgb")([inputs] * 3) if input_shape[-1] == 1 else inputs
+    if input_shape[-1] == 3 and _affine(name)[2]:
+        pictures = keras.ops.flip(pictures, axis=-1)
+    backbone = _backbone(function, name, tuple(pictures.shape[1:]), arguments)
+    features = keras.layers.GlobalAveragePooling2D(name="pooling")(backbone(pictures))
+    features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
+    outputs = keras.layers.Dense(1 if single_logit else num_classes, dtype=last_dtype(), name="head")(features)
+    if single_logit:
+        outputs = keras.ops.concatenate([keras.ops.zeros_like(outputs), outputs], axis=-1)
+    return keras.Model(inputs, outputs, name=name.lower())
+
+
+def preprocessing(name: str, arguments: Mapping[str, Any], **_: Any) -> Normalization | None:
+    """Returns how the network `name` wants RGB pixels of 0 to 255 scaled, one number a channel.
+
+    It is what the `preprocess_input` of its module does, found by calling it; a table would age. None where `arguments`
+    take the scaling out of the network (`include_preprocessing=false`), as it is then nowhere to be asked for.
+    """
+    if not arguments.get("include_preprocessing", True):
+        return None
+    scale, offset, _reversed = _affine(name)
+    return Normalization(tuple(scale.tolist()), tuple(offset.tolist()))
+
+
+application.preprocessing = preprocessing  # type: ignore[attr-defined]
+
+
+def _find(name: str) -> Callable[..., keras.Model]:
+    known = {key: value for key, value in vars(keras.applications).items() if inspect.isfunction(value)}
+    if name not in known:
+        lower = {key.lower(): key for key in known}
+        near = [lower[key] for key in difflib.get_close_matches(name.lower().replace("_", ""), lower, 3)]
+        raise UserError(
+            f"model.network.name={name} is not in keras.applications",
+            ", ".join(near or sorted(known)),
+            f"model.network.name={(near or ['MobileNetV2'])[0]}",
+        )
+    return known[name]
+
+
+def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Returns scale [3], offset [3], of channels as they come in, and whether they go out in the opposite order."""
+    preprocess = sys.modules[_find(name).__module__].preprocess_input
+
+    def outputs(red: float, green: float, blue: float) -> np.ndarray:
+        picture = np.array([red, green, blue], np.float32).reshape(1, 1, 1, 3)
+        return np.asarray(preprocess(picture, data_format="channels_last"), np.float64).ravel()
+
+    offset = outputs(0, 0, 0)
+    single = np.stack([outputs(*color) - offset for color in 255.0 * np.eye(3)]) / 255.0
+    is_reversed = bool(single[0, 0] == 0)
+    if is_reversed:
+        single, offset = single[:, ::-1], offset[::-1]
+    return np.diag(single), offset, is_reversed
+
+
+def _backbone(
+    function: Callable[..., keras.Model], name: str, shape: tuple[int, ...], arguments: Mapping[str, Any]
+) -> keras.Model:
+    known = [key for key in inspect.signature(function).parameters if key not in _OURS]
+    for key in arguments:
+        if key not in known:
+            raise UserError(
+                f"model.network.arguments.{key} is nothing that {name} takes",
+                ", ".join(known) or "no arguments",
+                f"model.network.arguments.{known[0]}=…" if known else "model.network.arguments={}",
+            )
+    try:
+        backbone = function(include_top=False, weights=None, input_shape=shape, **arguments)
+    except ValueError as error:
+        smallest = re.search(r"at least (\d+)x(\d+)", str(error))
+        if smallest is None:
+            raise
+        raise UserError(
+            f"{name} cannot take pictures of {shape[0]}×{shape[1]}",
+            f"{smallest[1]}×{smallest[2]} and larger",
+            "model=cnn, or a data set of larger pictures",
+        ) from error
+    backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
+    for layer in backbone._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True  # read at each call; the classes take no argument for it
+    return backbone
