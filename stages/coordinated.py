@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from stages.batches import order, pictures_of, steps_per_epoch
+from stages.batches import changed, order, steps_per_epoch
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
 from stages.step import Step
@@ -33,8 +33,7 @@ class Coordinated:
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
         whole = tf.function(lambda: tf.data.Dataset.from_tensors((images, labels)).repeat())
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
-        distribution, size = strategy.distribution, settings.batch_size
-        augmentation, seed = dataset.augmentation, settings.seed
+        distribution, size, seed = strategy.distribution, settings.batch_size, settings.seed
 
         # No method, as in the loop: the iterator must not be left to the garbage collector.
         @tf.function(reduce_retracing=True)
@@ -42,10 +41,9 @@ class Coordinated:
             images, labels = next(splits)
             for index in tf.range(-(-tf.size(examples) // size)):
                 mine = examples[index * size : (index + 1) * size]
-                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine))
-                pictures = pictures_of(images, mine, rows, number, size, seed, augmentation)
-                batch = (pictures, tf.gather(labels, mine), tf.ones([tf.size(mine)]))
-                distribution.run(step, args=(batch, number))
+                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine, tf.int64))
+                made = changed(images, labels, mine, rows, number, size, seed, dataset)
+                distribution.run(step, args=((*made, tf.ones([tf.size(mine)])), number))
 
         self._compiled = compiled
 
