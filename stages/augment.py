@@ -1,52 +1,152 @@
-"""The `augment` stage: random changes of the training pictures."""
+"""The `augment` stage: random changes of the training pictures.
+
+Keras' preprocessing layers draw from a seed generator that each replica keeps, so what they do to a picture is no
+function of its row in the global batch: two replicas would not equal one device, nor a resumed run the whole one. Here
+all random numbers come from outside.
+"""
 
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import tensorflow as tf
 
+from stages.augmentations import colour, geometry
+from stages.augmentations.mixing import Mixing
+from stages.augmentations.rand_augment import RANDOMS, Drawn
+from stages.errors import UserError
 from stages.results import Dataset, Record
 from stages.settings.images import AugmentSettings
 
+COLUMNS = (
+    "area",
+    "aspect",
+    "crop_x",
+    "crop_y",
+    "flip_x",
+    "flip_y",
+    "rotation",
+    "zoom",
+    "shift_x",
+    "shift_y",
+    "brightness",
+    "contrast",
+    "saturation",
+    "hue",
+)
+"""What each random number is for; whatever is switched off, the others stay. Those of RandAugment follow."""
+
 
 def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
-    """Returns the data set with its augmentation, or with none where `settings` change nothing."""
-    change = FlipRotate(settings.horizontal_flip, settings.vertical_flip, settings.rotation)
-    active = settings.horizontal_flip or settings.vertical_flip or settings.rotation > 0
-    return dataclasses.replace(dataset, augmentation=change if active else None, record=Record())
+    """Returns the data set with its augmentation and mixing, or with none where `settings` change nothing.
+
+    Raises:
+        UserError: where `saturation` or `hue` are set and the pictures have not three channels.
+    """
+    channels, coloured = dataset.image_shape[2], [name for name in ("saturation", "hue") if getattr(settings, name)]
+    params = {}
+    if channels != 3 and coloured:
+        if settings.without_colour == "refuse":
+            raise UserError(
+                f"augment.{coloured[0]} with pictures of {channels} channel(s)",
+                "pictures of 3, or augment.without_colour=skip",
+                f"augment.{coloured[0]}=0",
+            )
+        params = {"skipped": f"{', '.join(coloured)}: pictures have {channels} channel(s)"}
+        settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
+    return dataclasses.replace(
+        dataset,
+        augmentation=Changes(settings, dataset.pixel_range) if settings.changes else None,
+        mixing=Mixing(settings.mixup, settings.cutmix, dataset.num_classes) if settings.mixes else None,
+        augments_in_step=settings.where == "model" and settings.changes,
+        record=Record(params),
+    )
 
 
 @dataclass(frozen=True)
-class FlipRotate:
-    """Flips and rotates about the centre, in one bilinear resampling; what comes from outside is mirrored in.
+class Changes:
+    """What `settings` say, by one resampling of each picture and one change of its colours.
 
-    rotation: the largest angle to either side, in turns, in [0, 0.5].
+    Of the geometry the crop comes first, then flips, rotation, zoom and translation; of the colours brightness,
+    contrast, saturation and hue; RandAugment's operations come after them. Values are clipped to `pixel_range` once,
+    at the end.
     """
 
-    horizontal: bool
-    vertical: bool
-    rotation: float
+    settings: AugmentSettings
+    pixel_range: tuple[float, float]
 
-    randoms = 3
+    @property
+    def randoms(self) -> int:
+        return len(COLUMNS) + RANDOMS * self.settings.rand_augment
 
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
-        size = tf.shape(images)[1:3]
-        height, width = tf.unstack(tf.cast(size - 1, tf.float32))
-        angle = (2.0 * uniforms[:, 0] - 1.0) * (2.0 * math.pi * self.rotation)
-        flip_x = tf.where(uniforms[:, 1] < 0.5, -1.0, 1.0) if self.horizontal else tf.ones_like(angle)
-        flip_y = tf.where(uniforms[:, 2] < 0.5, -1.0, 1.0) if self.vertical else tf.ones_like(angle)
-        # Output (x, y) is read from input (a0 x + a1 y + a2, b0 x + b1 y + b2); the centre stays where it is.
-        a0, a1 = flip_x * tf.cos(angle), -flip_x * tf.sin(angle)
-        b0, b1 = flip_y * tf.sin(angle), flip_y * tf.cos(angle)
-        a2 = (width - (a0 * width + a1 * height)) / 2.0
-        b2 = (height - (b0 * width + b1 * height)) / 2.0
-        none = tf.zeros_like(angle)
-        return tf.raw_ops.ImageProjectiveTransformV3(
-            images=images,
-            transforms=tf.stack([a0, a1, a2, b0, b1, b2, none, none], axis=1),
-            output_shape=size,
-            fill_value=0.0,
-            interpolation="BILINEAR",
-            fill_mode="REFLECT",
-        )
+        """See `Augmentation`."""
+        channels, given = images.shape[3], self.settings
+        columns = tf.unstack(tf.cast(uniforms[:, : len(COLUMNS)], tf.float64), axis=1)
+        numbers = dict(zip(COLUMNS, columns, strict=True))
+        drawn = None
+        if given.rand_augment and given.magnitude:
+            drawn = Drawn(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), given.magnitude / 10, channels)
+        height, width = tf.unstack(tf.cast(tf.shape(images)[1:3], tf.float64))
+        matrices = self._geometry(numbers, width, height) + (drawn.geometry(width, height) if drawn else [])
+        changed = geometry.resample(images, reduce(tf.matmul, matrices)) if matrices else images
+        changed = self._recoloured(changed, numbers, drawn)
+        low, high = self.pixel_range
+        if drawn:
+            changed = tf.clip_by_value(changed, low, high)  # a negative of what is too light would be too dark
+            changed = colour.posterize(changed, drawn.steps(low, high), low)
+            changed = colour.solarize(changed, drawn.thresholds(low, high), low, high)
+        return tf.ensure_shape(tf.clip_by_value(changed, low, high), images.shape)
+
+    def _geometry(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> list[tf.Tensor]:
+        given, matrices = self.settings, []
+        if given.crop or given.aspect > 1:
+            matrices.append(self._crop(numbers, width, height))
+        if given.horizontal_flip or given.vertical_flip:
+            on_x, on_y = given.horizontal_flip * 0.5, given.vertical_flip * 0.5
+            matrices.append(geometry.flip(numbers["flip_x"] < on_x, numbers["flip_y"] < on_y))
+        if given.rotation:
+            matrices.append(geometry.rotate(_spread(numbers["rotation"], given.rotation)))
+        if given.zoom:
+            matrices.append(geometry.zoom(1.0 + _spread(numbers["zoom"], given.zoom)))
+        if given.translation:
+            x, y = (_spread(numbers[name], given.translation) for name in ("shift_x", "shift_y"))
+            matrices.append(geometry.translate(x * width, y * height))
+        return matrices
+
+    def _crop(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> tf.Tensor:
+        """A part of random area, and of random ratio within the picture (Szegedy et al. 2015, arXiv:1409.4842)."""
+        smallest = (1.0 - self.settings.crop) ** 2
+        side = tf.sqrt(smallest + (1.0 - smallest) * numbers["area"])
+        stretch = tf.exp(_spread(numbers["aspect"], math.log(self.settings.aspect) / 2.0))
+        kept_x, kept_y = (tf.minimum(kept, 1.0) for kept in (side * stretch, side / stretch))
+        x, y = ((numbers[name] - 0.5) * (1.0 - kept) for name, kept in (("crop_x", kept_x), ("crop_y", kept_y)))
+        return geometry.crop(kept_x, kept_y, x * width, y * height)
+
+    def _recoloured(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: Drawn | None) -> tf.Tensor:
+        given, channels, black = self.settings, images.shape[3], self.pixel_range[0]
+        if not (drawn or given.brightness or given.contrast or given.saturation or given.hue):
+            return images
+        matrices = colour.neutral(tf.shape(images)[0], channels)
+        means = tf.ones([tf.shape(images)[0], channels + 1], tf.float64)
+        if drawn or given.contrast:
+            means = tf.concat([tf.cast(tf.reduce_mean(images, axis=[1, 2]), tf.float64), means[:, :1]], axis=1)
+        if given.brightness:
+            factor = 1.0 + _spread(numbers["brightness"], given.brightness)
+            matrices = colour.brightness(factor, black, channels) @ matrices
+        if given.contrast:
+            now = tf.linalg.matvec(matrices, means)[:, :channels]
+            matrices = colour.contrast(1.0 + _spread(numbers["contrast"], given.contrast), now) @ matrices
+        if given.saturation:
+            matrices = colour.saturation(1.0 + _spread(numbers["saturation"], given.saturation)) @ matrices
+        if given.hue:
+            matrices = colour.hue(_spread(numbers["hue"], given.hue)) @ matrices
+        matrices = drawn.colours(matrices, means, black) if drawn else matrices
+        mixes_channels = channels == 3 and bool(given.saturation or given.hue or drawn)
+        return colour.recolour(images, matrices, mixes_channels)
+
+
+def _spread(uniform: tf.Tensor, width: float) -> tf.Tensor:
+    """Returns numbers in [-width, width) of numbers in [0, 1)."""
+    return (2.0 * uniform - 1.0) * width

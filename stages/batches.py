@@ -11,12 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from stages.pictures import ALIGNMENT, Pictures
-from stages.results import Augmentation, Dataset, Split
+from stages.results import Dataset, Split
 from stages.seeds import derive
 
-Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-"""images float32 [b, H, W, C]; labels int32 [b]; weights float32 [b], which add up
-to the number of examples over all replicas."""
+Batch = tuple[tf.Tensor, ...]
+"""images float32 [b, H, W, C]; labels int32 [b], or float32 [b, classes] of mixed pictures, rows that add up to 1;
+weights float32 [b], which add up to the number of examples over all replicas. Where the training step is to augment:
+the random numbers for it, float32 [b, randoms]."""
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 """What `tf.distribute.Strategy.distribute_datasets_from_function` takes."""
@@ -41,7 +42,7 @@ def training_input(
     The shuffle is a uniform permutation of the whole split, another one each epoch. With `fixed_shapes` every replica's
     part of every batch has the same number of rows, filled up with rows of weight 0.
     """
-    return _input(dataset.train, batch_size, epochs, first_step, seed, dataset.augmentation, fixed_shapes)
+    return _input(dataset.train, batch_size, epochs, first_step, seed, dataset, fixed_shapes)
 
 
 def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, passes: int = 1) -> InputFunction:
@@ -55,7 +56,7 @@ def _input(
     epochs: int,
     first_step: int,
     seed: int | None,
-    augmentation: Augmentation | None,
+    dataset: Dataset | None,
     fixed_shapes: bool,
 ) -> InputFunction:
     per_epoch = steps_per_epoch(split, batch_size)
@@ -79,15 +80,19 @@ def _input(
         @_as_written
         def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
             start = (step % per_epoch) * batch_size
-            rows, weights = share(tf.minimum(len(split) - start, batch_size), replica, replicas)
+            count = tf.minimum(len(split) - start, batch_size)
+            rows, weights = share(count, replica, replicas)
             if fixed_rows is not None:
                 missing = tf.maximum(fixed_rows - tf.size(rows), 0)
                 rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
-            examples = tf.gather(in_order, start + rows)
-            changed = None if seed is None else augmentation
-            pictures = pictures_of(images, examples, rows, step, batch_size, seed or 0, changed)
+            examples = in_order[start : start + count]
+            if dataset is None or seed is None:
+                pictures, *rest = taken(images, labels, examples, rows)
+            else:
+                pictures, *rest = changed(images, labels, examples, rows, step, batch_size, seed, dataset)
             pictures = tf.ensure_shape(pictures, [fixed_rows, *split.images.shape[1:]])
-            return pictures, tf.gather(labels, examples), weights
+            wanted, *numbers = (tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]) for part in rest)
+            return pictures, wanted, weights, *numbers
 
         options = tf.data.Options()
         options.deterministic = True
@@ -117,25 +122,51 @@ def _in_memory(images: np.ndarray) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(images.__dlpack__())
 
 
-def pictures_of(
+def taken(images: Reader, labels: tf.Tensor, examples: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns pictures, float32 [b, H, W, C], and labels, int32 [b], of `rows` of a global batch.
+
+    examples: which of the split's they are, int64 [count], all of the batch.
+    """
+    mine = tf.gather(examples, rows)
+    return tf.cast(images(mine), tf.float32), tf.gather(labels, mine)
+
+
+def changed(
     images: Reader,
+    labels: tf.Tensor,
     examples: tf.Tensor,
     rows: tf.Tensor,
     step: tf.Tensor,
     batch_size: int,
     seed: int,
-    augmentation: Augmentation | None,
-) -> tf.Tensor:
-    """Returns `examples` of `images` as float32 [b, H, W, C], changed by `augmentation`.
+    dataset: Dataset,
+) -> tuple[tf.Tensor, ...]:
+    """Returns what `taken` does, augmented and mixed as `dataset` says; labels are float32 [b, classes] if mixed.
 
-    Random numbers are those of `step` and of each example's row in its global batch, whoever computes it.
+    Where the training step is to augment, pictures are as they were, and its random numbers follow. They are those of
+    `step` and of each example's row in its global batch, whoever computes it.
     """
-    pictures = tf.cast(images(examples), tf.float32)
-    if augmentation is None:
-        return pictures
-    key = tf.stack([derive(seed, "augment"), tf.cast(step, tf.int32)])
-    uniforms = tf.random.stateless_uniform([batch_size, augmentation.randoms], key)
-    return augmentation(pictures, tf.gather(uniforms, rows))
+
+    def key(purpose: str) -> tf.Tensor:
+        return tf.stack([derive(seed, purpose), tf.cast(step, tf.int32)])
+
+    augmentation, mixing, wanted = dataset.augmentation, dataset.mixing, rows
+    if mixing is not None:  # one that is there in its own right, or twice, is made once
+        partners = mixing.partners(rows, tf.size(examples, tf.int64), key)
+        wanted, places = tf.unique(tf.concat([rows, partners], axis=0))
+    pictures, classes = taken(images, labels, examples, wanted)
+    if augmentation is not None:
+        uniforms = tf.random.stateless_uniform([batch_size, augmentation.randoms], key("augment"))
+        uniforms = tf.gather(uniforms, wanted)
+        if dataset.augments_in_step:
+            return pictures, classes, uniforms
+        pictures = tf.ensure_shape(augmentation(pictures, uniforms), pictures.shape)
+    if mixing is None:
+        return pictures, classes
+    mine, partner = tf.split(places, 2)
+    both = (tf.gather(pictures, mine), tf.gather(pictures, partner))
+    labels_of_both = (tf.gather(classes, mine), tf.gather(classes, partner))
+    return mixing(both, labels_of_both, tf.gather(mixing.draw(batch_size, key), rows))
 
 
 def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.batches import order, pictures_of, steps_per_epoch
+from stages.batches import changed, order, steps_per_epoch
 from stages.errors import UserError
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
@@ -42,8 +42,7 @@ class Coordinated:
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
         whole = tf.function(lambda: tf.data.Dataset.from_tensors((images, labels)).repeat())
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
-        distribution, size = strategy.distribution, settings.batch_size
-        augmentation, seed = dataset.augmentation, settings.seed
+        distribution, size, seed = strategy.distribution, settings.batch_size, settings.seed
 
         # No method, as in the loop: the iterator must not be left to the garbage collector.
         @tf.function(reduce_retracing=True)
@@ -55,10 +54,9 @@ class Coordinated:
 
             for index in tf.range(-(-tf.size(examples) // size)):
                 mine = examples[index * size : (index + 1) * size]
-                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine))
-                pictures = pictures_of(held, mine, rows, number, size, seed, augmentation)
-                batch = (pictures, tf.gather(labels, mine), tf.ones([tf.size(mine)]))
-                distribution.run(step, args=(batch, number))
+                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine, tf.int64))
+                made = changed(held, labels, mine, rows, number, size, seed, dataset)
+                distribution.run(step, args=((*made, tf.ones([tf.size(mine)])), number))
 
         self._compiled = compiled
 

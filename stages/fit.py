@@ -16,7 +16,7 @@ from stages.checkpoints import Checkpoint, Checkpoints, newest
 from stages.epochs import begin_callbacks, go_on
 from stages.errors import UserError
 from stages.history import Progress
-from stages.losses import cross_entropy
+from stages.losses import accuracy, class_weight, cross_entropy
 from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
@@ -100,7 +100,7 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
             network.compile(
                 optimizer,
                 loss,
-                metrics=["accuracy"],
+                metrics=[accuracy],
                 jit_compile=settings.jit == "on",
                 steps_per_execution=settings.steps_per_call or 1,
             )
@@ -130,7 +130,7 @@ def _weighted(source: InputFunction, weights: Sequence[float] | None) -> InputFu
     if weights is None:
         return source
     by_class = tf.constant(weights, tf.float32)
-    return lambda context: source(context).map(lambda x, y, w: (x, y, w * tf.gather(by_class, y)))
+    return lambda context: source(context).map(lambda x, y, w: (x, y, w * class_weight(y, by_class)))
 
 
 class _Report(keras.callbacks.Callback):

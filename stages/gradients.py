@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from stages.batches import Batch, share
 from stages.errors import UserError
-from stages.losses import Loss
+from stages.losses import Loss, accuracy, class_weight
 from stages.results import Model
 from stages.seeds import derive
 from stages.settings.train import TrainSettings
@@ -139,14 +139,13 @@ class Gradients:
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
         given = [scope.get_current_value(variable) for variable in self._untrained]
         self._changed = [index for index, value in enumerate(given) if value is not untrained[index]]
-        right = tf.equal(tf.argmax(outputs, axis=-1, output_type=labels.dtype), labels)
         sums = {
             "loss": tf.cast(loss, tf.float32),
-            "correct": tf.reduce_sum(tf.cast(right, tf.float32) * weights),
+            "correct": tf.reduce_sum(accuracy(labels, outputs) * weights),
             "examples": examples,
         }
         # Rows that several replicas share count in part, in the network's own metrics too.
-        part = examples / tf.cast(tf.size(labels), tf.float32)
+        part = examples / tf.cast(tf.shape(labels)[0], tf.float32)
         grown = [
             tf.cast(tf.cast(scope.get_current_value(v) - old, tf.float32) * part, old.dtype)
             for v, old in zip(self.metrics, metrics, strict=True)
@@ -157,7 +156,7 @@ class Gradients:
         return Result(dense, sums, [given[index] for index in self._changed], grown)
 
     def _weights(self, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        return weights if self._class_weights is None else weights * tf.gather(self._class_weights, labels)
+        return weights if self._class_weights is None else weights * class_weight(labels, self._class_weights)
 
     def _own_loss(self, images: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         network = self._model.network
@@ -165,14 +164,15 @@ class Gradients:
         return network.compute_loss(x=images, y=labels, y_pred=outputs, sample_weight=sample_weight)
 
     def _signature(self) -> tuple[object, ...]:
-        shape = self._model.network.input_shape
+        shape, classes = self._model.network.input_shape, self._model.network.output_shape[-1]
+        mixed = self._model.mixed_labels
 
         def specs(values: Sequence[object]) -> list[tf.TensorSpec]:
             return [tf.TensorSpec(value.shape, value.dtype) for value in values]  # type: ignore[attr-defined]
 
         batch = (
             tf.TensorSpec(shape, tf.float32),
-            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None, classes], tf.float32) if mixed else tf.TensorSpec([None], tf.int32),
             tf.TensorSpec([None], tf.float32),
         )
         random = specs(self._random)

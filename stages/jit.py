@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from stages.agreement import mean_over_workers
+from stages.batches import Batch
 from stages.errors import UserError
 from stages.gradients import Gradients, has_synchronized_layers
 from stages.results import Dataset, Model, Strategy
@@ -76,13 +77,14 @@ def _why_not(strategy: Strategy, model: Model) -> str:
     return ""
 
 
-def _first_batch(dataset: Dataset, batch_size: int, strategy: Strategy) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _first_batch(dataset: Dataset, batch_size: int, strategy: Strategy) -> Batch:
     rows = min(-(-batch_size // strategy.in_sync), len(dataset.train))
     images, labels = dataset.train.images[:rows], dataset.train.labels[:rows]
-    return tf.cast(images, tf.float32), tf.constant(labels), tf.ones([rows])
+    wanted = tf.constant(labels) if dataset.mixing is None else tf.one_hot(labels, dataset.num_classes)
+    return tf.cast(images, tf.float32), wanted, tf.ones([rows])
 
 
-def _seconds(gradients: Gradients, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> float:
+def _seconds(gradients: Gradients, batch: Batch) -> float:
     began = time.perf_counter()
     result = gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0))
     for gradient in result.gradients:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-"""Takes labels [b] (Keras hands them on as floats) and outputs float32 [b, classes]; returns float32 [b]."""
+"""Takes labels [b] (Keras hands them on as floats), or of mixed pictures [b, classes], whose rows add up to 1, and
+outputs float32 [b, classes]; returns float32 [b]."""
 
 
 def cross_entropy(outputs: str, label_smoothing: float = 0.0) -> Loss:
@@ -31,12 +32,38 @@ def probabilities(outputs: tf.Tensor, kind: str) -> tf.Tensor:
     return tf.cast(tf.nn.softmax(outputs) if kind == "logits" else outputs, tf.float32)
 
 
+def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Returns 1 where the likeliest class is the right one, of a mixed picture that with the greater share, else 0.
+
+    float32 [b]; labels and outputs are those of a `Loss`.
+    """
+    right = tf.argmax(labels, axis=-1) if _is_mixed(labels) else tf.cast(labels, tf.int64)
+    return tf.cast(tf.argmax(outputs, axis=-1) == right, tf.float32)
+
+
+def class_weight(labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns what examples count, float32 [b], by their classes, or by their shares of each.
+
+    labels: int32 [b] or float32 [b, classes]; weights: float32 [classes].
+    """
+    return tf.linalg.matvec(labels, weights) if _is_mixed(labels) else tf.gather(weights, labels)
+
+
+def _is_mixed(labels: tf.Tensor) -> bool:
+    return bool(labels.shape.rank == 2)
+
+
 def _of_logits(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    if _is_mixed(labels):
+        return tf.nn.softmax_cross_entropy_with_logits(tf.cast(labels, outputs.dtype), outputs)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(labels, tf.int32), outputs)
 
 
 def _of_probabilities(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    return -tf.gather(_logs_of_probabilities(outputs), tf.cast(labels, tf.int32), batch_dims=1)
+    logs = _logs_of_probabilities(outputs)
+    if _is_mixed(labels):
+        return -tf.reduce_sum(tf.cast(labels, logs.dtype) * logs, axis=-1)
+    return -tf.gather(logs, tf.cast(labels, tf.int32), batch_dims=1)
 
 
 def _logs_of_probabilities(outputs: tf.Tensor) -> tf.Tensor:

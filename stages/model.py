@@ -57,13 +57,21 @@ def model(
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)
     _refuse_own_steps(network.core)
+    if network.has_own_loss and dataset.mixing is not None:
+        raise UserError(
+            f"{type(network.core).__name__} has a compute_loss of its own, which may not know mixed labels",
+            "augment.mixup=0 and augment.cutmix=0, or a network without it",
+            "augment.mixup=0 augment.cutmix=0",
+        )
     pictures = tf.cast(dataset.train.images[:2], tf.float32)
     outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs, policy)
     params = {"outputs": outputs, "policy": policy, **(facts(scaling) if scaling != dataset.normalization else {})}
     record = _record(network, params, folder)
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)
-    return Model(network, outputs, policy, metrics, build_on_one_device if split else None, record)
+    rebuild = build_on_one_device if split else None
+    in_step = dataset.augmentation if dataset.augments_in_step else None
+    return Model(network, outputs, policy, metrics, rebuild, record, in_step, dataset.mixing is not None)
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None) -> Record:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+    from stages.augmentations.mixing import Mixing
+
 
 @dataclass(frozen=True)
 class Record:
@@ -100,10 +102,14 @@ class Normalization:
 
 
 class Augmentation(Protocol):
-    """A pure function of pictures and random numbers, so that a resumed run sees the same pictures again."""
+    """A pure function of pictures and random numbers, so that a resumed run sees the same pictures again.
 
-    randoms: int
-    """How many random numbers it wants for each picture."""
+    What becomes of a picture must not depend on the others that it comes with, nor on its place among them.
+    """
+
+    @property
+    def randoms(self) -> int:
+        """How many random numbers it wants for each picture."""
 
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """Takes float32 [b, H, W, C] and float32 [b, randoms] in [0, 1); returns float32 [b, H, W, C]."""
@@ -115,6 +121,9 @@ class Dataset:
 
     pixel_range: the least and the greatest value that a pixel can have.
     fingerprint: 32 hexadecimal digits that change with any pixel, label or split.
+    augmentation: what is done to pictures in training, to each by itself; None: nothing.
+    mixing: how each of them is then mixed with another; None: it is not.
+    augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
 
     Raises:
         UserError: where a split is empty, shapes or labels do not fit, or the dtype is neither uint8 nor float32.
@@ -129,6 +138,8 @@ class Dataset:
     fingerprint: str
     normalization: Normalization = Normalization()
     augmentation: Augmentation | None = None
+    mixing: Mixing | None = None
+    augments_in_step: bool = False
     record: Record = Record()
 
     def __post_init__(self) -> None:
@@ -172,6 +183,8 @@ class Model:
     policy: the Keras dtype policy that it was built under.
     rebuild: makes the same network on one device, with other weights; None where this one will do everywhere.
     metrics: those that the network brings along; their state must be sums, which replicas can add to.
+    augmentation: what a training step does to pictures before the network gets them; None where the input does it.
+    mixed_labels: whether training labels are float32 [b, classes], rows that add up to 1, and not int32 [b].
     """
 
     network: keras.Model
@@ -180,6 +193,8 @@ class Model:
     metrics: tuple[keras.metrics.Metric, ...] = ()
     rebuild: Callable[[], keras.Model] | None = None
     record: Record = Record()
+    augmentation: Augmentation | None = None
+    mixed_labels: bool = False
 
     @property
     def has_own_loss(self) -> bool:

@@ -53,6 +53,7 @@ class Step:
     def __call__(self, batch: Batch, step: tf.Tensor) -> None:
         """Takes `step` of the run with this replica's share of its batch."""
         replica = tf.distribute.get_replica_context()
+        batch = self._augmented(batch)
         scale = tf.constant(1.0) if self.loss_scale is None else self.loss_scale.factor()
         mine = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
         examples = mine.sums["examples"]
@@ -84,6 +85,14 @@ class Step:
         self.totals.reset()
         for metric in self._model.metrics:
             metric.reset_state()
+
+    def _augmented(self, batch: Batch) -> Batch:
+        """Returns images, labels and weights. Not in `gradients`: XLA has no kernel for a projective transform."""
+        images, labels, weights, *uniforms = batch
+        if uniforms:
+            assert self._model.augmentation is not None, "the stage `model` comes before `augment`"
+            images = self._model.augmentation(images, uniforms[0])
+        return images, labels, weights
 
     def _add(self, sums: dict[str, tf.Tensor], metrics: Sequence[tf.Tensor], finite: tf.Tensor) -> None:
         if self.loss_scale is not None:  # a skipped step has taught nothing; without scaling, NaN must be seen

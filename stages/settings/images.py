@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from stages.errors import UserError
 from stages.settings.ranges import choice, number
 
 
@@ -17,9 +18,50 @@ class NormalizeSettings:
 
 @dataclass(kw_only=True)
 class AugmentSettings:
-    """Random changes of the pictures, in training only."""
+    """Random changes of the pictures, in training only. With its default, each changes nothing."""
 
     _target_: str = "stages.augment.augment"
+    where: str = choice("input", "input", "model")
+    """`input`: the input changes pictures, on the host's CPU; `model`: the training step does, on its device."""
     horizontal_flip: bool = False
+    """Whether one picture in two is mirrored left to right."""
     vertical_flip: bool = False
+    """Whether one picture in two is mirrored top to bottom."""
+    crop: float = number(0.0, at_least=0, below=1, unit="of the side, cut off at most; the rest fills the picture")
+    aspect: float = number(1.0, at_least=1, at_most=4, unit="times as wide, or as high, as it was, at most")
+    """How much a crop may change the ratio of width to height."""
     rotation: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn, to either side")
+    zoom: float = number(0.0, at_least=0, below=1, unit="larger or smaller, as a share of the size, at most")
+    translation: float = number(0.0, at_least=0, at_most=1, unit="of the side, in each direction, at most")
+    brightness: float = number(0.0, at_least=0, at_most=1, unit="more or less light, as a share of it, at most")
+    contrast: float = number(0.0, at_least=0, at_most=1, unit="more or less difference from the mean, at most")
+    saturation: float = number(0.0, at_least=0, at_most=1, unit="more or less colour, as a share of it, at most")
+    hue: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn of the colour circle, to either side")
+    without_colour: str = choice("refuse", "refuse", "skip")
+    """What is done about `saturation` and `hue` where pictures have no three channels."""
+    rand_augment: int = number(0, at_least=0, at_most=10, unit="operations, drawn for each picture")
+    magnitude: float = number(9.0, at_least=0, at_most=10, unit="of 10, the strength of those operations")
+    mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), a picture's share; 0: off")
+    cutmix: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), a picture's area; 0: off")
+    """With both, one example in two is mixed in either way."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether pictures are mixed with others, and so labels too."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether a picture is changed by itself."""
+        geometry = self.crop or self.aspect > 1 or self.rotation or self.zoom or self.translation
+        colour = self.brightness or self.contrast or self.saturation or self.hue
+        drawn = self.rand_augment and self.magnitude
+        return bool(self.horizontal_flip or self.vertical_flip or geometry or colour or drawn)
+
+    def check(self, path: str) -> None:
+        if self.where == "model" and self.mixes:
+            raise UserError(
+                f"{path}.where=model with {path}.mixup or {path}.cutmix: a replica does not have the others' pictures",
+                f"{path}.where=input, or neither of them",
+                f"{path}.where=input",
+            )

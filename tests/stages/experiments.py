@@ -14,7 +14,7 @@ from stages.normalize import normalize
 from stages.optimizers import build_optimizer
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.data import DigitsSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.images import AugmentSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
@@ -65,6 +65,28 @@ def after_steps(
 def settings(**changes: object) -> TrainSettings:
     """Returns settings of a short training with momentum."""
     given = TrainSettings(epochs=2, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
+    return replace(given, **changes)  # type: ignore[arg-type]
+
+
+def strong(**changes: object) -> AugmentSettings:
+    """Returns settings with every change switched on."""
+    given = AugmentSettings(
+        horizontal_flip=True,
+        vertical_flip=True,
+        crop=0.3,
+        aspect=1.33,
+        rotation=0.1,
+        zoom=0.2,
+        translation=0.1,
+        brightness=0.3,
+        contrast=0.3,
+        saturation=0.3,
+        hue=0.1,
+        without_colour="skip",
+        rand_augment=3,
+        mixup=0.4,
+        cutmix=1.0,
+    )
     return replace(given, **changes)  # type: ignore[arg-type]
 
 

@@ -1,27 +1,36 @@
 """Which example goes where is a pure function of (seed, epoch, position)."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.augment import FlipRotate
+from stages.augment import augment
 from stages.batches import evaluation_input, order, steps_per_epoch, training_input
 from stages.results import Dataset, Split
-from tests.stages.experiments import elements
+from stages.settings.images import AugmentSettings
+from tests.stages.experiments import elements, strong
 
 
 def numbered(train: int, val: int = 5) -> Dataset:
-    """Returns a data set whose labels number the examples, and whose pixels repeat the label."""
+    """Returns a data set of noise whose labels number the examples."""
 
     def split(examples: int) -> Split:
-        labels = np.arange(examples, dtype=np.int32)
-        return Split(np.tile(labels.astype(np.float32)[:, None, None, None], (1, 4, 4, 1)), labels)
+        images = np.random.default_rng(examples).integers(0, 256, (examples, 4, 4, 3)).astype(np.float32)
+        return Split(images, np.arange(examples, dtype=np.int32))
 
     names = tuple(map(str, range(max(train, val))))
     return Dataset("numbered", split(train), split(val), split(val), names, (0, 255), "0")
+
+
+CHANGES = {
+    "none": AugmentSettings(),
+    "flip_rotate": AugmentSettings(horizontal_flip=True, vertical_flip=True, rotation=0.2),
+    "strong": strong(),
+    "cutmix alone": AugmentSettings(cutmix=1.0),
+    "in the step": AugmentSettings(rotation=0.2, where="model"),
+}
 
 
 def labels(source: object, replicas: int = 1) -> list[list[int]]:
@@ -57,9 +66,10 @@ def test_equal_seeds_give_equal_batches_and_others_do_not() -> None:
     assert first != other
 
 
+@pytest.mark.parametrize("changes", CHANGES)
 @pytest.mark.parametrize("first_step", [1, 5, 11])
-def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: int) -> None:
-    dataset = replace(numbered(50), augmentation=FlipRotate(True, True, 0.2))
+def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: int, changes: str) -> None:
+    dataset = augment(numbered(50), CHANGES[changes])
     whole = elements(training_input(dataset, 16, 3, 3))
     late = elements(training_input(dataset, 16, 3, 3, first_step))
     assert len(late) == len(whole) - first_step
@@ -68,44 +78,48 @@ def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: i
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("changes", CHANGES)
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-@pytest.mark.parametrize("examples", [64, 63, 50, 34, 33])
-def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int) -> None:
-    dataset = replace(numbered(examples), augmentation=FlipRotate(True, True, 0.2))
+@pytest.mark.parametrize("examples", [64, 50, 34, 33])
+def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, changes: str) -> None:
+    """To the bit: pictures, labels, weights, and random numbers where the step is to augment."""
+    dataset = augment(numbered(examples), CHANGES[changes])
     whole = elements(training_input(dataset, 16, 3, 2))
     parts = elements(training_input(dataset, 16, 3, 2), replicas)
-    for step, (images, expected, _) in enumerate(whole):
+    for step, expected in enumerate(whole):
         shares = parts[step * replicas : (step + 1) * replicas]
-        if len(expected) < replicas:  # each has them all
-            for part, numbers, weights in shares:
-                np.testing.assert_array_equal(part, images)
-                assert list(numbers) == list(expected)
-                np.testing.assert_allclose(weights, 1 / replicas)
-            continue
-        assert list(np.concatenate([numbers for _, numbers, _ in shares])) == list(expected)
-        np.testing.assert_array_equal(np.concatenate([part for part, _, _ in shares]), images)
-        assert all((weights == 1).all() for _, _, weights in shares)
-        sizes = [len(numbers) for _, numbers, _ in shares]
+        few = len(expected[2]) < replicas  # each has them all
+        for index, column in enumerate(expected):
+            if few:
+                wanted = column / replicas if index == 2 else column
+                for part in shares:
+                    np.testing.assert_array_equal(part[index], wanted.astype(column.dtype))
+            else:
+                np.testing.assert_array_equal(np.concatenate([part[index] for part in shares]), column)
+        sizes = [len(part[1]) for part in shares]
         assert max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.parametrize("changes", ["flip_rotate", "strong", "in the step"])
 @pytest.mark.parametrize("replicas", [1, 3, 4])
-def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int) -> None:
+def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int, changes: str) -> None:
     """What a TPU needs: the same examples in the same places, in batches of one shape."""
-    dataset = replace(numbered(50), augmentation=FlipRotate(True, True, 0.2))
+    dataset = augment(numbered(50), CHANGES[changes])
     plain = elements(training_input(dataset, 16, 3, 2), replicas)
     fixed = elements(training_input(dataset, 16, 3, 2, fixed_shapes=True), replicas)
     rows = -(-16 // replicas)
     for one, other in zip(plain, fixed, strict=True):
-        assert other[0].shape == (rows, 4, 4, 1)
+        assert other[0].shape == (rows, 4, 4, 3)
         count = len(one[1])
         for some, filled in zip(one, other, strict=True):
             np.testing.assert_array_equal(some, filled[:count])
         assert (other[2][count:] == 0).all()
 
 
-def test_evaluation_keeps_the_order_and_changes_nothing() -> None:
-    dataset = replace(numbered(20), augmentation=FlipRotate(True, True, 0.2))
+@pytest.mark.parametrize("changes", ["strong", "in the step"])
+def test_evaluation_keeps_the_order_and_changes_nothing(changes: str) -> None:
+    dataset = augment(numbered(20), CHANGES[changes])
     batches = elements(evaluation_input(dataset.train, 8))
+    assert all(len(batch) == 3 for batch in batches)
     np.testing.assert_array_equal(np.concatenate([batch[0] for batch in batches]), dataset.train.images)
     np.testing.assert_array_equal(np.concatenate([batch[1] for batch in batches]), dataset.train.labels)

@@ -4,9 +4,7 @@ import os
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from stages.augment import FlipRotate, augment
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.load.splits import assemble, divide
@@ -15,7 +13,7 @@ from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset, Split
 from stages.settings.data import DigitsSettings, SyntheticSettings, TfdsSettings
-from stages.settings.images import AugmentSettings, NormalizeSettings
+from stages.settings.images import NormalizeSettings
 from tests.conftest import shared
 
 
@@ -118,21 +116,3 @@ def test_standardize_knows_channels_and_survives_a_constant_one() -> None:
     ).normalization
     assert scaled.scale == pytest.approx((0.01, 1.0))
     assert scaled.offset == pytest.approx((-1.0, 0.0))
-
-
-def test_flips_are_exact_and_rotation_turns_about_the_centre() -> None:
-    image = tf.reshape(tf.range(25, dtype=tf.float32), (1, 5, 5, 1))
-    flipped = FlipRotate(True, True, 0.0)(image, tf.constant([[0.5, 0.0, 0.9]]))
-    np.testing.assert_allclose(flipped[0, :, :, 0], image.numpy()[0, :, ::-1, 0], atol=1e-4)
-    upside_down = FlipRotate(True, True, 0.0)(image, tf.constant([[0.5, 0.9, 0.0]]))
-    np.testing.assert_allclose(upside_down[0, :, :, 0], image.numpy()[0, ::-1, :, 0], atol=1e-4)
-    turned = FlipRotate(False, False, 0.25)(image, tf.constant([[1.0, 0.9, 0.9]]))
-    assert {tuple(np.round(turned.numpy()[0, :, :, 0].ravel()))} <= {
-        tuple(np.rot90(image.numpy()[0, :, :, 0], turns).ravel()) for turns in (1, 3)
-    }
-
-
-def test_an_augmentation_without_change_is_none() -> None:
-    dataset = digits(DigitsSettings(seed=1))
-    assert augment(dataset, AugmentSettings()).augmentation is None
-    assert augment(dataset, AugmentSettings(horizontal_flip=True)).augmentation is not None
