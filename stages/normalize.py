@@ -6,6 +6,7 @@ import numpy as np
 
 from stages.results import Dataset, Normalization, Record
 from stages.settings.images import NormalizeSettings
+from stages.statistics import mean_and_deviation
 
 
 def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
@@ -18,20 +19,10 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
         low, high = dataset.pixel_range
         scaling = Normalization((1.0 / (high - low),), (-low / (high - low),))
     elif settings.method == "standardize":
-        mean, deviation = _by_channel(dataset.train.described.moments)
+        mean, deviation = mean_and_deviation(dataset.train.described.moments)
+        deviation = np.where(deviation < 1e-6, 1.0, deviation)  # a constant channel stays what it is
         scaling = Normalization(tuple(1.0 / deviation), tuple(-mean / deviation))
     else:
         scaling = Normalization()
     facts = {"scale": [float(f"{x:.6g}") for x in scaling.scale], "offset": [float(f"{x:.6g}") for x in scaling.offset]}
     return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts))
-
-
-def _by_channel(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean and the deviation of each channel, float64 [C]; the deviation of a constant channel is 1.
-
-    Args:
-        moments: each picture's mean and mean square, float64 [N, 2, C]; pictures are all of one size.
-    """
-    mean, square = moments.mean(axis=0)
-    deviation = np.sqrt(np.maximum(square - np.square(mean), 0.0))
-    return mean, np.where(deviation < 1e-6, 1.0, deviation)
