@@ -71,23 +71,30 @@ def inspect(
 
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:
     """Draws the galleries; returns their files."""
-    names, pixels = drawable(dataset.class_names), dataset.pixel_range
-    of_class = {label: np.flatnonzero(dataset.train.labels == label) for label in range(dataset.num_classes)}
-    chosen = dict(itertools.islice(((label, rows) for label, rows in of_class.items() if len(rows)), CLASSES))
+    chosen, names, pixels = examples(dataset), drawable(dataset.class_names), dataset.pixel_range
     labels = [names[label] for label in chosen]
-    some = f"{len(chosen)} of {dataset.num_classes} classes, training split"
-    spread = [rows[np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).astype(int))] for rows in chosen.values()]
-    pictures = [dataset.train.images[rows] for rows in spread]
-    drawn = [plot_rows(pictures, labels, pixels, some, folder / "classes.png")]
+    of_all = f" of {dataset.num_classes}" if len(chosen) < dataset.num_classes else ""
+    title = f"Training split, {len(chosen)}{of_all} classes"
+    pictures = [dataset.train.images[rows] for rows in chosen.values()]
+    drawn = [plot_rows(pictures, labels, pixels, title, folder / "classes.png")]
     if dataset.augmentation is not None:
-        originals = np.stack([several[0] for several in pictures])
-        title = f"{some}: a picture and {EXAMPLES - 1} of its augmentations"
-        changed = augmented(dataset, originals, EXAMPLES - 1, settings.seed)
+        changed = augmented(dataset, np.stack([several[0] for several in pictures]), EXAMPLES - 1, settings.seed)
+        title = f"{title}: a picture and {EXAMPLES - 1} augmentations of it"
         drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
     images, targets = first_batch(dataset, settings)
     title = f"The first {len(images)} of the {min(settings.batch_size, len(dataset.train))} pictures of step 1"
     titles = [in_words(target, names) for target in targets]
     return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
+
+
+def examples(dataset: Dataset) -> dict[int, np.ndarray]:
+    """Returns for each of the first CLASSES classes that have any, EXAMPLES rows of the training split, int64 [n].
+
+    They are spread over the whole split, because neighbours are often taken from one source; fewer where there are.
+    """
+    of_class = ((label, np.flatnonzero(dataset.train.labels == label)) for label in range(dataset.num_classes))
+    present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
+    return {label: rows[np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).astype(int))] for label, rows in present}
 
 
 def augmented(dataset: Dataset, originals: np.ndarray, versions: int, seed: int) -> np.ndarray:
