@@ -17,7 +17,7 @@ from pipeline.messages import explain, unknown_key
 from pipeline.paths import default_outputs
 from pipeline.secrets import remember
 from stages.errors import UserError
-from stages.settings import data, images, model, optimizer, results, strategy, train
+from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
 from stages.settings.ranges import check, choice, number
 
 
@@ -96,6 +96,7 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
     },
     "normalize": {"normalize": images.NormalizeSettings},
     "augment": {"augment": images.AugmentSettings},
+    "inspect": {"inspect": inspect.InspectSettings},
     "strategy": {
         "default": strategy.DefaultSettings,
         "one_device": strategy.OneDeviceSettings,

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
@@ -110,6 +110,8 @@ class Console:
         rows.append(("folder", shorter(Path(summary.folder))))
         timed = [f"{name} {stage.seconds:.1f} s" for name, stage in summary.stages.items() if stage.status == "ran"]
         rows.append(("stages", ", ".join(timed)))
+        if (data := _data(metrics)) is not None:
+            rows.append(("data", data))
         if "train/best_epoch" in metrics:
             name, best = next(
                 ((k, v) for k, v in metrics.items() if "/best_" in k and k != "train/best_epoch"), ("", 0.0)
@@ -162,3 +164,14 @@ class Console:
 
 def _cells(stage: PlannedStage) -> tuple[str, str, str, str]:
     return stage.name, stage.option or stage.target, ", ".join(stage.inputs), stage.makes
+
+
+def _data(metrics: Mapping[str, float]) -> str | None:
+    """Returns how much there is of what, or None where no stage has told."""
+    sizes = {split: metrics.get(f"data/{split}_examples") for split in ("train", "val", "test")}
+    names = ("classes", "height", "width", "channels")
+    if None in sizes.values() or not {f"data/{name}" for name in names} <= metrics.keys():
+        return None
+    classes, *picture = (f"{metrics[f'data/{name}']:.0f}" for name in names)
+    examples = ", ".join(f"{count:,.0f} {split}" for split, count in sizes.items())
+    return f"{examples}; {classes} classes; {'×'.join(picture)}"

@@ -15,6 +15,7 @@ with quiet_stderr():
         "stages.load.digits",
         "stages.normalize",
         "stages.augment",
+        "stages.inspect",
         "stages.model",
         "stages.networks.cnn",
         "stages.train",

@@ -128,8 +128,9 @@ def _record(name: str, result: Any, seconds: float, tracker: Tracker, summary: S
     summary.metrics.update(metrics)
     tracker.metrics(metrics)
     tracker.params({f"{name}/{key}": value for key, value in record.params.items()})
-    for place, path in record.files.items():
-        tracker.artifact(path, place)
+    for place, paths in record.files.items():
+        for path in [paths] if isinstance(paths, Path) else paths:
+            tracker.artifact(path, place)
     if isinstance(result, Strategy):
         summary.replicas = result.replicas
     if isinstance(result, Model):

@@ -46,7 +46,7 @@ def by_class(confusion: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _write_table(scores: Scores, class_names: tuple[str, ...], path: Path) -> Path:
     columns = (class_names, *by_class(scores.confusion), scores.confusion.sum(axis=1))
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["class", "precision", "recall", "f1", "examples"])
         writer.writerows(zip(*columns, strict=True))

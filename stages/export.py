@@ -1,6 +1,7 @@
 """The `export` stage: a SavedModel, reloaded and compared."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder:
     partial = path.with_name("partial-saved_model")
     shutil.rmtree(partial, ignore_errors=True)
     model = trained.model.on_one_device()
-    serving = Serving(model)
+    serving = Serving(model, dataset.class_names)
     images = tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")
     signature = serving.__call__.get_concrete_function(images)
     tf.saved_model.save(serving, str(partial), signatures={"serving_default": signature})
@@ -36,12 +37,15 @@ class Serving(tf.Module):
     """What is shipped: from float32 [N, H, W, C] unscaled pixels to float32 [N, classes] probabilities.
 
     A tf.Module, because a Keras 3 model is none, and only a callable module reloads as a function. It holds the
-    weights alone: the model itself would bring the optimizer's variables along.
+    weights alone: the model itself would bring the optimizer's variables along. `class_names` are UTF-8, string
+    [classes], in the order of the probabilities.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, class_names: Sequence[str]) -> None:
         super().__init__(name="serving")
         self.weights = [weight.value for weight in model.network.weights]
+        with tf.device("/cpu:0"):  # strings have no other place; a plain constant would not be saved
+            self.class_names = tf.Variable(class_names, trainable=False, name="class_names")
         # Past __setattr__, which would track the model: the traced function alone is saved.
         self.__dict__["predict"] = lambda images: probabilities(model.network(images, training=False), model.outputs)
 

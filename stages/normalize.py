@@ -7,6 +7,7 @@ import numpy as np
 from stages.errors import UserError
 from stages.results import Dataset, Normalization, Record
 from stages.settings.images import NormalizeSettings
+from stages.statistics import mean_and_deviation
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
@@ -27,7 +28,8 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     if settings.method in ("auto", "rescale"):
         scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
     elif settings.method == "standardize":
-        mean, deviation = _by_channel(dataset.train.described.moments)
+        mean, deviation = mean_and_deviation(dataset.train.described.moments)
+        deviation = np.where(deviation < 1e-6, 1.0, deviation)  # a constant channel stays what it is
         scaling = Normalization(tuple(1.0 / deviation), tuple(-mean / deviation))
     elif settings.method == "imagenet":
         mean, deviation = _imagenet(dataset.image_shape[-1])
@@ -74,14 +76,3 @@ def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:
     raise UserError(
         f"normalize=imagenet with pictures of {channels} channels", "1 or 3 channels", "normalize=standardize"
     )
-
-
-def _by_channel(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean and the deviation of each channel, float64 [C]; the deviation of a constant channel is 1.
-
-    Args:
-        moments: each picture's mean and mean square, float64 [N, 2, C]; pictures are all of one size.
-    """
-    mean, square = moments.mean(axis=0)
-    deviation = np.sqrt(np.maximum(square - np.square(mean), 0.0))
-    return mean, np.where(deviation < 1e-6, 1.0, deviation)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot: no window system, no state shared between runs
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 
 def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path) -> Path:
@@ -19,7 +20,7 @@ def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: 
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path) -> Path:
@@ -31,16 +32,32 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if size <= 40:
-        long = max(map(len, class_names)) > 2
-        axes.set_xticks(range(size), class_names, rotation=45 if long else 0, ha="right" if long else "center")
-        axes.set_yticks(range(size), class_names)
+        names = drawable(class_names)
+        long = max(map(len, names)) > 2
+        side = "right" if long else "center"
+        axes.set_xticks(range(size), names, rotation=45 if long else 0, ha=side, parse_math=False)
+        axes.set_yticks(range(size), names, parse_math=False)
         for row, column in np.argwhere(confusion):
             colour = "white" if share[row, column] > 0.5 else "black"
             axes.text(column, row, confusion[row, column], ha="center", va="center", color=colour, fontsize=8)
-    return _save(figure, path)
+    return save(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def drawable(names: Sequence[str]) -> list[str]:
+    """Returns class names as Matplotlib can draw them, cut to 24 letters.
+
+    A name with a letter that the font lacks becomes its number, such as `#3`: boxes, and a warning for each, tell less.
+    """
+    font = get_font(findfont(FontProperties()))
+    drawn = []
+    for number, name in enumerate(names):
+        short = name if len(name) <= 24 else f"{name[:23]}…"
+        drawn.append(short if all(font.get_char_index(ord(letter)) for letter in name) else f"#{number}")
+    return drawn
+
+
+def save(figure: Figure, path: Path, dpi: int = 120) -> Path:
+    """Writes `figure` to `path`, whose folder is made; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=dpi)
     return path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,12 +27,12 @@ class Record:
 
     params: facts that the stage found out, under the stage's name.
     metrics: numbers by their full name, such as `test/accuracy`.
-    files: artifacts, from the folder they are filed under to the file or directory on disk.
+    files: artifacts, from the folder they are filed under to the file or directory on disk, or several of them.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    files: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, Path | Sequence[Path]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def test_a_data_set_a_model_and_a_stage_of_ones_own(package: Path, outputs: Path
     [path] = outputs.glob("runs/*/*/summary.json")
     summary = json.loads(path.read_text())
     assert summary["name"] == "stripes_tiny"
-    assert list(summary["stages"])[6] == "calibrate"
+    assert list(summary["stages"])[7] == "calibrate"
     assert summary["metrics"]["val/calibration_error"] < 0.6
     assert summary["metrics"]["test/accuracy"] > 0.9
 

@@ -60,7 +60,7 @@ def test_settings_are_typed_and_filled() -> None:
     assert model.network == CnnSettings(filters=[4])
     assert composed.name == "digits_cnn"
     assert list(composed.pipeline) == [
-        "strategy", "load", "normalize", "augment", "model", "train", "evaluate", "export",
+        "strategy", "load", "normalize", "augment", "inspect", "model", "train", "evaluate", "export",
     ]  # fmt: skip
 
 

@@ -105,10 +105,14 @@ def test_the_summary_keeps_the_contract(finished: Path) -> None:
         "checkpoints/best.weights.h5",
         "plots/history.png",
         "plots/confusion.png",
+        "plots/batch.png",
+        "data/statistics.csv",
     ):
         assert (folder / name).stat().st_size > 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["epochs"] == 2
-    assert "epoch 2/2" in (folder / "pipeline.log").read_text()
+    log = (folder / "pipeline.log").read_text()
+    assert "epoch 2/2" in log
+    assert "data        1,293 train, 144 val, 360 test; 10 classes; 8×8×1" in log
 
 
 def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
@@ -127,12 +131,13 @@ def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
     assert len(client.get_metric_history(run.info.run_id, "test/accuracy")) == 1
     files = {
         entry.path
-        for folder in ("", "plots", "environment", "report")
+        for folder in ("", "data", "plots", "environment", "report")
         for entry in client.list_artifacts(run.info.run_id, folder)
     }
     assert {
         "config.yaml", "pipeline.log", "summary.json", "plots/history.png", "plots/confusion.png",
         "environment/environment.json", "environment/packages.txt", "report/test_by_class.csv",
+        "data/statistics.csv", "data/classes.csv", "plots/classes.png", "plots/batch.png",
     } <= files  # fmt: skip
     [given] = run.inputs.dataset_inputs
     assert given.dataset.name == "digits"

@@ -1,5 +1,6 @@
 """Optimizers, scores, export and strategies."""
 
+import csv
 import math
 import subprocess
 import sys
@@ -128,6 +129,18 @@ def test_the_export_takes_unscaled_pixels_in_a_fresh_process(tmp_path: Path) -> 
     for got in np.load(tmp_path / "out.npy"):
         np.testing.assert_allclose(got, expected, atol=1e-6)
     assert np.abs(tf.nn.softmax(model.network(pictures / 16.0)).numpy() - expected).max() > 0.01
+
+
+def test_class_names_are_in_the_report_and_in_the_export(tmp_path: Path) -> None:
+    names = ("null", "один", "二", "$3$", "४", "cinq, ou V", "6", "7", "8", "9" * 40)
+    dataset, where = replace(real_digits(64), class_names=names), one_device()
+    trained = Trained(small_cnn(dataset, where), (), 1, 0)
+    loaded = tf.saved_model.load(str(export(trained, dataset, ExportSettings(), tmp_path).path))
+    assert tuple(name.decode() for name in loaded.class_names.numpy()) == names
+    assert len(loaded.weights) == len(trained.model.network.weights)
+    evaluate(trained, dataset, where, EvaluateSettings(), tmp_path)
+    with (tmp_path / "test_by_class.csv").open(encoding="utf-8", newline="") as file:
+        assert tuple(row["class"] for row in csv.DictReader(file)) == names
 
 
 def test_an_export_of_a_broken_model_does_not_pass_for_equal(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""The `inspect` stage: what training will see, as numbers and as pictures."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from stages.agreement import is_chief
+from stages.batches import training_input
+from stages.pictures_plot import plot_batch, plot_rows
+from stages.plots import drawable
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Record, Strategy
+from stages.seeds import derive
+from stages.settings.inspect import InspectSettings
+from stages.statistics import Statistics, statistics, tell, write
+
+CLASSES, EXAMPLES, BATCH = 10, 12, 32
+"""How many classes a gallery shows, how many pictures of each, and how many of the first batch."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What the splits hold."""
+
+    statistics: Statistics
+    record: Record = Record()
+
+
+def inspect(
+    dataset: Dataset,
+    settings: InspectSettings,
+    strategy: Strategy | None = None,
+    reporter: Reporter | None = None,
+    folder: Path | None = None,
+) -> Inspection:
+    """Returns what the splits hold, and draws what training will see. Changes nothing.
+
+    Args:
+        strategy: of several workers only the chief tells and draws. None: this process does.
+        reporter: is told a table of the splits, and warned of pictures that are in two of them.
+        folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, `plots/classes.png`, `plots/batch.png` and,
+            where pictures are augmented, `plots/augmentation.png`. None: no files.
+    """
+    found = statistics(dataset, settings.seed)
+    files: dict[str, Sequence[Path]] = {}
+    if strategy is None or is_chief(strategy):
+        tell(found, dataset, reporter or Silent())
+        if folder is not None:
+            files = {"data": write(found, dataset, folder / "data"), "plots": draw(dataset, settings, folder / "plots")}
+    height, width, channels = dataset.image_shape
+    metrics: dict[str, float] = {"data/classes": dataset.num_classes}
+    metrics |= {"data/height": height, "data/width": width, "data/channels": channels}
+    metrics |= {f"data/{name}_examples": split.examples for name, split in found.splits.items()}
+    repeated = {name: split.repeated for name, split in found.splits.items()}
+    metrics |= {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
+    metrics |= {f"data/duplicates_{one}_{other}": both.pictures for (one, other), both in found.shared.items()}
+    train = found.splits["train"]
+    params = {
+        "dtype": str(dataset.train.images.dtype),
+        "pixel_range": list(dataset.pixel_range),
+        "mean": [float(f"{value:.6g}") for value in train.mean],
+        "deviation": [float(f"{value:.6g}") for value in train.deviation],
+        "described_examples": train.described,
+    }
+    return Inspection(found, Record(params, metrics, files))
+
+
+def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:
+    """Draws the galleries; returns their files."""
+    chosen, names, pixels = examples(dataset), drawable(dataset.class_names), dataset.pixel_range
+    labels = [names[label] for label in chosen]
+    of_all = f" of {dataset.num_classes}" if len(chosen) < dataset.num_classes else ""
+    title = f"Training split, {len(chosen)}{of_all} classes"
+    pictures = [dataset.train.images[rows] for rows in chosen.values()]
+    drawn = [plot_rows(pictures, labels, pixels, title, folder / "classes.png")]
+    if dataset.augmentation is not None:
+        changed = augmented(dataset, np.stack([several[0] for several in pictures]), EXAMPLES - 1, settings.seed)
+        title = f"{title}: a picture and {EXAMPLES - 1} augmentations of it"
+        drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
+    images, targets = first_batch(dataset, settings)
+    title = f"The first {len(images)} of the {min(settings.batch_size, len(dataset.train))} pictures of step 1"
+    titles = [in_words(target, names) for target in targets]
+    return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
+
+
+def examples(dataset: Dataset) -> dict[int, np.ndarray]:
+    """Returns for each of the first CLASSES classes that have any, EXAMPLES rows of the training split, int64 [n].
+
+    They are spread over the whole split, because neighbours are often taken from one source; fewer where there are.
+    """
+    of_class = ((label, np.flatnonzero(dataset.train.labels == label)) for label in range(dataset.num_classes))
+    present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
+    return {label: rows[np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).astype(int))] for label, rows in present}
+
+
+def augmented(dataset: Dataset, originals: np.ndarray, versions: int, seed: int) -> np.ndarray:
+    """Returns each picture and `versions` of it, float32 [n, 1 + versions, H, W, C], by the training's own function.
+
+    Args:
+        originals: uint8 or float32 [n, H, W, C].
+        seed: fixes the random numbers; they are not those of any step.
+    """
+    assert dataset.augmentation is not None
+    with tf.device("/cpu:0"):
+        repeated = tf.repeat(tf.cast(originals, tf.float32), versions, axis=0)
+        shape = [len(originals) * versions, dataset.augmentation.randoms]
+        uniforms = tf.random.stateless_uniform(shape, [derive(seed, "inspect", "augment"), 0])
+        changed = dataset.augmentation(repeated, uniforms).numpy()
+    changed = changed.reshape(len(originals), versions, *originals.shape[1:])
+    return np.concatenate([originals[:, np.newaxis].astype(np.float32), changed], axis=1)
+
+
+def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first BATCH rows of the global batch of training's first step.
+
+    Returns:
+        float32 [b, H, W, C] as augmentation leaves them, and labels as the batch has them: int32 [b], or
+        float32 [b, classes] where pictures are mixed.
+    """
+    source = training_input(dataset, settings.batch_size, settings.seed, epochs=1)
+    images, labels, *_ = next(iter(source(tf.distribute.InputContext(1, 0, 1)).take(1)))
+    return images[:BATCH].numpy(), labels[:BATCH].numpy()
+
+
+def in_words(label: np.ndarray, names: Sequence[str]) -> str:
+    """Returns what a picture shows, such as `cat`, or `cat 0.7 dog 0.3`.
+
+    Args:
+        label: int [], or float [classes], the share of each class; of those above 0.05 the two greatest are named.
+    """
+    if label.ndim == 0:
+        return names[int(label)]
+    greatest = [index for index in np.argsort(-label, kind="stable")[:2] if label[index] > 0.05]
+    if len(greatest) == 1 and label[greatest[0]] > 0.95:
+        return names[greatest[0]]
+    return " ".join(f"{names[index]} {label[index]:.1f}" for index in greatest)

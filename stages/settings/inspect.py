@@ -1,0 +1,17 @@
+"""Settings of the stage `inspect`."""
+
+from dataclasses import dataclass
+
+from omegaconf import II
+
+from stages.settings.ranges import number
+
+
+@dataclass(kw_only=True)
+class InspectSettings:
+    """What training will see: statistics of the splits, and pictures."""
+
+    _target_: str = "stages.inspect.inspect"
+    batch_size: int = number(II("train.batch_size"), at_least=1, unit="examples of the global batch")
+    """That of training, so that the batch which is shown is training's first."""
+    seed: int = II("seed")

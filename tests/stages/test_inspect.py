@@ -1,0 +1,327 @@
+"""What the `inspect` stage tells of a data set, and draws of it, is what training sees."""
+
+import csv
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from matplotlib.image import imread
+
+from stages import inspect as stage
+from stages.augment import FlipRotate
+from stages.batches import training_input
+from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in_words, inspect
+from stages.pictures import Streamed, describe
+from stages.pictures_plot import plot_batch, plot_rows, shown
+from stages.plots import drawable, plot_confusion
+from stages.reporter import Silent
+from stages.results import Dataset, Split
+from stages.settings.inspect import InspectSettings
+from stages.statistics import SAMPLE, Shared, statistics
+from tests.conftest import shared
+from tests.stages.experiments import elements, real_digits
+
+SETTINGS = InspectSettings(batch_size=40, seed=3)
+
+
+class Heard(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.warnings: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def warn(self, line: str) -> None:
+        self.warnings.append(line)
+
+
+def noise(
+    examples: int, shape: tuple[int, int, int] = (6, 5, 3), classes: int = 4, seed: int = 0, dtype: str = "uint8"
+) -> Split:
+    pixels = np.random.default_rng(seed).integers(0, 256, (examples, *shape)).astype(dtype)
+    return Split(pixels, np.arange(examples, dtype=np.int32) % classes)
+
+
+def three(train: Split, val: Split, test: Split, names: tuple[str, ...] = tuple("abcd"), top: float = 255) -> Dataset:
+    return Dataset("x", train, val, test, names, (0.0, top), "0")
+
+
+def on_disk(split: Split, read: list[int]) -> Split:
+    """Returns `split` as one that is read when it is wanted; `read` takes the rows that have been."""
+
+    def take(rows: np.ndarray) -> np.ndarray:
+        read.extend(rows.tolist())
+        return np.asarray(split.images[rows])
+
+    height, width, channels = split.images.shape[1:]
+    return Split(Streamed(take, np.arange(len(split)), (height, width, channels), split.images.dtype), split.labels)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_statistics_are_those_of_numpy(tmp_path: Path) -> None:
+    dataset = three(noise(50), noise(20, seed=1), noise(30, seed=2))
+    record = inspect(dataset, SETTINGS, folder=tmp_path).record
+    rows = read_table(tmp_path / "data" / "statistics.csv")
+    for row, (name, split) in zip(rows, dataset.splits.items(), strict=True):
+        assert (row["split"], int(row["examples"]), int(row["described"])) == (name, len(split), len(split))
+        for channel in range(3):
+            pixels = np.asarray(split.images[...])[..., channel].astype(np.float64)
+            assert float(row[f"mean_{channel}"]) == pytest.approx(pixels.mean(), rel=1e-12)
+            assert float(row[f"deviation_{channel}"]) == pytest.approx(pixels.std(), rel=1e-9)
+    classes = read_table(tmp_path / "data" / "classes.csv")
+    assert [list(row.values()) for row in classes] == [
+        ["a", "13", "5", "8"], ["b", "13", "5", "8"], ["c", "12", "5", "7"], ["d", "12", "5", "7"],
+    ]  # fmt: skip
+    facts = {"train_examples": 50, "val_examples": 20, "test_examples": 30, "classes": 4, "height": 6, "width": 5}
+    assert facts.items() <= {name.removeprefix("data/"): value for name, value in record.metrics.items()}.items()
+    assert {key: value for key, value in record.metrics.items() if "duplicates" in key} == {
+        f"data/duplicates_{pair}": 0 for pair in ("train", "val", "test", "train_val", "train_test", "val_test")
+    }
+
+
+def test_duplicates_are_counted_within_and_between_splits() -> None:
+    train, val, test = noise(50), noise(20, seed=1), noise(30, seed=2)
+    train.images[[7, 9]] = train.images[4]  # twice more
+    val.images[3] = train.images[9]  # labels 3 there, 0, 3 and 1 here
+    val.images[5] = train.images[11]  # 1 there, 3 here
+    test.images[[1, 2]] = val.images[5]
+    test.images[8] = test.images[29]
+    test.images[0, 0, 0, 0] ^= 1  # of one pixel's difference nothing is said
+    dataset, heard = three(train, val, test), Heard()
+    found = statistics(dataset, 0)
+    assert {name: split.repeated for name, split in found.splits.items()} == {"train": 2, "val": 0, "test": 2}
+    assert found.shared == {
+        ("train", "val"): Shared(2, 1, (3, 4)),
+        ("train", "test"): Shared(2, 2, (1, 11)),
+        ("val", "test"): Shared(2, 1, (1, 5)),
+    }
+    metrics = inspect(dataset, SETTINGS, reporter=heard).record.metrics
+    assert metrics["data/duplicates_train_val"] == 2
+    assert heard.warnings == [
+        "2 of 20 val pictures are in train (1 with another label), 2 of 30 test pictures are in train (2 with "
+        "another label), 2 of 30 test pictures are in val (1 with another label), such as row 3 of val, which is row 4 "
+        "of train: scores count what was learned by heart. Remove the copies from the source, or tell the count with "
+        "the scores"
+    ]
+
+
+def test_real_digits_have_no_duplicates_and_warn_of_nothing() -> None:
+    heard = Heard()
+    inspect(real_digits(), SETTINGS, reporter=heard)
+    assert not heard.warnings
+    assert len(heard.lines) == 5
+    assert all(len(line) < 100 for line in heard.lines)
+    assert heard.lines[2].split() == ["train", "1,293", "125", "to", "131", "4.873", "6.007", "0"]
+
+
+def test_a_class_without_training_examples_is_warned_of() -> None:
+    heard = Heard()
+    inspect(three(noise(9, classes=3), noise(8, seed=1), noise(8, seed=2)), SETTINGS, reporter=heard)
+    assert heard.warnings == [
+        "1 of 4 classes have no training example, such as d: none can be learned. Add examples, or leave the class out"
+    ]
+
+
+def test_what_nobody_has_read_is_not_read_through() -> None:
+    read: dict[str, list[int]] = {"train": [], "val": [], "test": []}
+    whole = {"train": noise(SAMPLE + 500), "val": noise(20, seed=1), "test": noise(30, seed=2)}
+    dataset, heard = three(*(on_disk(split, read[name]) for name, split in whole.items())), Heard()
+    inspection = inspect(dataset, SETTINGS, reporter=heard)
+    assert len(read["train"]) == len(set(read["train"])) == SAMPLE
+    assert not read["val"] + read["test"]
+    pixels = whole["train"].images[np.sort(read["train"])]
+    np.testing.assert_allclose(inspection.statistics.splits["train"].mean, pixels.mean(axis=(0, 1, 2)))
+    assert not [name for name in inspection.record.metrics if "duplicates" in name]
+    assert inspection.record.params["described_examples"] == SAMPLE
+    assert heard.lines[-1] == "  mean and deviation are those of 1,000 training pictures, drawn from all"
+    again = statistics(dataset, SETTINGS.seed).splits["train"].mean
+    np.testing.assert_array_equal(again, inspection.statistics.splits["train"].mean)
+
+
+def test_what_a_cache_has_noted_is_not_read_again() -> None:
+    read: list[int] = []
+    splits = [noise(50), noise(20, seed=1), noise(30, seed=2)]
+    noted = [replace(on_disk(split, read), known=describe(split.images)) for split in splits]
+    assert inspect(three(*noted), SETTINGS).record == inspect(three(*splits), SETTINGS).record
+    assert not read
+
+
+@pytest.mark.parametrize("change", [None, FlipRotate(True, True, 0.2)])
+def test_the_batch_shown_is_that_of_step_0(change: FlipRotate | None) -> None:
+    dataset = replace(real_digits(100), augmentation=change)
+    images, labels = first_batch(dataset, SETTINGS)
+    source = training_input(dataset, SETTINGS.batch_size, SETTINGS.seed, epochs=2)
+    for replicas in (1, 2):
+        shares = elements(source, replicas)[:replicas]
+        pictures = np.concatenate([part[0] for part in shares])[:BATCH]
+        np.testing.assert_array_equal(labels, np.concatenate([part[1] for part in shares])[:BATCH])
+        # Sines of another number of angles at once are rounded otherwise.
+        np.testing.assert_allclose(images, pictures, rtol=0, atol=0 if replicas == 1 else 1e-4)
+    assert len(images) == BATCH
+
+
+def test_a_batch_of_mixed_pictures_has_names_with_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels may be shares of classes, and a batch may have a fourth part."""
+
+    def mixed(*given: object, **named: object) -> object:
+        make = training_input(*given, **named)  # type: ignore[arg-type]
+        return lambda context: make(context).map(lambda x, y, w: (x, 0.9 * tf.one_hot(y, 10) + 0.01, w, w))
+
+    monkeypatch.setattr(stage, "training_input", mixed)
+    dataset = real_digits(100)
+    labels = first_batch(dataset, SETTINGS)[1]
+    assert labels.shape == (BATCH, 10)
+    assert inspect(dataset, SETTINGS, folder=tmp_path).record.files["plots"]
+
+
+def test_labels_in_words() -> None:
+    names = ("cat", "dog", "owl")
+    assert in_words(np.array(1, np.int32), names) == "dog"
+    assert in_words(np.array([0.7, 0.3, 0.0], np.float32), names) == "cat 0.7 dog 0.3"
+    assert in_words(np.array([0.34, 0.36, 0.3], np.float32), names) == "dog 0.4 cat 0.3"
+    assert in_words(np.array([0.0, 0.0, 1.0], np.float32), names) == "owl"
+    assert in_words(np.array([0.04, 0.92, 0.04], np.float32), names) == "dog 0.9"
+
+
+def test_augmented_pictures_are_those_of_the_function() -> None:
+    given: list[tf.Tensor] = []
+
+    class Kept(FlipRotate):
+        def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
+            given.append(uniforms)
+            return super().__call__(images, uniforms)
+
+    change = Kept(True, True, 0.2)
+    dataset = replace(real_digits(100), augmentation=change)
+    originals = dataset.train.images[:3]
+    drawn = augmented(dataset, originals, 4, seed=5)
+    assert drawn.shape == (3, 5, 8, 8, 1)
+    np.testing.assert_array_equal(drawn[:, 0], originals)
+    [uniforms] = given
+    assert uniforms.shape == (12, 3)
+    assert len(np.unique(uniforms)) == 36
+    expected = FlipRotate(True, True, 0.2)(np.repeat(originals, 4, axis=0).astype(np.float32), uniforms)
+    np.testing.assert_array_equal(drawn[:, 1:].reshape(12, 8, 8, 1), expected)
+    np.testing.assert_array_equal(augmented(dataset, originals, 4, seed=5), drawn)
+    assert not np.array_equal(augmented(dataset, originals, 4, seed=6), drawn)
+
+
+@pytest.mark.parametrize("drawn", ["plots/augmentation.png", "plots/classes.png", "plots/batch.png"])
+def test_what_is_drawn_is_a_function_of_the_seed(drawn: str, tmp_path: Path) -> None:
+    dataset = replace(real_digits(100), augmentation=FlipRotate(True, True, 0.2))
+    pictures = []
+    for place, seed in enumerate((1, 1, 2)):
+        settings = replace(SETTINGS, seed=seed)
+        [path] = [path for path in stage.draw(dataset, settings, tmp_path / str(place) / "plots") if drawn in str(path)]
+        pictures.append(path.read_bytes())
+    assert pictures[0] == pictures[1]
+    assert (pictures[1] == pictures[2]) == (drawn == "plots/classes.png")
+
+
+def within(whole: np.ndarray, part: np.ndarray) -> bool:
+    """Returns whether `part` lies somewhere in `whole`, both uint8 [h, w, 3], pixel for pixel."""
+    windows = np.lib.stride_tricks.sliding_window_view(whole, part.shape)[..., 0, :, :, :]
+    corner = (windows[:, :, 0, 0] == part[0, 0]).all(axis=-1)
+    return any(np.array_equal(windows[tuple(place)], part) for place in np.argwhere(corner))
+
+
+@pytest.mark.parametrize("size", [(8, 8, 1), (1, 1, 3), (70, 90, 3), (300, 40, 4), (1, 500, 2)])
+def test_pictures_are_drawn_pixel_for_pixel(size: tuple[int, int, int], tmp_path: Path) -> None:
+    pictures, pixels = noise(9, size, seed=4).images[...], (0.0, 255.0)
+    rows = plot_rows([pictures[:4], pictures[4:5]], ("first", "second"), pixels, "rows", tmp_path / "rows.png")
+    batch = plot_batch(pictures, tuple("abcdefghi"), pixels, "batch", tmp_path / "batch.png")
+    for path, count in ((rows, 5), (batch, 9)):
+        whole = np.rint(imread(path)[..., :3] * 255).astype(np.uint8)
+        for picture in shown(pictures, pixels)[:count]:
+            assert max(picture.shape[:2]) <= 96
+            assert within(whole, picture)
+
+
+def test_pixels_are_scaled_from_the_range_of_the_data_set() -> None:
+    grey = np.array([0, 8, 16, 99], np.float32).reshape(1, 2, 2, 1)
+    small = shown(grey, (0.0, 16.0))[0, ::32, ::32]
+    np.testing.assert_array_equal(small, np.array([[[0] * 3, [128] * 3], [[255] * 3, [255] * 3]], np.uint8))
+    colour = np.array([[[[-1.0, 0.0, 1.0, 0.3]]]], np.float32)
+    np.testing.assert_array_equal(shown(colour, (-1.0, 1.0))[0, 0, 0], [0, 128, 255])
+    assert shown(np.full((1, 2, 2, 1), np.nan, np.float32), (0.0, 0.0)).max() == 0
+
+
+UNUSUAL = {
+    "one example a class": three(noise(4), noise(4, seed=1), noise(4, seed=2)),
+    "a hundred classes": three(
+        noise(300, classes=100),
+        noise(100, classes=100),
+        noise(100, classes=100),
+        tuple(f"class {i}" for i in range(100)),
+    ),
+    "names": three(noise(8), noise(8), noise(8), ("猫", "собака", "$x_1$ and $", "a\tname " * 20)),
+    "one pixel": three(noise(8, (1, 1, 1)), noise(8, (1, 1, 1)), noise(8, (1, 1, 1))),
+    "floats": three(noise(8, dtype="float32"), noise(8, dtype="float32"), noise(8, dtype="float32")),
+    "constant": three(*[Split(np.zeros((8, 3, 3, 3), np.uint8), noise(8).labels)] * 3),
+    "empty classes": three(noise(2, classes=1), noise(2), noise(2)),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: str, tmp_path: Path) -> None:
+    dataset = replace(UNUSUAL[name], augmentation=FlipRotate(True, False, 0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        files = inspect(dataset, SETTINGS, folder=tmp_path).record.files
+        plot_confusion(
+            np.eye(dataset.num_classes, dtype=int), dataset.class_names, tmp_path / "plots" / "confusion.png"
+        )
+    names = [path.relative_to(tmp_path) for paths in files.values() for path in paths]  # type: ignore[union-attr]
+    assert list(map(str, names)) == [
+        "data/statistics.csv", "data/classes.csv", "plots/classes.png", "plots/augmentation.png", "plots/batch.png",
+    ]  # fmt: skip
+    assert [row["class"] for row in read_table(tmp_path / "data" / "classes.csv")] == list(dataset.class_names)
+    for path in files["plots"]:  # type: ignore[union-attr]
+        height, width, _ = imread(path).shape
+        assert 32 < height < 1300
+        assert 150 < width < 1500
+
+
+def test_names_that_cannot_be_drawn_become_numbers() -> None:
+    assert drawable(["cat", "猫", "собака", "x" * 30]) == ["cat", "#1", "собака", "x" * 23 + "…"]
+
+
+def test_only_the_chief_tells_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, dataset = Heard(), real_digits(50)
+    expected = inspect(dataset, SETTINGS).record
+    monkeypatch.setattr(stage, "is_chief", lambda strategy: False)
+    inspection = inspect(dataset, SETTINGS, object(), heard, tmp_path)  # type: ignore[arg-type]
+    assert inspection.record == expected
+    assert not heard.lines
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_has_examples_from_the_whole_split() -> None:
+    """The first and the last of each class are among them, and none is shown twice."""
+    dataset = three(noise(400), noise(8), noise(8))
+    rows = examples(dataset)
+    assert list(rows) == [0, 1, 2, 3]
+    for label, of_class in rows.items():
+        assert len(set(of_class)) == EXAMPLES
+        assert (of_class[0], of_class[-1]) == (label, 396 + label)
+        assert set(of_class % 4) == {label}
+
+
+def test_photos_are_drawn(tmp_path: Path) -> None:
+    paths = sorted(shared("image_folder", "cats_dogs").glob("*/*"))[::50]
+    images = np.stack([tf.image.decode_jpeg(path.read_bytes()).numpy() for path in paths])
+    labels = np.array([path.parent.name == "dogs" for path in paths], np.int32)
+    photos = Split(images, labels)
+    dataset = three(photos, photos, photos, ("cats", "dogs"))
+    inspect(dataset, SETTINGS, folder=tmp_path)
+    assert (tmp_path / "plots" / "classes.png").stat().st_size > 20_000
