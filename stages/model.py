@@ -15,13 +15,16 @@ from stages.placement import place
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
+from stages.transfer import freeze
+from stages.weights import load_weights
 
 
 def model(dataset: Dataset, strategy: Strategy, settings: ModelSettings) -> Model:
     """Returns a model whose first layer scales the pixels and whose weights are a function of the seed.
 
     Raises:
-        UserError: where the network cannot be found or built, or its output is not float32 [b, classes].
+        UserError: where the network cannot be found or built, its weights cannot be had or do not fit, or its output
+            is not float32 [b, classes].
     """
     policy = resolve_policy(settings.precision.policy, strategy)
     layers = strategy.layers
@@ -41,13 +44,16 @@ def model(dataset: Dataset, strategy: Strategy, settings: ModelSettings) -> Mode
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)
     _refuse_own_steps(network.core)
+    loaded = load_weights(network, settings)
+    if settings.frozen:
+        freeze(network)
     pictures = tf.cast(dataset.train.images[:2], tf.float32)
     outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs, policy)
     counts = {
         "parameters": network.count_params(),
         "trainable_parameters": int(sum(np.prod(w.shape) for w in network.trainable_weights)),
     }
-    record = Record(params={**counts, "outputs": outputs, "policy": policy})
+    record = Record(params={**counts, **loaded, "outputs": outputs, "policy": policy})
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)
     return Model(network, outputs, policy, metrics, build_on_one_device if split else None, record)
