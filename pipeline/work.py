@@ -18,6 +18,7 @@ from pipeline.runner import bind, failed_stage, one_line, run_stages
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.summary import Summary
 from pipeline.tracking.tracker import NullTracker
+from pipeline.tracking.weights import with_local_weights
 from stages.errors import UserError
 
 
@@ -34,7 +35,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
         run: Run | None = None
         try:
             with console.working("starting TensorFlow and MLflow"):
-                stages = bind(plan, job.experiment)
+                stages = with_local_weights(bind(plan, job.experiment), job.experiment)
                 with deferred():  # what came meanwhile is raised here, when there is a run to end
                     run = begin(job, console, held)
             began = time.monotonic()
@@ -60,7 +61,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         import_module("stages.cluster").serve(task.cluster["chief"][0])
         return DONE
     with console.working("starting TensorFlow"):
-        stages = bind(plan, job.experiment)
+        stages = with_local_weights(bind(plan, job.experiment), job.experiment)
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
     with tempfile.TemporaryDirectory(prefix=task.name) as scratch, as_exceptions():
         try:

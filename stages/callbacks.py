@@ -33,7 +33,8 @@ class BestWeights(keras.callbacks.Callback):
             self.weights = self.model.get_weights()
 
     def restore(self) -> None:
-        self.model.set_weights(self.weights)
+        if self.weights:
+            self.model.set_weights(self.weights)
 
     def save(self, path: Path, network: keras.Model) -> None:
         """Writes the best weights to `path` (`.weights.h5`), whole or not at all; `network` keeps its own.

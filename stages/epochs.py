@@ -4,11 +4,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import keras
 
 from stages import history
 from stages.agreement import any_worker
+from stages.averages import Averages
 from stages.batches import steps_per_epoch
 from stages.checkpoints import Checkpoint, Checkpoints
 from stages.coordinated import Coordinated
@@ -20,15 +22,15 @@ from stages.optimizers import Rate, last_rate
 from stages.reporter import Reporter, Stop
 from stages.results import Dataset, Model, Strategy
 from stages.scoring import Scorer
-from stages.settings.train import TrainSettings
 from stages.state import State
 from stages.step import Step
+from stages.transfer import Phase
 
 
-def begin_callbacks(callbacks: keras.callbacks.CallbackList, found: Checkpoint | None) -> None:
-    """Begins the training for callbacks; what a CSVLogger of a run that goes on has written, it adds to."""
+def begin_callbacks(callbacks: keras.callbacks.CallbackList, goes_on: bool) -> None:
+    """Begins the training, or its next phase, for callbacks; a CSVLogger adds to what it has written of a run."""
     for callback in callbacks.callbacks:
-        if found is not None and isinstance(callback, keras.callbacks.CSVLogger):
+        if goes_on and isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
     callbacks.on_train_begin()
 
@@ -53,42 +55,69 @@ def go_on(progress: Progress, notes: Sequence[str], epochs: int, reporter: Repor
 
 
 class Epochs:
-    """`progress` tells how far they are; `scored` is the model that is validated."""
+    """The epochs of a phase. `progress` tells how far they are; `scored` is the model that is validated.
+
+    Args:
+        model: the whole one, which callbacks see and checkpoints keep.
+        taught: what is trained and validated on `dataset`: `model`, or a part of it that takes features.
+        phase: its settings say how many epochs it has at most.
+    """
 
     def __init__(
         self,
         model: Model,
+        taught: Model,
         dataset: Dataset,
         strategy: Strategy,
-        settings: TrainSettings,
+        phase: Phase,
         step: Step,
         rate: Rate,
         callbacks: keras.callbacks.CallbackList,
     ) -> None:
         self.progress = Progress()
-        self._network, self._dataset, self._strategy, self._settings = model.network, dataset, strategy, settings
+        self._model, self._network, self._dataset, self._strategy = model, model.network, dataset, strategy
+        self._phase, self._settings, self._last = phase, phase.settings, phase.settings.epochs
         self._training, self._rate, self._callbacks = step, rate, callbacks
-        self._state = State(strategy, model, dataset, settings, callbacks.callbacks, step)
-        self.scored = model.on_one_device() if strategy.coordinator else model
+        self._state = State(strategy, model, dataset, phase.settings, callbacks.callbacks, step)
+        self.scored = model.on_one_device() if strategy.coordinator else taught
         self._scorer = Scorer(strategy, self.scored, dataset.num_classes)
-        self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
+        self._per_epoch = steps_per_epoch(dataset.train, phase.settings.batch_size)
 
     @property
     def steps_per_call(self) -> int:
         return self._engine.steps_per_call
 
-    def run(self, reporter: Reporter, checkpoints: Checkpoints, found: Checkpoint | None) -> None:
-        """Goes on from the checkpoint `found`, or begins. Ends with the weights that validation has seen last."""
+    @property
+    def averages(self) -> Averages | None:
+        """Moving averages of what this phase trains, or None."""
+        return self._training.averages
+
+    @property
+    def _epochs(self) -> int:
+        """The number of epochs of all phases, as far as it is known."""
+        return self._last + self._phase.later
+
+    def run(
+        self, reporter: Reporter, checkpoints: Checkpoints, found: Checkpoint | None, before: "Epochs | None" = None
+    ) -> None:
+        """Goes on from the checkpoint `found`, or after the phase `before`, or begins.
+
+        Ends with the weights that validation has seen last.
+        """
         self._network.stop_training = False
-        begin_callbacks(self._callbacks, found)
-        self._state.begin()
+        begin_callbacks(self._callbacks, found is not None or before is not None)
+        self._state.begin(before._state if before is not None else None)
+        if before is not None:
+            self.progress = before.progress
+            self.progress.begin_phase(self._phase.index, self._per_epoch)
         if found is not None:
             self.progress = self._state.put_back(found)
             found = None  # it may be large
             self._network.stop_training = self.progress.stopping
-            go_on(self.progress, self._state.notes, self._settings.epochs, reporter)
+            go_on(self.progress, self._state.notes, self.progress.began + self._settings.epochs, reporter)
         progress, averages = self.progress, self._training.averages
-        given = (self._strategy, self._training, self._dataset, self._settings)
+        self._last = progress.began + self._settings.epochs
+        given = (self._strategy, self._training, self._dataset, replace(self._settings, epochs=self._last))
         self._engine = Coordinated(*given) if self._strategy.coordinator else Loop(*given, progress.step)
         self._is_traced = False
         with reporter.stopping() as stop:
@@ -105,7 +134,7 @@ class Epochs:
                 self._report(reporter)
                 progress.epoch, progress.done = progress.epoch + 1, 0
                 [self._network.stop_training] = any_worker(self._strategy, [bool(self._network.stop_training)])
-                progress.finished = self._network.stop_training or progress.epoch >= self._settings.epochs
+                progress.finished = self._network.stop_training or progress.epoch >= self._last
                 if not progress.finished:
                     keep()
             checkpoints.save(self._state.read(progress))
@@ -119,9 +148,10 @@ class Epochs:
         self._callbacks.on_train_end(progress.logs)
 
     def take_over(self) -> Model:
-        """Returns the scored model with the present weights."""
-        if self.scored.network is not self._network:
-            self.scored.network.set_weights(self._network.get_weights())
+        """Returns the whole model with the present weights, where one process can score it."""
+        if not self._strategy.coordinator:
+            return self._model
+        self.scored.network.set_weights(self._network.get_weights())
         return self.scored
 
     def _train_epoch(self, reporter: Reporter, checkpoints: Checkpoints, keep: Callable[[], None]) -> None:
@@ -145,8 +175,8 @@ class Epochs:
             progress.step, progress.done = progress.step + steps, progress.done + steps
             self._check_finite(logs["loss"])
             self._callbacks.on_train_batch_end(progress.done - 1, logs)
-            total = self._per_epoch * self._settings.epochs
-            note = f"epoch {progress.epoch + 1}/{self._settings.epochs}  loss {logs['loss']:.4f}"
+            total = self._per_epoch * self._epochs
+            note = f"epoch {progress.epoch + 1}/{self._epochs}  loss {logs['loss']:.4f}"
             reporter.progress(progress.step, total, progress.clock.images_per_second, note)
             keep()
         progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self._rate)}
@@ -180,9 +210,11 @@ class Epochs:
         return {"val_loss": scores.loss, "val_accuracy": scores.accuracy}
 
     def _report(self, reporter: Reporter) -> None:
-        progress, epochs = self.progress, self._settings.epochs
+        progress, epochs = self.progress, self._epochs
         progress.logs = {name: float(value) for name, value in progress.logs.items()}  # callbacks add to them
-        progress.rows.append(history.row(progress.logs, progress.clock) | self._scale())
+        several = self._phase.index or self._phase.later
+        phase = {"train/phase": float(self._phase.index + 1)} if several else {}
+        progress.rows.append(history.row(progress.logs, progress.clock) | self._scale() | phase)
         reporter.metrics(progress.rows[-1], step=progress.epoch + 1)
         reporter.say(history.line(progress.epoch, epochs, self._per_epoch, progress.logs, progress.clock))
 

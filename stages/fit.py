@@ -68,7 +68,7 @@ def fit(
         first = report.progress.epoch
         training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
         if report.progress.finished:  # what was interrupted came after it
-            begin_callbacks(keras.callbacks.CallbackList([*called, report], model=model.network), found)
+            begin_callbacks(keras.callbacks.CallbackList([*called, report], model=model.network), found is not None)
         else:
             model.network.fit(
                 distribute(_weighted(training, weights)),

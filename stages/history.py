@@ -56,7 +56,8 @@ class Progress:
 
     epoch: counted from 0; done: the steps of it that are over; step: of all epochs together.
     rows: the metrics of each epoch; logs: what callbacks were told last.
-    stopping: whether a callback wants the end; finished: whether no step will follow.
+    stopping: whether a callback wants the end; finished: whether no step of the phase will follow.
+    phase: counted from 0; began: the epoch with which it began.
     """
 
     epoch: int = 0
@@ -67,6 +68,13 @@ class Progress:
     clock: Clock = field(default_factory=Clock)
     stopping: bool = False
     finished: bool = False
+    phase: int = 0
+    began: int = 0
+
+    def begin_phase(self, index: int, steps_per_epoch: int) -> None:
+        """Goes on with the phase `index`, at the beginning of an epoch also where a callback has cut the last short."""
+        self.phase, self.began, self.step = index, self.epoch, self.epoch * steps_per_epoch
+        self.clock, self.stopping, self.finished = Clock(), False, False  # its steps take a time of their own
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":

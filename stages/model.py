@@ -19,6 +19,8 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
+from stages.transfer import freeze
+from stages.weights import load_weights
 
 
 def model(
@@ -35,7 +37,8 @@ def model(
         folder: the run's; takes `model/summary.txt`.
 
     Raises:
-        UserError: where the network cannot be found or built, or its output is not float32 [b, classes].
+        UserError: where the network cannot be found or built, its weights cannot be had or do not fit, or its output
+            is not float32 [b, classes].
     """
     policy = resolve_policy(settings.precision.policy, strategy)
     layers = strategy.layers
@@ -63,9 +66,17 @@ def model(
             "augment.mixup=0 and augment.cutmix=0, or a network without it",
             "augment.mixup=0 augment.cutmix=0",
         )
+    loaded = load_weights(network, settings)
+    if settings.frozen:
+        freeze(network)
     pictures = tf.cast(dataset.train.images[:2], tf.float32)
     outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs, policy)
-    params = {"outputs": outputs, "policy": policy, **(facts(scaling) if scaling != dataset.normalization else {})}
+    params = {
+        **loaded,
+        "outputs": outputs,
+        "policy": policy,
+        **(facts(scaling) if scaling != dataset.normalization else {}),
+    }
     record = _record(network, params, folder)
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)

@@ -74,9 +74,13 @@ class State:
             "order": {"seed": settings.seed, "batch_size": settings.batch_size},
         }
 
-    def begin(self) -> None:
-        """Notes what the callbacks are like before the first step: only what changes is kept of them."""
-        self._initial = [state_of(callback, "", {})[0] for callback in self._callbacks]
+    def begin(self, before: "State | None" = None) -> None:
+        """Notes what the callbacks are like before the first step: only what changes is kept of them.
+
+        Args:
+            before: the state in the phase before this one, which has noted it.
+        """
+        self._initial = before._initial if before else [state_of(one, "", {})[0] for one in self._callbacks]
 
     def read(self, progress: Progress) -> Checkpoint:
         """Returns all of it as it is now. Every worker must call it."""
@@ -116,7 +120,7 @@ class State:
             if progress.done == 0:  # with batches of another size, as many epochs are other steps
                 progress.step = progress.epoch * self._per_epoch
                 if "steps" in parts:
-                    self._iterations.assign(progress.step)
+                    self._iterations.assign(progress.step - progress.began * self._per_epoch)
             if self._averages is not None and "averages" not in parts:
                 self._averages.begin_anew()
         else:
@@ -180,7 +184,8 @@ def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
     progress = Progress.of(checkpoint.facts["progress"])
     if not checkpoint.facts.get("fork"):
         return progress
-    return Progress(progress.epoch, progress.done if same_order else 0, progress.step)
+    done = progress.done if same_order else 0
+    return Progress(progress.epoch, done, progress.step, phase=progress.phase, began=progress.began)
 
 
 def _value(variable: Variable) -> np.ndarray:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 
 from stages.agreement import from_chief, has_workers, is_chief
@@ -12,8 +13,9 @@ from stages.callbacks import BestWeights, build_callbacks, save_weights
 from stages.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.epochs import Epochs
 from stages.errors import UserError
+from stages.features import on_features
 from stages.gradients import Gradients
-from stages.history import tracked
+from stages.history import Progress, tracked
 from stages.jit import choose_jit
 from stages.losses import cross_entropy
 from stages.optimizers import build_optimizer, learning_rate
@@ -22,6 +24,7 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings
 from stages.step import Step
+from stages.transfer import Phase, entered, is_frozen, phases
 
 
 def train(
@@ -31,16 +34,19 @@ def train(
     settings: TrainSettings,
     reporter: Reporter | None = None,
     folder: Path | None = None,
+    cache: Path | None = None,
 ) -> Trained:
     """Trains `model` in place and returns it with the best epoch's weights (or the last's, by `restore_best`).
 
-    Under a parameter-server strategy the result is a copy of it on one device.
+    Under a parameter-server strategy the result is a copy of it on one device. Where settings fine-tune, a second phase
+    begins with that result of the first; epochs, history and the best weights are those of both.
 
     Args:
         reporter: is told every epoch's metrics, and the progress within.
         folder: the run's; takes checkpoints, `checkpoints/best.weights.h5`, `checkpoints/averages.weights.h5` where
             averages are kept and not used, and `plots/history.png`. Training goes on from the last whole checkpoint
             that is there. None: no files.
+        cache: what runs share; takes the features of a frozen backbone.
 
     Raises:
         UserError: where the replicas cannot share the batch, the loss is no longer finite, the checkpoint belongs to
@@ -49,37 +55,78 @@ def train(
     settings.check_share(strategy.in_sync)
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     reporter = reporter or Silent()
-    per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
+    parts = phases(model.network, settings)
+    best, callbacks = build_callbacks(settings, reporter)
+    place = folder / "checkpoints" if folder is not None else None
+    checkpoints = Checkpoints(place if is_chief(strategy) else None, settings)
+    found, first = _found(place, strategy, reporter), 0
+    if found is not None:
+        found, first = entered(found, parts)
+    params: dict[str, object] = {}
+    before: Epochs | None = None
+    for phase in parts[first:]:
+        if before is not None and settings.restore_best:
+            best.restore()
+        is_over = found is not None and Progress.of(found.facts["progress"]).finished
+        features = None if is_over or phase.layers else (cache,)
+        epochs, facts = _prepare(phase, model, dataset, strategy, callbacks, reporter, features)
+        waiting, found = [found], None  # a checkpoint may be large: nobody holds it once it is put back
+        epochs.run(reporter, checkpoints, waiting.pop(), before)
+        params |= {**facts, "steps_per_call": epochs.steps_per_call}
+        before = epochs
+    assert before is not None
+    averages = before.averages
+    if averages is not None and not settings.optimizer.ema_use and place is not None:
+        with averages.used():
+            save_weights(before.take_over().network, place / "averages.weights.h5")
+    if settings.restore_best:
+        best.restore()
+    return finished(before.take_over(), before.progress.rows, best, settings, before.progress.step, params, folder)
+
+
+def _prepare(
+    phase: Phase,
+    model: Model,
+    dataset: Dataset,
+    strategy: Strategy,
+    callbacks: keras.callbacks.CallbackList,
+    reporter: Reporter,
+    features: tuple[Path | None] | None,
+) -> tuple[Epochs, dict[str, object]]:
+    """Returns the epochs of `phase` with an optimizer of their own, and what to record of them.
+
+    Args:
+        features: where those of a frozen backbone are kept; None: the phase does without.
+    """
+    settings, number = phase.settings, phase.index + 1
+    trained, kept = phase.begin(model.network)
+    if phase.index:
+        reporter.say(f"phase {number} begins: {trained:,} weights are trained, and {kept:,} stay as they are")
     loss = cross_entropy(model.outputs, settings.label_smoothing)
     with strategy.distribution.scope():
+        per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, per_epoch, settings.epochs)
         optimizer = build_optimizer(settings.optimizer, rate)
         # For callbacks, which look for `model.optimizer`, and for a `compute_loss` of the network's own.
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
-    best, callbacks = build_callbacks(settings, reporter)
     callbacks.set_model(model.network)
+    taught, material = model, dataset
+    facts: dict[str, object] = {}
+    if phase.later or phase.index or is_frozen(model.network):
+        facts = {f"phase_{number}_trained_parameters": trained, f"phase_{number}_kept_parameters": kept}
+    if features is not None and is_frozen(model.network):
+        taught, material, facts["features"] = on_features(model, dataset, strategy, settings, reporter, features[0])
 
     def gradients(compiled: bool) -> Gradients:
-        return Gradients(model, loss, settings, strategy.in_sync, compiled)
+        return Gradients(taught, loss, settings, strategy.in_sync, compiled)
 
-    jit, why = choose_jit(settings, strategy, model, dataset, gradients)
+    jit, why = choose_jit(settings, strategy, taught, material, gradients)
     if settings.jit != "auto":
         reporter.say(f"jit {'on' if jit else 'off'}: {why}")
-    step = Step(strategy, model, optimizer, settings, jit)
-    epochs = Epochs(model, dataset, strategy, settings, step, rate, callbacks)
-    place = folder / "checkpoints" if folder is not None else None
-    epochs.run(
-        reporter, Checkpoints(place if is_chief(strategy) else None, settings), _found(place, strategy, reporter)
-    )
-    if step.averages is not None and not settings.optimizer.ema_use and place is not None:
-        with step.averages.used():
-            save_weights(epochs.take_over().network, place / "averages.weights.h5")
-    if settings.restore_best:
-        best.restore()
-    params = {"jit": "on" if jit else "off", "jit_reason": why, "steps_per_call": epochs.steps_per_call}
-    progress = epochs.progress
-    return finished(epochs.take_over(), progress.rows, best, settings, progress.step, params, folder)
+    step = Step(strategy, taught, optimizer, settings, jit)
+    epochs = Epochs(model, taught, material, strategy, phase, step, rate, callbacks)
+    return epochs, {**facts, "jit": "on" if jit else "off", "jit_reason": why}
 
 
 def _found(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:

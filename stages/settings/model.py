@@ -1,10 +1,12 @@
 """Settings of the `model` stage: the network, and the precision it computes in."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from omegaconf import II, MISSING
 
+from stages.errors import UserError
 from stages.settings.ranges import choice, number
 
 
@@ -77,10 +79,30 @@ class ModelSettings:
     _target_: str = "stages.model.model"
     network: Any = MISSING
     """`_target_`: a function `(input_shape, num_classes, **settings) -> keras.Model`, and its settings."""
-    weights: str = "none"
-    """What the weights are before training: `none` (drawn from the seed), `imagenet` (keras.applications' for the
-    backbone), a file of weights, a tracked run (`runs:/…`) or a registered model (`models:/…`)."""
     outputs: str = choice("auto", "auto", "logits", "probabilities")
     """What the network returns; `auto` finds out by calling it on two pictures."""
+    weights: str = "none"
+    """`none`: drawn from the seed; `imagenet`: those that keras.applications has of the backbone; a file (`.h5`,
+    `.weights.h5`) or an exported SavedModel of the network or of its backbone; `runs:/<run id>` or `models:/…`: of a
+    tracked run or a model in MLflow."""
+    frozen: bool = False
+    """Whether the layer named `backbone` keeps its weights, and computes in training as it does afterwards."""
     precision: PrecisionSettings = II("precision")
     seed: int = II("seed")
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether MLflow knows where the weights are."""
+        return self.weights.startswith(("runs:/", "models:/"))
+
+    def check(self, path: str) -> None:
+        if (
+            self.weights not in ("none", "imagenet")
+            and not self.is_tracked
+            and not Path(self.weights).expanduser().exists()
+        ):
+            raise UserError(
+                f"{path}.weights={self.weights} is no file",
+                "none, imagenet, a file (.h5, .weights.h5), a SavedModel, runs:/<run id>, models:/<name>/<version>",
+                f"{path}.weights=<a file>",
+            )

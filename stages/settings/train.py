@@ -32,6 +32,14 @@ class TrainSettings:
     checkpoint_every_seconds: float = number(30.0, above=0, unit="seconds between checkpoints, written while training")
     checkpoint_every_steps: int | None = number(None, at_least=1, unit="steps between checkpoints, besides")
     checkpoints_kept: int = number(2, at_least=1, unit="checkpoints, the last ones; each holds the best weights, too")
+    fine_tune_epochs: int = number(0, at_least=0, unit="epochs after train.epochs, for the top of a frozen backbone")
+    """They are a second phase of the same run, with an optimizer and a schedule of their own."""
+    fine_tune_layers: int = number(20, at_least=1, unit="layers of the backbone, from its end")
+    """Their BatchNorm layers stay frozen: keras.io/guides/transfer_learning."""
+    fine_tune_rate: float = number(0.1, above=0, unit="of optimizer.learning_rate, in the second phase")
+    cache_features: str = choice("auto", "auto", "off")
+    """`auto`: what a frozen backbone makes of pictures that nothing changes is computed once, and the head learns from
+    that."""
     callbacks: list[Any] = field(default_factory=list)
     """Keras callbacks, each a mapping with `_target_`, such as `keras.callbacks.TerminateOnNaN`."""
     optimizer: Any = II("optimizer")
@@ -44,6 +52,13 @@ class TrainSettings:
                 f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} fills all of {path}.epochs={self.epochs}",
                 f"less than {self.epochs}",
                 f"schedule.warmup_epochs={self.epochs / 10:g}",
+            )
+        if 0 < self.fine_tune_epochs <= self.schedule.warmup_epochs:
+            raise UserError(
+                f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} fills all of "
+                f"{path}.fine_tune_epochs={self.fine_tune_epochs}, which warm up, too",
+                f"less than {self.fine_tune_epochs}",
+                f"schedule.warmup_epochs={self.fine_tune_epochs / 10:g}",
             )
         given = self.class_weights
         numbers = isinstance(given, list) and all(isinstance(weight, (int, float)) and weight >= 0 for weight in given)

@@ -1,0 +1,92 @@
+"""Weights of a tracked run or of a model in MLflow, as a folder on this machine."""
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.config import Experiment
+from pipeline.runner import BoundStage
+from stages.errors import UserError
+from stages.settings.model import ModelSettings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> list[BoundStage]:
+    """Returns `stages` with a folder in the place of `runs:/<run id>` and `models:/…`.
+
+    Raises:
+        UserError: where MLflow cannot be asked, or has no such model.
+    """
+    return [
+        dataclasses.replace(stage, settings=dataclasses.replace(stage.settings, weights=str(folder)))
+        if isinstance(stage.settings, ModelSettings) and (folder := _folder(stage.settings, experiment))
+        else stage
+        for stage in stages
+    ]
+
+
+def _folder(settings: ModelSettings, experiment: Experiment) -> Path | None:
+    if not settings.is_tracked:
+        return None
+    from mlflow.exceptions import MlflowException  # seconds to import
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from pipeline.tracking.store import open_client, store_uri
+
+    try:
+        client = open_client(experiment.tracking, experiment.outputs)
+        model = logged_model(client, settings.weights)
+        return _download(client, model, store_uri(experiment.tracking, experiment.outputs), experiment.outputs)
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"model.weights={settings.weights} cannot be had ({reason})",
+            "runs:/<id of a run that has exported>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>",
+            "model.weights=<one of them>",
+        ) from error
+
+
+def logged_model(client: "MlflowClient", uri: str) -> str:
+    """Returns the id of the logged model that `uri` means: of a run its own, of a registered model that of a version.
+
+    Raises:
+        MlflowException: where there is none.
+    """
+    from mlflow.exceptions import MlflowException
+
+    kind, _, name = uri.partition(":/")
+    name = name.strip("/")
+    if kind == "runs":
+        found = client.get_run(name.partition("/")[0]).data.tags.get("model_uri", "")
+    elif "@" in name:
+        found = client.get_model_version_by_alias(*name.split("@", 1)).source
+    elif "/" in name:
+        found = client.get_model_version(*name.split("/", 1)).source
+    else:
+        found = uri
+    model = str(found).removeprefix("models:/").strip("/")
+    if not model.startswith("m-"):
+        raise MlflowException(f"it is no model that a run of this project has exported: {found or 'none'}")
+    return model
+
+
+def _download(client: "MlflowClient", model: str, store: str, outputs: Path) -> Path:
+    """Returns the folder of a logged model, which never changes: where it is, or a copy in the cache."""
+    import mlflow.artifacts
+
+    place = client.get_logged_model(model).artifact_location
+    if str(place).startswith(("file:", "/")):
+        return Path(mlflow.artifacts.download_artifacts(artifact_uri=place, tracking_uri=store))
+    kept = outputs / "cache" / model
+    if not kept.exists():
+        partial = kept.with_name(f"partial-{model}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        found = mlflow.artifacts.download_artifacts(artifact_uri=place, dst_path=str(partial), tracking_uri=store)
+        Path(found).replace(kept)
+        shutil.rmtree(partial, ignore_errors=True)
+    return kept
