@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: run test faults lint ui clean
+.PHONY: run test faults experiments lint ui clean
 
 run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" changes it
 	$(BIN)/python -m pipeline $(ARGS)
@@ -13,6 +13,9 @@ test: lint  ## everything: linting, types, the whole suite
 faults: .venv/.installed  ## kills real runs and sweeps at random moments, and tells how many ended as if nobody had
 	$(BIN)/python -m tests.faults $(ARGS)
 	$(BIN)/python -m tests.sweep_faults
+
+experiments: .venv/.installed  ## the reference experiments whose data is at hand, against what their headers say
+	$(BIN)/python -m benchmarks.experiments $(ARGS)
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -1,11 +1,20 @@
 """Pictures by their rows: in memory, or read when they are wanted; and what is known of each."""
 
 import hashlib
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
+
+CHUNK = 128
+"""Pictures that are in memory at once while they are decoded or described."""
+
+WORKERS = os.cpu_count() or 1
+"""Threads that decode and describe."""
 
 ALIGNMENT = 64
 """Bytes; Eigen's, for AVX-512."""
@@ -70,15 +79,25 @@ class Described:
 
 
 def describe(pictures: Pictures) -> Described:
-    """Returns what is known of each picture, reading 256 of them at a time."""
+    """Returns what is known of each picture, reading a few of them at a time."""
     count, channels = pictures.shape[0], pictures.shape[-1]
     digests, moments = np.empty(count, np.uint64), np.empty((count, 2, channels))
-    for start in range(0, count, 256):
-        part = np.ascontiguousarray(pictures[slice(start, min(start + 256, count))])
-        digests[start : start + len(part)] = [digest(picture) for picture in part]
-        wide = part.reshape(len(part), -1, channels).astype(np.float64)
-        moments[start : start + len(part)] = np.stack([wide.mean(axis=1), np.square(wide).mean(axis=1)], axis=1)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for start in range(0, count, CHUNK):
+            part = np.ascontiguousarray(pictures[slice(start, min(start + CHUNK, count))])
+            described = pool.map(_describe, np.array_split(part, 2 * WORKERS))  # a picture may be too little for a task
+            for row, (number, moment) in enumerate(chain.from_iterable(described), start):
+                digests[row], moments[row] = number, moment
     return Described(digests, moments)
+
+
+def _describe(pictures: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    described = []
+    for picture in pictures:
+        wide = picture.reshape(-1, picture.shape[-1]).astype(np.float64)
+        moments = np.stack([wide.mean(axis=0), np.einsum("pc,pc->c", wide, wide) / len(wide)])
+        described.append((digest(picture), moments))
+    return described
 
 
 def empty(shape: tuple[int, ...]) -> np.ndarray:

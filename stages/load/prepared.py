@@ -19,11 +19,8 @@ import numpy as np
 from stages.cache import made_once
 from stages.errors import UserError
 from stages.load.source import Bad, BadPictureError, Listing, Source
-from stages.pictures import Described, describe, digest, empty
+from stages.pictures import CHUNK, WORKERS, Described, describe, digest, empty
 from stages.reporter import Reporter
-
-CHUNK = 512
-"""Pictures that are in memory at once while they are prepared."""
 
 _IMAGES, _EXAMPLES, _FACTS = "images.npy", "examples.npz", "facts.json"
 
@@ -70,10 +67,11 @@ def decoded(
 ) -> Iterator[tuple[np.ndarray, list[int], list[Bad]]]:
     """Yields the pictures in their order, CHUNK at a time: an array, the numbers of its rows, and what is bad."""
     count = len(listing.labels)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(WORKERS) as pool:
         for start in range(0, count, CHUNK):
             numbers = range(start, min(start + CHUNK, count))
-            found = list(pool.map(lambda number: _read(source, number), numbers))
+            blocks = np.array_split(numbers, 2 * WORKERS)  # a picture may be too little for a task
+            found = [one for block in pool.map(lambda block: _read(source, block), blocks) for one in block]
             bad = [one for one in found if isinstance(one, Bad)]
             if bad and on_error == "fail":
                 raise refused(tuple(bad))
@@ -83,11 +81,14 @@ def decoded(
             yield np.stack(pictures) if pictures else np.empty((0, *source.picture), np.uint8), kept, bad
 
 
-def _read(source: Source, number: int) -> np.ndarray | Bad:
-    try:
-        return source.read(number)
-    except BadPictureError as error:
-        return Bad(source.where(number), str(error))
+def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Bad]:
+    found: list[np.ndarray | Bad] = []
+    for number in numbers:
+        try:
+            found.append(source.read(int(number)))
+        except BadPictureError as error:
+            found.append(Bad(source.where(int(number)), str(error)))
+    return found
 
 
 def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> None:
@@ -191,7 +192,7 @@ def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.n
             first, last = np.searchsorted(rows, [start, start + len(part)])
             held[name][first:last] = part[rows[first:last] - start]
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(fill, range(0, prepared.shape[0], CHUNK)))
     return held
 

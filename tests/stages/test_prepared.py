@@ -102,14 +102,15 @@ def test_damage_is_noticed_before_it_is_trained_on(tmp_path: Path, damage: str, 
     image_folder(settings(root), cache=cache)
 
 
-SCRIPT = """
+SCRIPT = r"""
 import sys, time
 from pathlib import Path
 from stages.load import image_folder as module
 from tests.stages.pictures import settings
 read = module.ImageFolderSource.read
 def slow(self, number):
-    print("decodes", flush=True)
+    sys.stdout.write("decodes\n")  # at once: threads do not mix their lines
+    sys.stdout.flush()
     time.sleep(0.05)
     return read(self, number)
 module.ImageFolderSource.read = slow
