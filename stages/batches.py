@@ -133,9 +133,12 @@ def changed(
         pictures = tf.ensure_shape(augmentation(pictures, uniforms), pictures.shape)
     if mixing is None:
         return pictures, classes
-    halves = tf.split(places, 2)
-    pairs = [tuple(tf.gather(values, half) for half in halves) for values in (pictures, classes)]
-    return mixing(*pairs, tf.gather(mixing.draw(batch_size, key), rows))
+    own, other = tf.split(places, 2)
+    return mixing(
+        (tf.gather(pictures, own), tf.gather(pictures, other)),
+        (tf.gather(classes, own), tf.gather(classes, other)),
+        tf.gather(mixing.draw(batch_size, key), rows),
+    )
 
 
 def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
