@@ -140,8 +140,8 @@ def server_answers(experiment: Experiment) -> None:
 
 RULES: tuple[Callable[[Experiment], None], ...] = (
     _batch_is_shared,
-    *COMBINATIONS,
     _augmentation_is_possible,
+    *COMBINATIONS,
     _packages_exist,
     _outputs_can_be_written,
     server_answers,

@@ -120,10 +120,29 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
     )
 
 
+class Counted(keras.layers.Layer):
+    """Has a metric of its own, the number of pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = keras.metrics.Sum(name="seen")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        self.seen.update_state(keras.ops.ones_like(inputs[:, 0]))
+        return inputs
+
+
+def counted(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(num_classes)(Counted()(keras.layers.Flatten()(inputs))))
+
+
 def test_a_pure_label_counts_as_the_class_does() -> None:
-    """Gradients, sums and parts of a batch are the same for a class and for all of its share."""
+    """Gradients, sums, metrics and parts of a batch are the same for a class and for all of its share."""
     dataset = real_digits(30)
-    built = small_cnn(dataset, one_device())
+    precision = PrecisionSettings(policy="float32")
+    network = ModelSettings(network={"_target_": f"{__name__}.counted"}, precision=precision, seed=1)
+    built = model(dataset, one_device(), network)
     images, labels = tf.cast(dataset.train.images, tf.float32), tf.constant(dataset.train.labels)
     results = []
     for mixed in (False, True):
@@ -134,6 +153,7 @@ def test_a_pure_label_counts_as_the_class_does() -> None:
         results.append(gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0)))
     for one, other in zip(results[0].gradients, results[1].gradients, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+    assert [float(value) for result in results for value in result.metrics] == [15.0, 15.0]
     for name, value in results[0].sums.items():
         assert float(results[1].sums[name]) == pytest.approx(float(value), rel=1e-5), name
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.augment import augment
+from stages.augment import Changes, augment
 from stages.batches import evaluation_input, order, steps_per_epoch, training_input
 from stages.results import Dataset, Split
 from stages.settings.images import AugmentSettings
@@ -122,6 +122,13 @@ def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int, change
         for some, filled in zip(one, other, strict=True):
             np.testing.assert_array_equal(some, filled[:count])
         assert (other[2][count:] == 0).all()
+
+
+def test_every_example_of_every_step_has_random_numbers_of_its_own() -> None:
+    dataset = augment(numbered(50), CHANGES["in the step"])
+    numbers = [np.concatenate([e[3] for e in elements(training_input(dataset, 16, seed, 3))]) for seed in (3, 4)]
+    assert numbers[0].shape == (150, Changes(CHANGES["in the step"], (0, 255)).randoms)
+    assert len(np.unique(np.concatenate(numbers)[:, 0])) == 300
 
 
 @pytest.mark.parametrize("changes", ["strong", "in the step"])
