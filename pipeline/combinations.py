@@ -9,7 +9,6 @@ from pipeline import machine
 from pipeline.cluster import cluster_settings
 from pipeline.config import Experiment
 from stages.errors import UserError
-from stages.settings.images import AugmentSettings
 from stages.settings.model import ModelSettings
 from stages.settings.optimizer import AdamSettings
 from stages.settings.strategy import (
@@ -145,32 +144,6 @@ def _jit_is_possible(experiment: Experiment) -> None:
         )
 
 
-def _augmentation_is_possible(experiment: Experiment) -> None:
-    given, stages = experiment.settings.get("augment"), list(experiment.pipeline)
-    if not isinstance(given, AugmentSettings):
-        return
-    strategy, train = experiment.settings.get("strategy"), experiment.settings.get("train")
-    in_step = given.where == "model" and given.changes
-    if in_step:
-        nowhere = {
-            "train=fit": isinstance(train, FitSettings) and "Keras' fit takes its own steps",
-            "strategy=parameter_server": isinstance(strategy, ParameterServerSettings)
-            and "workers take their pictures from no input that could hand over random numbers",
-            "strategy=tpu": isinstance(strategy, TpuSettings) and "XLA cannot resample pictures",
-        }
-        for other, why in nowhere.items():
-            if why:
-                raise UserError(
-                    f"augment.where=model with {other}: {why}", "augment.where=input", "augment.where=input"
-                )
-    if (in_step or given.mixes) and "model" in stages and stages.index("augment") > stages.index("model"):
-        raise UserError(
-            "augment.where=model, augment.mixup or augment.cutmix with the stage augment after model, which must know",
-            "augment before model",
-            "pipeline=standard",
-        )
-
-
 def _determinism_is_possible(experiment: Experiment) -> None:
     if experiment.deterministic and isinstance(experiment.settings.get("strategy"), ParameterServerSettings):
         raise UserError(
@@ -283,7 +256,6 @@ COMBINATIONS: tuple[Callable[[Experiment], None], ...] = (
     _fit_is_right,
     _transfer_is_possible,
     _jit_is_possible,
-    _augmentation_is_possible,
     _determinism_is_possible,
     _communication_has_gpus,
     _reduction_loses_nobody,

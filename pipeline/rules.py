@@ -13,14 +13,16 @@ from pipeline.combinations import COMBINATIONS
 from pipeline.config import Experiment
 from pipeline.secrets import redact, without_user
 from stages.errors import UserError
+from stages.settings.images import AugmentSettings
 from stages.settings.strategy import (
     CentralStorageSettings,
     MirroredSettings,
     MultiWorkerSettings,
+    ParameterServerSettings,
     StrategySettings,
     TpuSettings,
 )
-from stages.settings.train import TrainSettings
+from stages.settings.train import FitSettings, TrainSettings
 
 SERVER_TIMEOUT_SECONDS = 5
 
@@ -49,6 +51,32 @@ def _batch_is_shared(experiment: Experiment) -> None:
     settings, replicas = experiment.settings.get("train"), expected_replicas(experiment)
     if isinstance(settings, TrainSettings) and replicas:
         settings.check_share(replicas)
+
+
+def _augmentation_is_possible(experiment: Experiment) -> None:
+    given, stages = experiment.settings.get("augment"), list(experiment.pipeline)
+    if not isinstance(given, AugmentSettings):
+        return
+    strategy, train = experiment.settings.get("strategy"), experiment.settings.get("train")
+    in_step = given.where == "model" and given.changes
+    if in_step:
+        nowhere = {
+            "train=fit": isinstance(train, FitSettings) and "Keras' fit takes its own steps",
+            "strategy=parameter_server": isinstance(strategy, ParameterServerSettings)
+            and "workers take their pictures from no input that could hand over random numbers",
+            "strategy=tpu": isinstance(strategy, TpuSettings) and "XLA cannot resample pictures",
+        }
+        for other, why in nowhere.items():
+            if why:
+                raise UserError(
+                    f"augment.where=model with {other}: {why}", "augment.where=input", "augment.where=input"
+                )
+    if (in_step or given.mixes) and "model" in stages and stages.index("augment") > stages.index("model"):
+        raise UserError(
+            "augment.where=model, augment.mixup or augment.cutmix with the stage augment after model, which must know",
+            "augment before model",
+            "pipeline=standard",
+        )
 
 
 def _packages_exist(experiment: Experiment) -> None:
@@ -112,6 +140,7 @@ def server_answers(experiment: Experiment) -> None:
 
 RULES: tuple[Callable[[Experiment], None], ...] = (
     _batch_is_shared,
+    _augmentation_is_possible,
     *COMBINATIONS,
     _packages_exist,
     _outputs_can_be_written,

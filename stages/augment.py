@@ -80,6 +80,7 @@ class Changes:
     def randoms(self) -> int:
         return len(COLUMNS) + RANDOMS * self.settings.rand_augment
 
+    @tf.autograph.experimental.do_not_convert  # it has no loops, and to rewrite it takes seconds
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """See `Augmentation`."""
         channels, given = images.shape[3], self.settings
@@ -136,8 +137,8 @@ class Changes:
             factor = 1.0 + _spread(numbers["brightness"], given.brightness)
             matrices = colour.brightness(factor, black, channels) @ matrices
         if given.contrast:
-            now = tf.linalg.matvec(matrices, means)[:, :channels]
-            matrices = colour.contrast(1.0 + _spread(numbers["contrast"], given.contrast), now) @ matrices
+            factor = 1.0 + _spread(numbers["contrast"], given.contrast)
+            matrices = colour.contrast(factor, matrices, means) @ matrices
         if given.saturation:
             matrices = colour.saturation(1.0 + _spread(numbers["saturation"], given.saturation)) @ matrices
         if given.hue:

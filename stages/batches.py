@@ -163,10 +163,12 @@ def changed(
         pictures = tf.ensure_shape(augmentation(pictures, uniforms), pictures.shape)
     if mixing is None:
         return pictures, classes
-    mine, partner = tf.split(places, 2)
-    both = (tf.gather(pictures, mine), tf.gather(pictures, partner))
-    labels_of_both = (tf.gather(classes, mine), tf.gather(classes, partner))
-    return mixing(both, labels_of_both, tf.gather(mixing.draw(batch_size, key), rows))
+    own, other = tf.split(places, 2)
+    return mixing(
+        (tf.gather(pictures, own), tf.gather(pictures, other)),
+        (tf.gather(classes, own), tf.gather(classes, other)),
+        tf.gather(mixing.draw(batch_size, key), rows),
+    )
 
 
 def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,14 @@ product, the last factor is the change that is made first. Values are clipped on
 import numpy as np
 import tensorflow as tf
 
-LUMA = (0.299, 0.587, 0.114)
+YIQ = (
+    (0.299, 0.587, 0.114),
+    (0.59590059, -0.27455667, -0.32134392),
+    (0.21153661, -0.52273617, 0.31119955),
+)
+"""From red, green and blue to luma and two of chroma, as in `tf.image.rgb_to_yiq`."""
+
+LUMA = YIQ[0]
 """How bright red, green and blue are, ITU-R BT.601, as in Pillow."""
 
 
@@ -23,32 +30,40 @@ def grey_of(channels: int) -> np.ndarray:
 
 def brightness(factor: tf.Tensor, black: float, channels: int) -> tf.Tensor:
     """Multiplies the light, [b], counted from the value of `black`."""
-    return _towards(factor, tf.fill(tf.shape(factor), tf.constant(black, tf.float64)), channels)
+    return _towards(factor, black, channels)
 
 
-def contrast(factor: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
-    """Multiplies the difference from the picture's mean grey. means: float64 [b, C], as they are before this change."""
-    channels = means.shape[1]
-    return _towards(factor, tf.linalg.matvec(means, grey_of(channels)), channels)
+def contrast(factor: tf.Tensor, before: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
+    """Multiplies the difference from the picture's mean grey, as the matrices `before` have made it.
+
+    means: of each channel before them, and 1, float64 [b, C + 1].
+    """
+    channels = means.shape[1] - 1
+    now = tf.linalg.matvec(before, means)[:, :channels]
+    return _towards(factor, tf.linalg.matvec(now, grey_of(channels)), channels)
 
 
 def saturation(factor: tf.Tensor) -> tf.Tensor:
     """Multiplies the difference from the pixel's own grey; for three channels."""
-    grey = tf.ones([3, 1], tf.float64) * tf.constant(grey_of(3))[None, :]
-    mixed = factor[:, None, None] * tf.eye(3, dtype=tf.float64) + (1.0 - factor)[:, None, None] * grey
-    return _homogeneous(mixed, tf.zeros([tf.size(factor), 3], tf.float64))
+    own, grey = np.eye(4), np.eye(4)
+    grey[:3, :3] = grey_of(3)
+    return factor[:, None, None] * own + (1.0 - factor)[:, None, None] * grey
 
 
 def hue(turns: tf.Tensor) -> tf.Tensor:
     """Turns the colour circle, and leaves grey as it is; for three channels.
 
-    A rotation of the plane IQ of YIQ: linear, unlike one in HSV. So does `tfa.image.adjust_hsv_in_yiq`.
+    A rotation of the plane IQ of YIQ: linear, unlike one in HSV, as in TensorFlow Addons' `adjust_hsv_in_yiq`.
     """
-    angle, zero, one = 2.0 * np.pi * turns, tf.zeros_like(turns), tf.ones_like(turns)
-    turned = [[one, zero, zero], [zero, tf.cos(angle), -tf.sin(angle)], [zero, tf.sin(angle), tf.cos(angle)]]
-    rotation = tf.transpose(tf.stack([tf.stack(row) for row in turned]), [2, 0, 1])
-    to_yiq = tf.transpose(tf.image.rgb_to_yiq(tf.eye(3, dtype=tf.float64)))
-    return _homogeneous(tf.linalg.inv(to_yiq) @ rotation @ to_yiq, tf.zeros([tf.size(turns), 3], tf.float64))
+    to_yiq = np.eye(4)
+    to_yiq[:3, :3] = YIQ
+    back = np.linalg.inv(to_yiq)
+    y_and_one, i_and_q, across = (np.zeros((4, 4)) for _ in range(3))
+    y_and_one[[0, 3], [0, 3]], i_and_q[[1, 2], [1, 2]] = 1.0, 1.0
+    across[1, 2], across[2, 1] = -1.0, 1.0
+    angle = 2.0 * np.pi * turns[:, None, None]
+    constant, cosine, sine = (back @ part @ to_yiq for part in (y_and_one, i_and_q, across))
+    return constant + tf.cos(angle) * cosine + tf.sin(angle) * sine
 
 
 def recolour(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.Tensor:
@@ -79,14 +94,8 @@ def solarize(images: tf.Tensor, threshold: tf.Tensor, low: float, high: float) -
     return tf.reshape(tf.where(flat < threshold[:, None], flat, low + high - flat), tf.shape(images))
 
 
-def _towards(factor: tf.Tensor, value: tf.Tensor, channels: int) -> tf.Tensor:
-    """Multiplies the difference of every channel from `value` [b] by `factor` [b]."""
-    scale = factor[:, None, None] * tf.eye(channels, dtype=tf.float64)
-    return _homogeneous(scale, tf.tile(((1.0 - factor) * value)[:, None], [1, channels]))
-
-
-def _homogeneous(linear: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-    """Returns [b, C + 1, C + 1] of [b, C, C] and [b, C]."""
-    channels = linear.shape[-1]
-    last = tf.broadcast_to(tf.eye(channels + 1, dtype=tf.float64)[channels:], [tf.shape(linear)[0], 1, channels + 1])
-    return tf.concat([tf.concat([linear, offset[:, :, None]], axis=2), last], axis=1)
+def _towards(factor: tf.Tensor, value: tf.Tensor | float, channels: int) -> tf.Tensor:
+    """Multiplies the difference of every channel from `value`, float64 [b] or [], by `factor`, float64 [b]."""
+    scale, offset, last = (np.zeros((channels + 1, channels + 1)) for _ in range(3))
+    scale[:channels, :channels], offset[:channels, channels], last[channels, channels] = np.eye(channels), 1.0, 1.0
+    return factor[:, None, None] * scale + ((1.0 - factor) * value)[:, None, None] * offset + last

@@ -8,50 +8,51 @@ the tensor (vector and scalar code), and a picture must not depend on which repl
 """
 
 import math
-from typing import TypeAlias
 
 import tensorflow as tf
-
-Number: TypeAlias = tf.Tensor | float
-"""float64 [b], or one number for all pictures."""
-
-
-def matrix(a: Number, b: Number, c: Number, d: Number, e: Number, f: Number, like: tf.Tensor) -> tf.Tensor:
-    """Returns (x, y) -> (a x + b y + c, d x + e y + f) for as many pictures as `like` [b] has numbers."""
-    rows = [tf.broadcast_to(tf.cast(value, tf.float64), tf.shape(like)) for value in (a, b, c, d, e, f, 0.0, 0.0, 1.0)]
-    return tf.reshape(tf.stack(rows, axis=1), [-1, 3, 3])
 
 
 def flip(mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
     """Mirrors left to right and top to bottom where the two, bool [b], say so."""
-    one = tf.ones(tf.shape(mirrors_x), tf.float64)
-    return matrix(tf.where(mirrors_x, -one, one), 0.0, 0.0, 0.0, tf.where(mirrors_y, -one, one), 0.0, one)
+    x, y = (1.0 - 2.0 * tf.cast(mirrors, tf.float64) for mirrors in (mirrors_x, mirrors_y))
+    return _matrix(x, 0.0, 0.0, 0.0, y, 0.0)
+
+
+def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Turns about the centre, or shears by shares, or shifts by pixels `x` and `y`: one of them, the others being 0.
+
+    Each is float64 [b], or one number.
+    """
+    angle = 2.0 * math.pi * turns
+    cosine, sine = tf.cos(angle), tf.sin(angle)
+    return _matrix(cosine, shear_x - sine, -x, shear_y + sine, cosine, -y)
 
 
 def rotate(turns: tf.Tensor) -> tf.Tensor:
-    """Turns about the centre."""
-    angle = 2.0 * math.pi * turns
-    return matrix(tf.cos(angle), -tf.sin(angle), 0.0, tf.sin(angle), tf.cos(angle), 0.0, turns)
-
-
-def shear(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Moves rows by `x` times their height above the centre, and columns by `y` times their distance from it."""
-    return matrix(1.0, x, 0.0, y, 1.0, 0.0, x)
+    """Turns about the centre; `turns` float64 [b]."""
+    return move(turns, 0.0, 0.0, 0.0, 0.0)
 
 
 def translate(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Moves by pixels."""
-    return matrix(1.0, 0.0, -x, 0.0, 1.0, -y, x)
+    """Shifts by pixels, float64 [b]."""
+    return _matrix(tf.ones_like(x), 0.0, -x, 0.0, 1.0, -y)
 
 
 def zoom(factor: tf.Tensor) -> tf.Tensor:
-    """Makes the picture `factor` times as large, about its centre."""
-    return matrix(1.0 / factor, 0.0, 0.0, 0.0, 1.0 / factor, 0.0, factor)
+    """Makes the picture `factor`, float64 [b], times as large, about its centre."""
+    return _matrix(1.0 / factor, 0.0, 0.0, 0.0, 1.0 / factor, 0.0)
 
 
 def crop(width: tf.Tensor, height: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shows a part alone, `width` and `height` of the sides (shares), its centre `x` and `y` pixels from the centre."""
-    return matrix(width, 0.0, x, 0.0, height, y, width)
+    """Shows a part alone: `width` and `height` are shares of the sides, its centre `x` and `y` pixels from theirs."""
+    return _matrix(width, 0.0, x, 0.0, height, y)
+
+
+def _matrix(*entries: tf.Tensor | float) -> tf.Tensor:
+    """Returns (x, y) -> (a x + b y + c, d x + e y + f); of `entries` a … f the first is float64 [b]."""
+    ones = tf.ones_like(entries[0])
+    nine = [entry if tf.is_tensor(entry) else ones * entry for entry in (*entries, 0.0, 0.0, 1.0)]
+    return tf.reshape(tf.stack(nine, axis=1), [-1, 3, 3])
 
 
 def resample(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:

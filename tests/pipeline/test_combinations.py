@@ -41,6 +41,12 @@ REFUSED: Mapping[str, str] = {
     "optimizer.ema_use=true": r"no averages are kept\. Type: optimizer.ema_momentum=0.99",
     "schedule=plateau schedule.warmup_epochs=1": "cannot warm up as well",
     "train.class_weights=heavy": "train.class_weights=heavy weighs no classes",
+    "train=fit augment=flip augment.where=model": r"Keras' fit takes its own steps.*Type: augment.where=input",
+    "strategy=parameter_server augment=flip augment.where=model": "could hand over random numbers",
+    "strategy=tpu train.jit=auto augment=flip augment.where=model": "XLA cannot resample pictures",
+    "augment=strong augment.where=model": r"a replica does not have the others' pictures.*Type: augment.where=input",
+    "augment.rotation=0.6": r"augment.rotation=0.6 is out of range.*at most 0.5",
+    "augment.where=gpu": "augment.where=gpu is not known",
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Type: optimizer=sgd, or precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
     "train.jit=fast": "train.jit=fast is not known",
@@ -60,12 +66,25 @@ ALLOWED = (
     "strategy=multi_worker deterministic=true optimizer.accumulation=2 train.jit=on",
     "strategy=mirrored train=fit strategy.cpu_replicas=4",
     "strategy=parameter_server train.batch_size=1 strategy.workers=8",
+    "strategy=parameter_server augment=strong",
+    "train=fit augment=strong augment.where=input",
+    "train=fit augment.where=model",
+    "augment=strong augment.where=model augment.mixup=0 augment.cutmix=0 strategy=multi_worker",
 )
 
 
 @pytest.mark.parametrize("given", ALLOWED)
 def test_what_works_is_not_refused(given: str) -> None:
     prepare(experiment(*given.split(), "dry_run=true"))
+
+
+@pytest.mark.parametrize("given", [("augment.mixup=0.2",), ("augment=flip", "augment.where=model")])
+def test_a_model_that_is_built_first_knows_no_mixed_labels(given: tuple[str, ...]) -> None:
+    """Hydra keeps the order in which the stages are named."""
+    late = experiment(*given, "~pipeline.augment", "+pipeline.augment=dataset", "dry_run=true")
+    assert list(late.pipeline)[-1] == "augment"
+    with pytest.raises(UserError, match="the stage augment after model"):
+        prepare(late)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.augment import augment
+from stages.augment import Changes, augment
 from stages.batches import evaluation_input, order, steps_per_epoch, training_input
 from stages.results import Dataset, Split
 from stages.settings.images import AugmentSettings
@@ -66,8 +66,10 @@ def test_equal_seeds_give_equal_batches_and_others_do_not() -> None:
     assert first != other
 
 
-@pytest.mark.parametrize("changes", CHANGES)
-@pytest.mark.parametrize("first_step", [1, 5, 11])
+@pytest.mark.parametrize(
+    ("first_step", "changes"),
+    [*itertools.product([1, 5, 11], ["none", "flip_rotate"]), (5, "strong"), (11, "cutmix alone"), (5, "in the step")],
+)
 def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: int, changes: str) -> None:
     dataset = augment(numbered(50), CHANGES[changes])
     whole = elements(training_input(dataset, 16, 3, 3))
@@ -78,9 +80,13 @@ def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: i
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("changes", CHANGES)
-@pytest.mark.parametrize("replicas", [2, 3, 4])
-@pytest.mark.parametrize("examples", [64, 50, 34, 33])
+@pytest.mark.parametrize(
+    ("examples", "replicas", "changes"),
+    [
+        *itertools.product([64, 63, 50, 34, 33], [2, 3, 4], ["flip_rotate"]),
+        *itertools.product([34], [2, 3], ["none", "strong", "cutmix alone", "in the step"]),
+    ],
+)
 def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, changes: str) -> None:
     """To the bit: pictures, labels, weights, and random numbers where the step is to augment."""
     dataset = augment(numbered(examples), CHANGES[changes])
@@ -100,8 +106,10 @@ def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, c
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("changes", ["flip_rotate", "strong", "in the step"])
-@pytest.mark.parametrize("replicas", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("replicas", "changes"),
+    [(1, "flip_rotate"), (3, "flip_rotate"), (4, "flip_rotate"), (3, "strong"), (3, "in the step")],
+)
 def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int, changes: str) -> None:
     """What a TPU needs: the same examples in the same places, in batches of one shape."""
     dataset = augment(numbered(50), CHANGES[changes])
@@ -114,6 +122,13 @@ def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int, change
         for some, filled in zip(one, other, strict=True):
             np.testing.assert_array_equal(some, filled[:count])
         assert (other[2][count:] == 0).all()
+
+
+def test_every_example_of_every_step_has_random_numbers_of_its_own() -> None:
+    dataset = augment(numbered(50), CHANGES["in the step"])
+    numbers = [np.concatenate([e[3] for e in elements(training_input(dataset, 16, seed, 3))]) for seed in (3, 4)]
+    assert numbers[0].shape == (150, Changes(CHANGES["in the step"], (0, 255)).randoms)
+    assert len(np.unique(np.concatenate(numbers)[:, 0])) == 300
 
 
 @pytest.mark.parametrize("changes", ["strong", "in the step"])

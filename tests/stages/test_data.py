@@ -1,4 +1,4 @@
-"""Loading, splitting, scaling and changing pictures."""
+"""Loading, splitting and scaling pictures."""
 
 import os
 
