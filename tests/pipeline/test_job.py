@@ -203,7 +203,7 @@ def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytes
     assert run.data.tags["error"].startswith("RuntimeError: the disk is made of cheese at http://***@host/x")
     folder = only_folder(outputs)
     summary = json.loads((folder / "summary.json").read_text())
-    assert [stage["status"] for stage in summary["stages"].values()] == ["ran"] * 6 + ["failed", "skipped"]
+    assert [stage["status"] for stage in summary["stages"].values()] == ["ran"] * 7 + ["failed", "skipped"]
     log = (folder / "pipeline.log").read_text()
     assert "Traceback" in log
     printed = capsys.readouterr().out

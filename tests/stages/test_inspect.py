@@ -264,7 +264,7 @@ UNUSUAL = {
         noise(100, classes=100),
         tuple(f"class {i}" for i in range(100)),
     ),
-    "names": three(noise(8), noise(8), noise(8), ("猫", "собака", "$x_1$ and $", "a\tname " * 20)),
+    "names": three(noise(8), noise(8), noise(8), ("猫", "собака", r"$\frac$", "a\tname " * 20)),
     "one pixel": three(noise(8, (1, 1, 1)), noise(8, (1, 1, 1)), noise(8, (1, 1, 1))),
     "floats": three(noise(8, dtype="float32"), noise(8, dtype="float32"), noise(8, dtype="float32")),
     "constant": three(*[Split(np.zeros((8, 3, 3, 3), np.uint8), noise(8).labels)] * 3),
