@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from stages.errors import UserError
+from stages.networks.batch_norm import BatchNormalization
 from stages.networks.precision import last_dtype
 from stages.results import Normalization
 
@@ -134,5 +135,8 @@ def _backbone(
     backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
     for layer in backbone._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True  # read at each call; the classes take no argument for it
+            layer.__class__ = (
+                BatchNormalization  # the classes take no argument for it, and a clone would build all twice
+            )
+            layer.synchronized = True
     return backbone

@@ -2,6 +2,7 @@
 
 import keras
 
+from stages.networks.batch_norm import BatchNormalization
 from stages.networks.precision import last_dtype
 
 
@@ -36,5 +37,5 @@ def _convolution(inputs: keras.KerasTensor, filters: int, kernel_size: int = 3, 
     outputs = keras.layers.Conv2D(
         filters, kernel_size, strides, padding="same", use_bias=False, kernel_initializer="he_normal"
     )(inputs)
-    outputs = keras.layers.BatchNormalization(synchronized=True)(outputs)
+    outputs = BatchNormalization()(outputs)
     return keras.layers.ReLU()(outputs)

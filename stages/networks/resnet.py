@@ -2,6 +2,7 @@
 
 import keras
 
+from stages.networks.batch_norm import BatchNormalization
 from stages.networks.precision import last_dtype
 
 
@@ -39,4 +40,4 @@ def _convolution(inputs: keras.KerasTensor, filters: int, strides: int) -> keras
     outputs = keras.layers.Conv2D(filters, 3, strides, padding="same", use_bias=False, kernel_initializer="he_normal")(
         inputs
     )
-    return keras.layers.BatchNormalization(synchronized=True)(outputs)
+    return BatchNormalization()(outputs)
