@@ -90,8 +90,13 @@ class Changes:
         if given.rand_augment and given.magnitude:
             drawn = Drawn(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), given.magnitude / 10, channels)
         height, width = tf.unstack(tf.cast(tf.shape(images)[1:3], tf.float64))
-        matrices = self._geometry(numbers, width, height) + (drawn.geometry(width, height) if drawn else [])
-        changed = geometry.resample(images, reduce(tf.matmul, matrices)) if matrices else images
+        flips = (numbers["flip_x"] < given.horizontal_flip * 0.5, numbers["flip_y"] < given.vertical_flip * 0.5)
+        before, after = self._geometry(numbers, width, height)
+        after += drawn.geometry(width, height) if drawn else []
+        if before or after:
+            changed = geometry.resample(images, reduce(tf.matmul, [*before, geometry.flip(*flips), *after]))
+        else:
+            changed = geometry.mirror(images, *flips) if given.horizontal_flip or given.vertical_flip else images
         changed = self._recoloured(changed, numbers, drawn)
         low, high = self.pixel_range
         if drawn:
@@ -100,21 +105,20 @@ class Changes:
             changed = colour.solarize(changed, drawn.thresholds(low, high), low, high)
         return tf.ensure_shape(tf.clip_by_value(changed, low, high), images.shape)
 
-    def _geometry(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> list[tf.Tensor]:
-        given, matrices = self.settings, []
-        if given.crop or given.aspect > 1:
-            matrices.append(self._crop(numbers, width, height))
-        if given.horizontal_flip or given.vertical_flip:
-            on_x, on_y = given.horizontal_flip * 0.5, given.vertical_flip * 0.5
-            matrices.append(geometry.flip(numbers["flip_x"] < on_x, numbers["flip_y"] < on_y))
+    def _geometry(
+        self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns the matrices of what comes before flips and after them; of sides in pixels, float64 []."""
+        given, after = self.settings, []
+        before = [self._crop(numbers, width, height)] if given.crop or given.aspect > 1 else []
         if given.rotation:
-            matrices.append(geometry.rotate(_spread(numbers["rotation"], given.rotation)))
+            after.append(geometry.rotate(_spread(numbers["rotation"], given.rotation)))
         if given.zoom:
-            matrices.append(geometry.zoom(1.0 + _spread(numbers["zoom"], given.zoom)))
+            after.append(geometry.zoom(1.0 + _spread(numbers["zoom"], given.zoom)))
         if given.translation:
             x, y = (_spread(numbers[name], given.translation) for name in ("shift_x", "shift_y"))
-            matrices.append(geometry.translate(x * width, y * height))
-        return matrices
+            after.append(geometry.translate(x * width, y * height))
+        return before, after
 
     def _crop(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> tf.Tensor:
         """A part of random area, and of random ratio within the picture (Szegedy et al. 2015, arXiv:1409.4842)."""

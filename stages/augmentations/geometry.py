@@ -55,6 +55,15 @@ def _matrix(*entries: tf.Tensor | float) -> tf.Tensor:
     return tf.reshape(tf.stack(nine, axis=1), [-1, 3, 3])
 
 
+def mirror(images: tf.Tensor, mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
+    """Returns what `resample` would with `flip`, a dozen times as fast; float32 [b, H, W, C]."""
+    shape, mirrored = tf.shape(images), images
+    for axis, mirrors in ((2, mirrors_x), (1, mirrors_y)):
+        flat = [tf.reshape(pixels, [shape[0], -1]) for pixels in (tf.reverse(mirrored, [axis]), mirrored)]
+        mirrored = tf.reshape(tf.where(mirrors[:, None], *flat), shape)
+    return mirrored
+
+
 def resample(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
     """Returns float32 [b, H, W, C], read bilinearly by `matrices`; what lies outside is mirrored in.
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from stages.augment import COLUMNS, Changes, augment
-from stages.augmentations import colour
+from stages.augmentations import colour, geometry
 from stages.augmentations.mixing import Mixing, beta
 from stages.augmentations.rand_augment import STRONGEST, Drawn
 from stages.batches import training_input
@@ -64,6 +64,15 @@ def test_flips_are_exact_and_one_picture_in_two_is_flipped() -> None:
     np.testing.assert_array_equal(changed(AugmentSettings(horizontal_flip=True), flip_y=0.0), NOISE)
 
 
+def test_flips_alone_are_those_that_a_resampling_makes() -> None:
+    images = tf.constant(NOISE)
+    for on_x, on_y in np.ndindex(2, 2):
+        mirrors = tf.constant([on_x, not on_x] * 3, tf.bool), tf.constant([on_y, on_y, not on_y] * 2, tf.bool)
+        np.testing.assert_array_equal(
+            geometry.mirror(images, *mirrors), geometry.resample(images, geometry.flip(*mirrors))
+        )
+
+
 def test_geometry_moves_pixels_to_where_it_says() -> None:
     square = NOISE[:, :7]
     turned = changed(AugmentSettings(rotation=0.25), square, rotation=1.0)
@@ -84,7 +93,7 @@ def test_a_crop_lies_within_the_picture() -> None:
     settings = AugmentSettings(crop=0.7, aspect=2.0)
     columns = tf.unstack(tf.cast(random_numbers(Changes(settings, BYTES), 500), tf.float64), axis=1)
     numbers = dict(zip(COLUMNS, columns, strict=True))
-    [matrix] = Changes(settings, BYTES)._geometry(numbers, *tf.unstack(tf.constant([9.0, 7.0], tf.float64)))
+    [matrix], _ = Changes(settings, BYTES)._geometry(numbers, *tf.unstack(tf.constant([9.0, 7.0], tf.float64)))
     corners = matrix.numpy() @ np.array([[4.5, 3.5, 1.0], [-4.5, -3.5, 1.0]]).T
     assert (np.abs(corners[:, 0]) <= 4.5 + 1e-9).all()
     assert (np.abs(corners[:, 1]) <= 3.5 + 1e-9).all()
@@ -147,17 +156,18 @@ def test_rand_augment_draws_each_operation_as_often() -> None:
 @pytest.mark.parametrize("pixel_range", [BYTES, (0.0, 16.0), (-1.0, 1.0)])
 def test_pixels_stay_in_their_range(pixel_range: tuple[float, float], channels: int) -> None:
     low, high = pixel_range
-    most = strong(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5, rand_augment=4, magnitude=10.0, zoom=0.9)
+    most = strong(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5, magnitude=10.0, zoom=0.9)
     if channels != 3:
         most = replace(most, saturation=0.0, hue=0.0)
     noise = np.random.default_rng(1).choice([low, high, (low + high) / 3], (64, 8, 8, channels)).astype(np.float32)
-    change = Changes(most, pixel_range)
-    random = random_numbers(change, 64)
-    for uniforms in (random, tf.round(random) * (1 - 2**-24)):
-        found = change(tf.constant(noise), uniforms).numpy()
-        assert np.isfinite(found).all()
-        assert low <= found.min() <= found.max() <= high
-        assert np.abs(found - noise).max() > (high - low) / 4
+    for operations in (0, 4):
+        change = Changes(replace(most, rand_augment=operations), pixel_range)
+        random = random_numbers(change, 64)
+        for uniforms in (random, tf.round(random) * (1 - 2**-24)):
+            found = change(tf.constant(noise), uniforms).numpy()
+            assert np.isfinite(found).all()
+            assert low <= found.min() <= found.max() <= high
+            assert np.abs(found - noise).max() > (high - low) / 4
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])

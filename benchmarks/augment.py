@@ -1,0 +1,71 @@
+"""`python -m benchmarks.augment`: what the input makes in a second, by how it changes pictures.
+
+96×96×3 pictures in batches of 32, nothing else running. All ways take turns, five rounds; the figures are medians, and
+only their ratios to the input that changes nothing mean anything on a shared machine. The last column is the time that
+one example takes: an input is fast enough where training needs longer.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Iterator
+
+import tensorflow as tf
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from pipeline.config import register_schemas
+from pipeline.paths import CONF
+from stages.augment import augment
+from stages.batches import training_input
+from stages.load.synthetic import synthetic
+from stages.results import Dataset
+from stages.settings.data import SyntheticSettings
+from stages.settings.images import AugmentSettings
+
+BATCH, STEPS, ROUNDS = 32, 40, 5
+
+
+def option(name: str) -> AugmentSettings:
+    """Returns what `augment=<name>` sets."""
+    register_schemas()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        settings = OmegaConf.to_object(compose("config", [f"augment={name}"]).augment)
+    assert isinstance(settings, AugmentSettings)
+    return settings
+
+
+def batches(dataset: Dataset, settings: AugmentSettings) -> Iterator[object]:
+    """Returns an input that does not end soon."""
+    source = training_input(augment(dataset, settings), BATCH, seed=1, epochs=10_000)
+    return iter(source(tf.distribute.InputContext(1, 0, 1)))
+
+
+def main() -> None:
+    dataset = synthetic(SyntheticSettings(examples=1024, height=96, width=96, seed=1))
+    strong = option("strong")
+    settings = {
+        "none": option("none"),
+        "flip": option("flip"),
+        "flip_rotate": option("flip_rotate"),
+        "strong, no mixing": dataclasses.replace(strong, mixup=0.0, cutmix=0.0),
+        "strong": strong,
+    }
+    ways = {name: batches(dataset, given) for name, given in settings.items()}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS + 1):
+        for name, source in ways.items():
+            for _ in range(8):  # what has been made while the others ran
+                next(source)
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                next(source)
+            rates[name].append(BATCH * STEPS / (time.perf_counter() - began))
+    medians = {name: statistics.median(found[1:]) for name, found in rates.items()}
+    print(f"{'augment':20} {'images/s':>10} {'of none':>8} {'ms each':>8}")
+    for name, rate in medians.items():
+        print(f"{name:20} {rate:10,.0f} {rate / medians['none']:8.3f} {1000 / rate:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
