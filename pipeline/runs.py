@@ -20,7 +20,7 @@ from stages.errors import UserError
 
 WITHOUT_EFFECT = (
     "resume", "dry_run", "outputs", "tags", "tracking", "cluster", "name",
-    "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept",
+    "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
 )  # fmt: skip
 """Settings that do not change what a run comes to."""
 

@@ -82,7 +82,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
         title = f"{title}: a picture and {EXAMPLES - 1} augmentations of it"
         drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
     images, targets = first_batch(dataset, settings)
-    title = f"The first {len(images)} of the {min(settings.batch_size, len(dataset.train))} pictures of step 1"
+    title = f"Step 1 of training: {len(images)} of its {min(settings.batch_size, len(dataset.train))} pictures"
     titles = [in_words(target, names) for target in targets]
     return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
 

@@ -107,11 +107,10 @@ def tell(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         fewest, most = split.by_class.min(), split.by_class.max()
         counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.deviation)]
-        twice = [f"{split.repeated:,}"] if split.repeated is not None else ["not looked for"]
-        twice += [
-            f"{both.pictures:,} of {one}" for (one, other), both in found.shared.items() if other == name and both.rows
-        ]
-        rows.append([name, f"{split.examples:,}", counts, *(numbers if split.described else "--"), ", ".join(twice)])
+        twice = [f"{split.repeated:,} within"] if split.repeated else []
+        twice += [f"{both.pictures:,} in {one}" for (one, at), both in found.shared.items() if at == name and both.rows]
+        copies = "not looked for" if split.repeated is None else ", ".join(twice) or "0"
+        rows.append([name, f"{split.examples:,}", counts, *(numbers if split.described else "--"), copies])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         reporter.say("  " + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)))

@@ -17,7 +17,7 @@ _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 def of_configuration(document: DictConfig) -> dict[str, Any]:
     """Returns every value of a configuration under its dotted name, once.
 
-    A setting that only points at another one (`${seed}`) is left out: it stands under its own name.
+    A setting that only points at another one (`${seed}`, `${oc.select:seed,0}`) is left out: it stands under its own.
     """
     plain = OmegaConf.to_container(document, resolve=False)
     assert isinstance(plain, dict)
@@ -54,4 +54,4 @@ def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _is_pointer(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"\$\{[\w.]+\}", value) is not None
+    return isinstance(value, str) and re.fullmatch(r"\$\{(oc\.select:)?[\w.]+(,\w+)?\}", value) is not None

@@ -107,6 +107,9 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
     }
     metrics = inspect(dataset, SETTINGS, reporter=heard).record.metrics
     assert metrics["data/duplicates_train_val"] == 2
+    assert [line.split("  ")[-1].strip() for line in heard.lines[2:]] == [
+        "2 within", "2 in train", "2 within, 2 in train, 2 in val",
+    ]  # fmt: skip
     assert heard.warnings == [
         "2 of 20 val pictures are in train (1 with another label), 2 of 30 test pictures are in train (2 with "
         "another label), 2 of 30 test pictures are in val (1 with another label), such as row 3 of val, which is row 4 "
