@@ -33,7 +33,7 @@ def run(outputs: Path, *given: str) -> dict:
     return found
 
 
-def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
+def test_a_run_begins_with_the_weights_of_another(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = run(outputs)
     uri = f"runs:/{source['run_id']}"
     tuned = run(outputs, f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1")
@@ -54,9 +54,11 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
     assert not any(same[12:])
 
     model = record.tags["model_uri"].removeprefix("models:/")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs / 'mlflow.db'}")  # where MLflow looks for the source
     client.create_registered_model("digits")
     client.create_model_version("digits", source=f"models:/{model}", model_id=model)
     client.set_registered_model_alias("digits", "best", "1")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     for given in (f"runs:/{tuned['run_id']}", f"models:/{model}", "models:/digits/1", "models:/digits@best"):
         assert logged_model(client, given) == model
 
