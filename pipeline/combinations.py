@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline import machine
 from pipeline.cluster import cluster_settings
 from pipeline.config import Experiment
+from pipeline.transfer import transfer_is_possible
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
 from stages.settings.optimizer import AdamSettings
@@ -78,42 +79,6 @@ def _fit_is_right(experiment: Experiment) -> None:
     for given, reason in wrong.items():
         if reason:
             raise UserError(f"{given} with train=fit: Keras does it otherwise ({reason})", "train=loop", "train=loop")
-
-
-def _transfer_is_possible(experiment: Experiment) -> None:
-    strategy, name = experiment.settings.get("strategy"), experiment.choices.get("strategy")
-    model, train = experiment.settings.get("model"), experiment.settings.get("train")
-    if not isinstance(model, ModelSettings):
-        return
-    if model.is_tracked and experiment.tracking.kind == "off":
-        raise UserError(
-            f"model.weights={model.weights} with tracking=off: nothing knows where they are",
-            "tracking=local, tracking=server, or a file",
-            "tracking=local",
-        )
-    if model.frozen and isinstance(strategy, ModelParallelSettings):
-        raise UserError(
-            "model.frozen=true with strategy=model_parallel, which deals out layers by what they hold, not by what they learn",
-            "every other strategy",
-            "strategy=one_device",
-        )
-    if not isinstance(train, TrainSettings) or not train.fine_tune_epochs:
-        return
-    given = f"train.fine_tune_epochs={train.fine_tune_epochs}"
-    if not model.frozen:
-        raise UserError(
-            f"{given} thaws what model.frozen=false has not frozen",
-            "model.frozen=true, or train.fine_tune_epochs=0",
-            "model.frozen=true",
-        )
-    if isinstance(train, FitSettings):
-        raise UserError(f"{given} with train=fit, which has one phase", "train=loop", "train=loop")
-    if isinstance(strategy, ParameterServerSettings):
-        raise UserError(
-            f"{given} with strategy={name}, whose servers keep the variables of one optimizer",
-            "one_device, mirrored, multi_worker, central_storage",
-            "strategy=one_device",
-        )
 
 
 def _jit_is_possible(experiment: Experiment) -> None:
@@ -254,7 +219,7 @@ def _policy(experiment: Experiment) -> str | None:
 COMBINATIONS: tuple[Callable[[Experiment], None], ...] = (
     _cluster_has_a_strategy,
     _fit_is_right,
-    _transfer_is_possible,
+    transfer_is_possible,
     _jit_is_possible,
     _determinism_is_possible,
     _communication_has_gpus,

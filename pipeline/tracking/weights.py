@@ -1,8 +1,9 @@
 """Weights of a tracked run or of a model in MLflow, as a folder on this machine."""
 
 import dataclasses
-import shutil
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def _folder(settings: ModelSettings, experiment: Experiment) -> Path | None:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"model.weights={settings.weights} cannot be had ({reason})",
-            "runs:/<id of a run that has exported>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>",
+            "runs:/<id of a run that exported>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>",
             "model.weights=<one of them>",
         ) from error
 
@@ -83,10 +84,9 @@ def _download(client: "MlflowClient", model: str, store: str, outputs: Path) -> 
         return Path(mlflow.artifacts.download_artifacts(artifact_uri=place, tracking_uri=store))
     kept = outputs / "cache" / model
     if not kept.exists():
-        partial = kept.with_name(f"partial-{model}")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        found = mlflow.artifacts.download_artifacts(artifact_uri=place, dst_path=str(partial), tracking_uri=store)
-        Path(found).replace(kept)
-        shutil.rmtree(partial, ignore_errors=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as partial:
+            found = mlflow.artifacts.download_artifacts(artifact_uri=place, dst_path=partial, tracking_uri=store)
+            with suppress(OSError):  # another job was faster
+                Path(found).replace(kept)
     return kept

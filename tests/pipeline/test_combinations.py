@@ -50,6 +50,13 @@ REFUSED: Mapping[str, str] = {
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Type: optimizer=sgd, or precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
     "train.jit=fast": "train.jit=fast is not known",
+    "train.fine_tune_epochs=2": r"thaws what model.frozen=false has not frozen.*Type: model.frozen=true",
+    "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit, which has one phase.*Type: train=loop",
+    "strategy=parameter_server train.fine_tune_epochs=2 model.frozen=true": "the variables of one optimizer",
+    "strategy=model_parallel model.frozen=true": "takes no backbone apart",
+    "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fine_tune_epochs=2, which warm up, too",
+    "model.weights=nowhere.h5": r"model.weights=nowhere.h5 is no file\. Allowed: none, imagenet, a file",
+    "model.weights=runs:/abc tracking=off": "nothing knows where they are",
 }
 
 
@@ -70,6 +77,8 @@ ALLOWED = (
     "train=fit augment=strong augment.where=input",
     "train=fit augment.where=model",
     "augment=strong augment.where=model augment.mixup=0 augment.cutmix=0 strategy=multi_worker",
+    "strategy=multi_worker model.frozen=true train.fine_tune_epochs=2 model.weights=runs:/abc",
+    "train=fit model.frozen=true model.weights=imagenet",
 )
 
 
