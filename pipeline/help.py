@@ -16,12 +16,14 @@ and those that you give, such as fork=4d9eb298 train.epochs=60. A run is named b
 Choose an option of a group by group=option:
 
   data       digits, mnist, fashion_mnist, cifar10, tf_flowers, tfds, image_folder, synthetic
-  normalize  rescale, standardize, none
-  augment    none, flip_rotate
+  normalize  auto, rescale, standardize, imagenet, none
+  augment    none, flip, flip_rotate, strong
+  inspect    default
   strategy   one_device, mirrored, multi_worker, parameter_server, central_storage, model_parallel, tpu, default
   cluster    local, tf_config
   precision  float32, mixed, mixed_float16, mixed_bfloat16, bfloat16, float16, float64
-  model      cnn, mlp
+  model      mlp, cnn, cnn_photo, resnet20, mobilenet_v2, efficientnet_v2_b0, efficientnet_v2_b1, efficientnet_v2_b2,
+             efficientnet_v2_b3, efficientnet_v2_s, efficientnet_v2_m, application
   optimizer  adam, adamw, sgd
   schedule   constant, cosine, step, plateau
   train      loop, fit
@@ -29,7 +31,8 @@ Choose an option of a group by group=option:
   export     saved_model
   tracking   local, server, off
   pipeline   standard
-  experiment mnist_cnn, mnist_multi_worker, mnist_parameter_server
+  experiment mnist_mlp, mnist_cnn, mnist_mirrored, mnist_multi_worker, mnist_parameter_server, flowers_cnn,
+             flowers_transfer, cats_dogs_transfer, ai_or_not_efficientnet, cifar10_resnet20
 
 Set a value by its dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
   --cfg job          shows every value
