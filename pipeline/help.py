@@ -31,8 +31,8 @@ Choose an option of a group by group=option:
   export     saved_model
   tracking   local, server, off
   pipeline   standard
-  experiment mnist_mlp, mnist_cnn, mnist_mirrored, mnist_multi_worker, mnist_parameter_server, flowers_cnn,
-             flowers_transfer, cats_dogs_transfer, ai_or_not_efficientnet, cifar10_resnet20
+  experiment mnist_mlp, mnist_cnn, mnist_mirrored, mnist_multi_worker, mnist_parameter_server,
+             flowers_cnn, flowers_transfer, cats_dogs_transfer, ai_or_not_efficientnet, cifar10_resnet20
 
 Set a value by its dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
   --cfg job          shows every value

@@ -1,7 +1,6 @@
 """The `model` stage: builds the network in the strategy's scope, in the precision that was asked for."""
 
 import importlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from stages.normalize import facts, wanted_by_network
 from stages.placement import place
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
+from stages.scaled import with_scaling
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
 from stages.transfer import freeze
@@ -50,7 +50,7 @@ def model(
             network = _build(function, given, dataset)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
-            return _with_scaling(scaling, dataset.image_shape, network, policy)
+            return with_scaling(scaling, dataset.image_shape, network, policy)
 
     def build_on_one_device() -> keras.Model:
         with tf.device("/cpu:0"):
@@ -176,44 +176,6 @@ def _build(function: Callable[..., keras.Model], given: Mapping[str, Any], datas
         ) from error
 
 
-class Scaled(keras.Model):
-    """A network behind the layer that scales its pixels. A loss of the network's own is this model's too."""
-
-    @property
-    def core(self) -> keras.Model:
-        """The network, on scaled pictures."""
-        return self.layers[-1]
-
-    @property
-    def has_own_loss(self) -> bool:
-        return type(self.core).compute_loss is not keras.Model.compute_loss
-
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
-    ) -> Any:
-        if not self.has_own_loss:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        given: dict[str, Any] = {
-            "x": self.get_layer("scaling")(x),
-            "y": y,
-            "y_pred": y_pred,
-            "sample_weight": sample_weight,
-        }
-        given["training"] = training
-        parameters = inspect.signature(self.core.compute_loss).parameters  # `training` is Keras' own since 3.3
-        return self.core.compute_loss(**{name: value for name, value in given.items() if name in parameters})
-
-
-def _with_scaling(
-    scaling: Normalization, image_shape: tuple[int, int, int], network: keras.Model, policy: str
-) -> Scaled:
-    # float32 whatever the policy: bfloat16 keeps 8 bits of a mantissa, too few for pixels that augmentation mixed.
-    dtype = "float64" if policy == "float64" else "float32"
-    first = keras.layers.Rescaling(_numbers(scaling.scale), _numbers(scaling.offset), dtype=dtype, name="scaling")
-    inputs = keras.Input(image_shape, dtype="float32", name="images")
-    return Scaled(inputs, network(first(inputs)), name=network.name)
-
-
 def _refuse_own_steps(core: keras.Model) -> None:
     for name in ("train_step", "test_step"):
         if getattr(type(core), name) is not getattr(keras.Model, name):
@@ -224,10 +186,6 @@ def _refuse_own_steps(core: keras.Model) -> None:
             )
     if not core.trainable_variables:
         raise UserError(f"{core.name} has no weights that are trained", "at least one", "trainable layers")
-
-
-def _numbers(values: tuple[float, ...]) -> float | list[float]:
-    return float(values[0]) if len(values) == 1 else [float(value) for value in values]
 
 
 def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: str) -> str:

@@ -1,0 +1,51 @@
+"""A network behind the layer that scales its pixels, so that it takes them as the data set has them."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from stages.results import Normalization
+
+
+class Scaled(keras.Model):
+    """A network behind the layer that scales its pixels. A loss of the network's own is this model's too."""
+
+    @property
+    def core(self) -> keras.Model:
+        """The network, on scaled pictures."""
+        return self.layers[-1]
+
+    @property
+    def has_own_loss(self) -> bool:
+        return type(self.core).compute_loss is not keras.Model.compute_loss
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        if not self.has_own_loss:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        given: dict[str, Any] = {
+            "x": self.get_layer("scaling")(x),
+            "y": y,
+            "y_pred": y_pred,
+            "sample_weight": sample_weight,
+        }
+        given["training"] = training
+        parameters = inspect.signature(self.core.compute_loss).parameters  # `training` is Keras' own since 3.3
+        return self.core.compute_loss(**{name: value for name, value in given.items() if name in parameters})
+
+
+def with_scaling(
+    scaling: Normalization, image_shape: tuple[int, int, int], network: keras.Model, policy: str
+) -> Scaled:
+    """Returns `network`, under the Keras policy `policy`, behind the layer that scales unscaled pixels for it."""
+    # float32 whatever the policy: bfloat16 keeps 8 bits of a mantissa, too few for pixels that augmentation mixed.
+    dtype = "float64" if policy == "float64" else "float32"
+    first = keras.layers.Rescaling(_numbers(scaling.scale), _numbers(scaling.offset), dtype=dtype, name="scaling")
+    inputs = keras.Input(image_shape, dtype="float32", name="images")
+    return Scaled(inputs, network(first(inputs)), name=network.name)
+
+
+def _numbers(values: tuple[float, ...]) -> float | list[float]:
+    return float(values[0]) if len(values) == 1 else [float(value) for value in values]
