@@ -67,7 +67,7 @@ def test_flips_are_exact_and_one_picture_in_two_is_flipped() -> None:
 def test_flips_alone_are_those_that_a_resampling_makes() -> None:
     images = tf.constant(NOISE)
     for on_x, on_y in np.ndindex(2, 2):
-        mirrors = tf.constant([on_x, not on_x] * 3, tf.bool), tf.constant([on_y, on_y, not on_y] * 2, tf.bool)
+        mirrors = tf.constant([on_x > 0, on_x < 1] * 3), tf.constant([on_y > 0, on_y > 0, on_y < 1] * 2)
         np.testing.assert_array_equal(
             geometry.mirror(images, *mirrors), geometry.resample(images, geometry.flip(*mirrors))
         )
