@@ -72,9 +72,6 @@ def test_scaling_is_inside() -> None:
     np.testing.assert_allclose(built.network(pictures), inner(pictures / 16.0), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("policy", "compute"), [("float32", "float32"), ("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16")]
-)
 def test_parameters_and_operations_are_counted_and_summed_up(tmp_path: Path) -> None:
     dataset = normalize(synthetic(SyntheticSettings(examples=60, test_examples=6, num_classes=3, seed=1)), SCALE)
     given = ModelSettings(network=MlpSettings(), precision=PrecisionSettings(policy="float32"), seed=1)
@@ -121,6 +118,9 @@ def test_pixels_are_scaled_as_the_network_wants_where_the_user_leaves_it_open() 
     assert "normalize=auto" in Heard.lines[0]
 
 
+@pytest.mark.parametrize(
+    ("policy", "compute"), [("float32", "float32"), ("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16")]
+)
 def test_precision_is_that_of_the_inner_layers_alone(policy: str, compute: str) -> None:
     before = keras.config.dtype_policy().name
     built = build(CnnSettings(), policy)
