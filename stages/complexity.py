@@ -1,9 +1,17 @@
-"""What a network consists of and what it computes."""
+"""What a network consists of, computes and remembers."""
 
 from pathlib import Path
 
 import keras
 import tensorflow as tf
+
+_ONLY_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
+"""Operations that want to know how large a tensor is, which TensorFlow remembers without its contents."""
+
+_VIEWS = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
+"""Operations that give a tensor another name or shape."""
+
+Specs = tuple[tf.TensorSpec, list[tf.TensorSpec]]
 
 
 def flops(network: keras.Model) -> int:
@@ -15,26 +23,78 @@ def flops(network: keras.Model) -> int:
     Raises:
         Exception: of whatever kind, where the network cannot be traced or the profiler does not know what to do.
     """
-    variables = network.variables
 
     def forward(images: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
-        # Of values, as for the training step: variables may be on servers, or spread over several devices.
-        with keras.StatelessScope(zip(variables, values, strict=True)):
+        with _holding(network, values):
             return network(images, training=False)
 
-    shapes = [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
-    traced = tf.function(forward, autograph=False).get_concrete_function(
-        tf.TensorSpec((1, *network.input_shape[1:]), tf.float32), shapes
-    )
+    graph = tf.function(forward, autograph=False).get_concrete_function(*_specs(network, 1)).graph
     options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
     logger = tf.get_logger()
     before = logger.level
     logger.setLevel("ERROR")  # that the profiler is of TensorFlow 1 is nothing a user could change
     try:
-        found = tf.compat.v1.profiler.profile(traced.graph, options=options.with_empty_output().build())
+        found = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
     finally:
         logger.setLevel(before)
     return int(found.total_float_ops)
+
+
+def peak_of_step(network: keras.Model) -> int:
+    """Returns how many bytes one example takes at the worst moment of a training step, without weights and the like.
+
+    Goes through the operations of the forward and the backward pass in their order and counts each tensor, in the dtype
+    that it has, from the operation that makes it to the last one that reads it. So frozen layers below the lowest that
+    is trained cost little. TensorFlow runs operations side by side and computes some in place: `stages/memory.py` says
+    how far that is off.
+    """
+
+    def both(images: tf.Tensor, values: list[tf.Tensor]) -> list[tf.Tensor]:
+        with _holding(network, values):
+            outputs = network(images, training=True)
+        trained = {id(variable) for variable in network.trainable_variables}
+        wanted = [value for value, own in zip(values, network.variables, strict=True) if id(own) in trained]
+        return tf.gradients(outputs, wanted, unconnected_gradients="zero")
+
+    graph = tf.function(both, autograph=False).get_concrete_function(*_specs(network, None)).graph
+    operations = graph.get_operations()
+    last_read: dict[int, int] = {}
+    for index, operation in enumerate(operations):
+        for tensor in operation.inputs if operation.type not in _ONLY_SHAPES else ():
+            last_read[id(_source(tensor))] = index
+    taken, peak, until = 0, 0, [0] * len(operations)
+    for index, operation in enumerate(operations):
+        for tensor in operation.outputs if operation.type not in _VIEWS else ():
+            taken += _bytes(tensor)
+            until[last_read.get(id(tensor), index)] += _bytes(tensor)
+        peak = max(peak, taken)
+        taken -= until[index]
+    return peak
+
+
+def _holding(network: keras.Model, values: list[tf.Tensor]) -> keras.StatelessScope:
+    """Gives the variables of `network` values, as in a training step: they may be on servers or on several devices."""
+    return keras.StatelessScope(zip(network.variables, values, strict=True))
+
+
+def _specs(network: keras.Model, examples: int | None) -> Specs:
+    shapes = [tf.TensorSpec(variable.shape, variable.dtype) for variable in network.variables]
+    return tf.TensorSpec((examples, *network.input_shape[1:]), tf.float32), shapes
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns what `tensor` is another view of."""
+    while tensor.op.type in _VIEWS:
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return tensor
+
+
+def _bytes(tensor: tf.Tensor) -> int:
+    """Returns the bytes of one example's part; 0 for what does not grow with the batch, or has no known shape."""
+    shape = tensor.shape
+    if shape.rank is None or not shape.rank or shape[0] is not None or not shape[1:].is_fully_defined():
+        return 0
+    return int(shape[1:].num_elements()) * tensor.dtype.size
 
 
 def write_summary(network: keras.Model, path: Path) -> None:

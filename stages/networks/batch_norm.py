@@ -31,7 +31,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
         count, mean = sums[-1], sums[:-1] / sums[-1]
         spread = tf.reshape(mean, [1 if axis in axes else -1 for axis in range(inputs.shape.rank)])
         # Deviations add up to nothing, so the mean has no part in the gradient of their squares.
-        return mean, _sum(tf.reduce_sum(tf.square(inputs - tf.stop_gradient(spread)), axes)) / count
+        squares = tf.math.squared_difference(inputs, tf.stop_gradient(spread))
+        return mean, _sum(tf.reduce_sum(squares, axes)) / count
 
 
 @tf.custom_gradient

@@ -40,4 +40,4 @@ def _convolution(inputs: keras.KerasTensor, filters: int, strides: int) -> keras
     outputs = keras.layers.Conv2D(filters, 3, strides, padding="same", use_bias=False, kernel_initializer="he_normal")(
         inputs
     )
-    return BatchNormalization()(outputs)
+    return BatchNormalization(momentum=0.9)(outputs)

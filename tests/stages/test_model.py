@@ -1,16 +1,27 @@
 """The model: scaling inside, the right precision, outputs that are what they are taken for."""
 
+from pathlib import Path
+from typing import ClassVar
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.load.digits import digits
+from stages.load.synthetic import synthetic
 from stages.model import model, resolve_policy
 from stages.networks.cnn import cnn
-from stages.results import Model
+from stages.normalize import normalize
+from stages.reporter import Silent
+from stages.results import Model, Normalization
+from stages.settings.data import DigitsSettings, SyntheticSettings
+from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
 from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn
+
+SCALE = NormalizeSettings()
 
 
 def with_probabilities(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
@@ -20,6 +31,27 @@ def with_probabilities(input_shape: tuple[int, ...], num_classes: int) -> keras.
 
 def with_half_outputs(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
     return keras.Sequential([keras.layers.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(num_classes)])
+
+
+def with_wishes(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    return with_probabilities(input_shape, num_classes)
+
+
+with_wishes.preprocessing = lambda: Normalization((2 / 255,), (-1.0,))  # type: ignore[attr-defined]
+
+
+class Python(keras.layers.Layer):
+    """What cannot be traced."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        if not tf.executing_eagerly() and not isinstance(inputs, keras.KerasTensor) and inputs.shape[0] == 1:
+            raise RuntimeError("no graphs of one")
+        return inputs
+
+
+def with_python_inside(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    layers = [keras.layers.Input(input_shape), Python(), keras.layers.Flatten(), keras.layers.Dense(num_classes)]
+    return keras.Sequential(layers)
 
 
 def build(network: object, policy: str = "float32", outputs: str = "auto") -> Model:
@@ -38,6 +70,52 @@ def test_scaling_is_inside() -> None:
     np.testing.assert_allclose(scaling(pictures), pictures / 16.0, atol=1e-7)
     inner = built.network.layers[-1]
     np.testing.assert_allclose(built.network(pictures), inner(pictures / 16.0), atol=1e-6)
+
+
+def test_parameters_and_operations_are_counted_and_summed_up(tmp_path: Path) -> None:
+    dataset = normalize(synthetic(SyntheticSettings(examples=60, test_examples=6, num_classes=3, seed=1)), SCALE)
+    given = ModelSettings(network=MlpSettings(), precision=PrecisionSettings(policy="float32"), seed=1)
+    built = model(dataset, one_device(), given, folder=tmp_path)
+    height, width, channels = dataset.image_shape
+    pixels, layers = height * width * channels, ((256, 256), (256, 3))
+    weights = pixels * 256 + sum(before * after for before, after in layers)
+    biases = 256 + 256 + 3
+    scaling = 2 * pixels
+    assert built.record.params["parameters"] == weights + biases
+    assert built.record.params["flops"] == built.record.metrics["model/flops"] == 2 * weights + biases + scaling
+    text = built.record.files["model"].read_text()
+    assert built.record.files["model"] == tmp_path / "model" / "summary.txt"
+    assert "scaling" in text
+    assert f"{weights + biases:,}" in text
+    assert text.count("Dense") == 3  # of the network inside
+
+
+def test_a_network_without_a_count_of_operations_is_built_all_the_same() -> None:
+    built = build({"_target_": f"{__name__}.with_python_inside"})
+    assert "unknown" in built.record.params["flops"]
+    assert "model/flops" not in built.record.metrics
+
+
+def test_pixels_are_scaled_as_the_network_wants_where_the_user_leaves_it_open() -> None:
+    class Heard(Silent):
+        lines: ClassVar[list[str]] = []
+
+        def say(self, line: str) -> None:
+            self.lines.append(line)
+
+    def scaling(method: str, **network: str) -> tuple[float, float]:
+        dataset = normalize(digits(DigitsSettings(seed=1)), NormalizeSettings(method=method))
+        target = {"_target_": f"{__name__}.{network['network']}"}
+        given = ModelSettings(network=target, precision=PrecisionSettings(policy="float32"), seed=1)
+        layer = model(dataset, one_device(), given, Heard()).network.get_layer("scaling")
+        return layer.scale, layer.offset
+
+    assert scaling("auto", network="with_probabilities") == (1 / 16, 0)
+    assert scaling("auto", network="with_wishes") == pytest.approx((2 / 16, -1))
+    assert Heard.lines == []
+    assert scaling("rescale", network="with_wishes") == (1 / 16, 0)
+    assert len(Heard.lines) == 1
+    assert "normalize=auto" in Heard.lines[0]
 
 
 @pytest.mark.parametrize(
