@@ -23,6 +23,7 @@ from stages.plots import plot_history
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings
+from stages.state import put_back_weights
 from stages.step import Step
 from stages.transfer import Phase, entered, is_frozen, phases
 
@@ -62,6 +63,7 @@ def train(
     found, first = _found(place, strategy, reporter), 0
     if found is not None:
         found, first = entered(found, parts)
+        put_back_weights(model.network, found)  # features are those of its backbone
     params: dict[str, object] = {}
     before: Epochs | None = None
     for phase in parts[first:]:
