@@ -329,6 +329,7 @@ def test_features_are_those_of_the_backbone_that_a_fork_takes_over(tmp_path: Pat
         start_from(tmp_path / "a" / "checkpoints", tmp_path / way / "checkpoints")
         made, _ = run(where, tmp_path / way, epochs=4, fine_tune_epochs=0, cache_features=way)
         assert made is not None
+        assert str(made.record.params["features"]).startswith("on" if way == "auto" else "off")
         trained[way] = flat(made.model.network)
     assert np.max(np.abs(trained["auto"] - trained["off"])) <= 1e-5
 
