@@ -188,6 +188,17 @@ def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
     return Progress(progress.epoch, done, progress.step, phase=progress.phase, began=progress.began)
 
 
+def put_back_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
+    """Gives `network` the weights of a checkpoint, for what is made of them before `State` puts all of it back.
+
+    Those of another network are left to `State`, which refuses them.
+    """
+    found = [checkpoint.arrays.get(f"model.{index}") for index in range(len(network.variables))]
+    if all(one is not None and one.shape == v.shape for one, v in zip(found, network.variables, strict=True)):
+        for variable, array in zip(network.variables, found, strict=True):
+            variable.assign(array)
+
+
 def _value(variable: Variable) -> np.ndarray:
     value = variable.value if isinstance(variable, keras.Variable) else variable
     return np.array(tf.convert_to_tensor(value))  # a copy: the next step may write over what a tensor shows

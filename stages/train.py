@@ -15,7 +15,7 @@ from stages.epochs import Epochs
 from stages.errors import UserError
 from stages.features import on_features
 from stages.gradients import Gradients
-from stages.history import Progress, tracked
+from stages.history import tracked
 from stages.jit import choose_jit
 from stages.losses import cross_entropy
 from stages.optimizers import build_optimizer, learning_rate
@@ -23,6 +23,7 @@ from stages.plots import plot_history
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings
+from stages.state import progress_of, put_back_weights
 from stages.step import Step
 from stages.transfer import Phase, entered, is_frozen, phases
 
@@ -62,12 +63,13 @@ def train(
     found, first = _found(place, strategy, reporter), 0
     if found is not None:
         found, first = entered(found, parts)
+        put_back_weights(model.network, found)  # features are those of its backbone
     params: dict[str, object] = {}
     before: Epochs | None = None
     for phase in parts[first:]:
         if before is not None and settings.restore_best:
             best.restore()
-        is_over = found is not None and Progress.of(found.facts["progress"]).finished
+        is_over = found is not None and progress_of(found).finished
         features = None if is_over or phase.layers else (cache,)
         epochs, facts = _prepare(phase, model, dataset, strategy, callbacks, reporter, features)
         waiting, found = [found], None  # a checkpoint may be large: nobody holds it once it is put back

@@ -319,6 +319,21 @@ def test_a_fork_of_a_frozen_training_goes_on_with_fine_tuning(tmp_path: Path) ->
     assert [row["train/phase"] for row in trained.history] == [2.0, 2.0]
 
 
+def test_features_are_those_of_the_backbone_that_a_fork_takes_over(tmp_path: Path) -> None:
+    """Its weights are neither those of the seed nor of a file, but of the run that it starts from."""
+    where = one_device()
+    told = given(fine_tune_epochs=0, optimizer=adam(learning_rate=0.1))
+    train(build(where, frozen=False), DATASET, where, told, Silent(), tmp_path / "a")
+    trained = {}
+    for way in ("auto", "off"):
+        start_from(tmp_path / "a" / "checkpoints", tmp_path / way / "checkpoints")
+        made, _ = run(where, tmp_path / way, epochs=4, fine_tune_epochs=0, cache_features=way)
+        assert made is not None
+        assert str(made.record.params["features"]).startswith("on" if way == "auto" else "off")
+        trained[way] = flat(made.model.network)
+    assert np.max(np.abs(trained["auto"] - trained["off"])) <= 1e-5
+
+
 def test_a_checkpoint_without_phases_is_read(tmp_path: Path) -> None:
     whole, _ = run(one_device(), None, fine_tune_epochs=0)
     run(one_device(), tmp_path, 4, fine_tune_epochs=0)
