@@ -14,6 +14,10 @@ from stages.reporter import Reporter
 POLL_SECONDS = 0.2
 
 
+class NoRoomError(UserError):
+    """Where the folder that runs share takes nothing more."""
+
+
 def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> bool:
     """Has `make` fill the folder `place`, unless it is there; returns whether it had to.
 
@@ -21,7 +25,7 @@ def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> 
     gets its name when all of it is on the disk; what a process leaves behind that is killed, the next one removes.
 
     Raises:
-        UserError: where there is no room for it.
+        NoRoomError: where it cannot be kept.
     """
     if place.is_dir():
         return False
@@ -43,7 +47,7 @@ def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> 
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
     except OSError as error:
-        raise UserError(
+        raise NoRoomError(
             f"{place.parent} cannot take what runs share ({error.strerror or error})",
             "a folder of yours with room for it",
             "outputs=<another folder>",

@@ -141,7 +141,7 @@ class Epochs:
             checkpoints.wait()
             if any_worker(self._strategy, [stop.requested])[0]:
                 stop.now()
-        if progress.clock.advice():
+        if self.scored is self._model and progress.clock.advice():  # features are no pictures
             reporter.warn(progress.clock.advice())
         if averages is not None and self._settings.optimizer.ema_use:
             averages.use()

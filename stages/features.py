@@ -4,7 +4,6 @@ A frozen backbone gives the same features of a picture in every epoch, so that t
 learn behind the backbone, in the same order and with the same dropout, to the rounding of float32.
 """
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -17,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.cache import NoRoomError, made_once
 from stages.pictures import Pictures
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
@@ -84,7 +84,7 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
     reasons = {
         "as asked": settings.cache_features == "off",
         "no backbone is frozen": not is_frozen(model.network),
-        "pictures are changed in training": dataset.augmentation is not None,
+        "pictures are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
         "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
         "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,
         "features are float32": model.policy == "float64",
@@ -182,40 +182,34 @@ def _key(front: keras.Model, dataset: Dataset) -> str:
 
 
 def _cached(cache: Path | None, key: str, compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
-    """Returns what is in `cache`, or computes it and puts it there; of several jobs one computes, the others wait."""
+    """Returns what is in `cache`, or computes it and puts it there."""
     if cache is None:
         return compute()
-    place = cache / f"features-{key}"
+    place, made = cache / f"features-{key}", dict[str, np.ndarray]()
+
+    def make(folder: Path) -> None:
+        made.update(compute())
+        _write(made, folder)
+
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        lock = (cache / f"features-{key}.lock").open("a")
-    except OSError as error:
-        reporter.warn(f"features cannot be kept in {cache} ({error.strerror}); a second run computes them again")
-        return compute()
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if place.exists():
-            try:
-                return _read(place)
-            except (OSError, ValueError, KeyError) as error:
-                reporter.warn(f"{place.name} is damaged, and computed again: {error}")
-        arrays = compute()
-        try:
-            _write(arrays, place)
-        except OSError as error:
-            reporter.warn(f"features cannot be kept in {cache} ({error.strerror}); a second run computes them again")
-        return arrays
+        made_once(place, make, reporter)
+    except NoRoomError as error:
+        reporter.warn(f"features are not kept, and a second run computes them again: {error}")
+        return made or compute()
+    if made:
+        return made
+    try:
+        return _read(place)
+    except (OSError, ValueError, KeyError) as error:
+        reporter.warn(f"{place.name} is damaged, and computed again: {error}")
+        shutil.rmtree(place, ignore_errors=True)
+        return _cached(cache, key, compute, reporter)
 
 
-def _write(arrays: Arrays, place: Path) -> None:
-    partial = place.with_name(f"partial-{place.name}")
-    for old in (partial, place):
-        shutil.rmtree(old, ignore_errors=True)
-    partial.mkdir()
+def _write(arrays: Arrays, folder: Path) -> None:
     for name, array in arrays.items():
-        np.save(partial / f"{name}.npy", array)
-    (partial / "digests.json").write_text(json.dumps({name: _digest(array) for name, array in arrays.items()}))
-    partial.replace(place)
+        np.save(folder / f"{name}.npy", array)
+    (folder / "digests.json").write_text(json.dumps({name: _digest(array) for name, array in arrays.items()}))
 
 
 def _read(place: Path) -> Arrays:

@@ -131,7 +131,7 @@ def outcome(strategy: str, outputs: Path, code: int, seconds: float) -> Outcome:
     assert (tracked.info.status, tracked.info.run_id) == (summary.status, summary.run_id)
     history = {}
     for name in tracked.data.metrics:
-        is_time = name.endswith(("seconds", "_per_second"))
+        is_time = name.endswith(("seconds", "_per_second", "_wait_fraction"))
         points = client.get_metric_history(tracked.info.run_id, name)
         history[name] = sorted((point.step, 0.0 if is_time else point.value) for point in points)
     weights = np.concatenate([array.ravel().astype(np.float64) for array in kept])

@@ -71,7 +71,9 @@ def results(outputs: Path) -> dict[str, dict[str, float]]:
             assert len(steps) == len(set(steps)), (run.info.run_name, name)
     return {
         summary["overrides"][0]: {
-            name: value for name, value in summary["metrics"].items() if not name.endswith(("seconds", "_per_second"))
+            name: value
+            for name, value in summary["metrics"].items()
+            if not name.endswith(("seconds", "_per_second", "_wait_fraction"))
         }
         for summary in summaries
     }

@@ -55,7 +55,7 @@ class Stopper(Silent):
         self.done = done
 
     def metrics(self, values: Any, step: int) -> None:
-        self.rows[step] = {name: value for name, value in values.items() if "second" not in name}
+        self.rows[step] = {name: value for name, value in values.items() if "second" not in name and "wait" not in name}
 
     def resumed(self, step: int) -> None:
         self.resumed_from = step
