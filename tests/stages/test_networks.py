@@ -175,10 +175,12 @@ def test_applications_are_built_by_name(name: str) -> None:
 
 def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
     network = application((32, 32, 3), 2, "MobileNetV2", {"alpha": 0.35}, dropout=0.0, single_logit=True)
-    assert network.get_layer("head").units == 1
-    outputs = network(np.random.default_rng(1).normal(size=(6, 32, 32, 3)))
-    single = keras.Model(network.input, network.get_layer("head").output)
-    logit = single(np.random.default_rng(1).normal(size=(6, 32, 32, 3)))[:, 0]
+    head = network.get_layer("head")
+    assert head.units == 1
+    head.bias.assign([0.7])
+    given = 10 * np.random.default_rng(1).normal(size=(6, 32, 32, 3)).astype(np.float32)
+    outputs, logit = network(given), keras.Model(network.input, head.output)(given)[:, 0]
+    assert np.ptp(logit) > 0
     np.testing.assert_allclose(tf.nn.softmax(outputs)[:, 1], tf.sigmoid(logit), rtol=1e-6)
     labels = tf.constant([0, 1, 1, 0, 1, 0])
     binary = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logit)
