@@ -135,8 +135,6 @@ def _backbone(
     backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
     for layer in backbone._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization):
-            layer.__class__ = (
-                BatchNormalization  # the classes take no argument for it, and a clone would build all twice
-            )
-            layer.synchronized = True
+            # The functions take no argument for it, and a clone would cost as much as the backbone.
+            layer.__class__, layer.synchronized = BatchNormalization, True
     return backbone
