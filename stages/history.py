@@ -7,6 +7,9 @@ from typing import Any
 MOST_WAITING = 0.1
 """The share of the time that training may wait for its input before somebody is told."""
 
+LEAST_SECONDS = 2.0
+"""What is waited for less long is not worth a word."""
+
 
 @dataclass
 class Clock:
@@ -42,7 +45,7 @@ class Clock:
     def advice(self) -> str:
         """Returns what to do where training waits for its input, or nothing."""
         share = self.waited / self.seconds if self.waited and self.seconds else 0.0
-        if share <= MOST_WAITING:
+        if share <= MOST_WAITING or (self.waited or 0.0) < LEAST_SECONDS:
             return ""
         return (
             f"training waited for its input {share:.0%} of the time: data.cache=disk, more data.memory_gib, a smaller "

@@ -18,6 +18,7 @@ from stages.gradients import Gradients
 from stages.history import tracked
 from stages.jit import choose_jit
 from stages.losses import cross_entropy
+from stages.memory import check_memory
 from stages.optimizers import build_optimizer, learning_rate
 from stages.plots import plot_history
 from stages.reporter import Reporter, Silent
@@ -54,6 +55,7 @@ def train(
             another training, or one cannot be written.
     """
     settings.check_share(strategy.in_sync)
+    needed = check_memory(model, dataset, strategy, settings)
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     reporter = reporter or Silent()
     parts = phases(model.network, settings)
@@ -64,7 +66,7 @@ def train(
     if found is not None:
         found, first = entered(found, parts)
         put_back_weights(model.network, found)  # features are those of its backbone
-    params: dict[str, object] = {}
+    params: dict[str, object] = {**needed}
     before: Epochs | None = None
     for phase in parts[first:]:
         if before is not None and settings.restore_best:
