@@ -17,6 +17,7 @@ COMMANDS = sorted(set(re.findall(r"python -m pipeline ((?!trian)(?:[a-z_.]+=\S+ 
 @pytest.mark.parametrize("given", COMMANDS)
 def test_its_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
+    monkeypatch.setattr("stages.settings.data.ImageFolderSettings.check", lambda self, path: None)
     words = [word.rstrip("`") for word in shlex.split(given.replace("<", "").replace(">", "").replace("`", ""))]
     prepare(experiment(*words, "dry_run=true"))
 

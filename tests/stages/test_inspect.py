@@ -11,7 +11,7 @@ import tensorflow as tf
 from matplotlib.image import imread
 
 from stages import inspect as stage
-from stages.augment import FlipRotate
+from stages.augment import Changes
 from stages.batches import training_input
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in_words, inspect
 from stages.pictures import Streamed, describe
@@ -19,12 +19,14 @@ from stages.pictures_plot import plot_batch, plot_rows, shown
 from stages.plots import drawable, plot_confusion
 from stages.reporter import Silent
 from stages.results import Dataset, Split
+from stages.settings.images import AugmentSettings
 from stages.settings.inspect import InspectSettings
 from stages.statistics import SAMPLE, Shared, statistics
 from tests.conftest import shared
 from tests.stages.experiments import elements, real_digits
 
 SETTINGS = InspectSettings(batch_size=40, seed=3)
+CHANGE = Changes(AugmentSettings(horizontal_flip=True, vertical_flip=True, rotation=0.2), (0.0, 16.0))
 
 
 class Heard(Silent):
@@ -159,8 +161,8 @@ def test_what_a_cache_has_noted_is_not_read_again() -> None:
     assert not read
 
 
-@pytest.mark.parametrize("change", [None, FlipRotate(True, True, 0.2)])
-def test_the_batch_shown_is_that_of_step_0(change: FlipRotate | None) -> None:
+@pytest.mark.parametrize("change", [None, CHANGE])
+def test_the_batch_shown_is_that_of_step_0(change: Changes | None) -> None:
     dataset = replace(real_digits(100), augmentation=change)
     images, labels = first_batch(dataset, SETTINGS)
     source = training_input(dataset, SETTINGS.batch_size, SETTINGS.seed, epochs=2)
@@ -199,21 +201,21 @@ def test_labels_in_words() -> None:
 def test_augmented_pictures_are_those_of_the_function() -> None:
     given: list[tf.Tensor] = []
 
-    class Kept(FlipRotate):
+    class Kept(Changes):
         def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
             given.append(uniforms)
             return super().__call__(images, uniforms)
 
-    change = Kept(True, True, 0.2)
+    change = Kept(CHANGE.settings, CHANGE.pixel_range)
     dataset = replace(real_digits(100), augmentation=change)
     originals = dataset.train.images[:3]
     drawn = augmented(dataset, originals, 4, seed=5)
     assert drawn.shape == (3, 5, 8, 8, 1)
     np.testing.assert_array_equal(drawn[:, 0], originals)
     [uniforms] = given
-    assert uniforms.shape == (12, 3)
-    assert len(np.unique(uniforms)) == 36
-    expected = FlipRotate(True, True, 0.2)(np.repeat(originals, 4, axis=0).astype(np.float32), uniforms)
+    assert uniforms.shape == (12, CHANGE.randoms)
+    assert len(np.unique(uniforms)) == 12 * CHANGE.randoms
+    expected = CHANGE(np.repeat(originals, 4, axis=0).astype(np.float32), uniforms)
     np.testing.assert_array_equal(drawn[:, 1:].reshape(12, 8, 8, 1), expected)
     np.testing.assert_array_equal(augmented(dataset, originals, 4, seed=5), drawn)
     assert not np.array_equal(augmented(dataset, originals, 4, seed=6), drawn)
@@ -221,7 +223,7 @@ def test_augmented_pictures_are_those_of_the_function() -> None:
 
 @pytest.mark.parametrize("drawn", ["plots/augmentation.png", "plots/classes.png", "plots/batch.png"])
 def test_what_is_drawn_is_a_function_of_the_seed(drawn: str, tmp_path: Path) -> None:
-    dataset = replace(real_digits(100), augmentation=FlipRotate(True, True, 0.2))
+    dataset = replace(real_digits(100), augmentation=CHANGE)
     pictures = []
     for place, seed in enumerate((1, 1, 2)):
         settings = replace(SETTINGS, seed=seed)
@@ -277,7 +279,7 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: str, tmp_path: Path) -> None:
-    dataset = replace(UNUSUAL[name], augmentation=FlipRotate(True, False, 0.1))
+    dataset = replace(UNUSUAL[name], augmentation=CHANGE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         files = inspect(dataset, SETTINGS, folder=tmp_path).record.files
