@@ -40,9 +40,9 @@ def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> 
             try:
                 make(partial)
                 for file in partial.iterdir():
-                    _sync(file)
+                    sync(file)
                 partial.replace(place)
-                _sync(place.parent)
+                sync(place.parent)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
@@ -72,7 +72,8 @@ def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
         yield
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Has a file, or a folder's names, written to the disk before it returns."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

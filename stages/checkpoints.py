@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import tensorflow as tf
 
+from stages.cache import sync
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
 
@@ -55,7 +56,7 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -126,14 +127,6 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 def _dtype(name: str, array: np.ndarray) -> np.dtype:
     return array.dtype if array.dtype.name == name else np.dtype(tf.as_dtype(name).as_numpy_dtype)
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
