@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.errors import UserError
-from stages.load.prepared import decoded, hold, prepare, reader, refused
+from stages.load.prepared import decoded, hold, prepare, reader, refuse_none, refused
 from stages.load.source import Bad, Listing, Source
 from stages.load.splits import assemble, cut
 from stages.memory import available_memory
@@ -27,7 +27,7 @@ def load(
     """Returns the pictures of `source` in three splits.
 
     Args:
-        folder: the run's; takes `data/bad.csv` where something was left out. None: no file.
+        folder: the run's; takes `data/skipped.csv` where something was left out. None: no file.
         cache: what runs share; None: pictures are not kept on the disk.
 
     Raises:
@@ -82,6 +82,7 @@ def _from_source(
         images[len(kept) : len(kept) + len(numbers)] = pictures
         kept += numbers
         bad += unusable
+    refuse_none(kept, source)
     return images[: len(kept)], listing.only(np.array(kept, np.int64)), tuple(bad)
 
 

@@ -62,6 +62,12 @@ def refused(bad: tuple[Bad, ...]) -> UserError:
     return UserError(f"{bad[0].where}: {bad[0].why}{more}", "pictures that can be decoded", "data.on_error=skip")
 
 
+def refuse_none(kept: list[int], source: Source) -> None:
+    """Raises UserError where no picture is left."""
+    if not kept:
+        raise UserError(f"{source.name} has no picture that can be used", "some for each class", "data.dir=<another>")
+
+
 def decoded(
     source: Source, listing: Listing, on_error: str, reporter: Reporter, note: str
 ) -> Iterator[tuple[np.ndarray, list[int], list[Bad]]]:
@@ -105,6 +111,7 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
             described.append(describe(pictures))
             kept += numbers
             bad += unusable
+        refuse_none(kept, source)
         file.seek(0)
         if _header(file, (len(kept), *source.picture)) != begins:
             raise AssertionError("NumPy keeps room in its header for the number of rows to change")

@@ -1,5 +1,6 @@
 """Pictures prepared once: shared, checked, whole or not at all; held in memory or streamed, with the same batches."""
 
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from stages.batches import training_input
 from stages.errors import UserError
@@ -177,6 +179,38 @@ def test_tfds_gives_the_pixels_that_tfds_gives() -> None:
     for index, (image, label) in enumerate(tensorflow_datasets.as_numpy(theirs)):
         np.testing.assert_array_equal(mine.images[index], image)
         assert mine.labels[index] == label
+
+
+@pytest.mark.parametrize("label", [-1, 9])
+def test_a_label_out_of_range_is_named_or_left_out(tmp_path: Path, label: int) -> None:
+    """In a set of TFDS whose seventh example is given it."""
+    source, place = shared("tfds", "tf_flowers", "3.0.1"), tmp_path / "tf_flowers" / "3.0.1"
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.tfrecord*"))
+    facts = json.loads((place / "dataset_info.json").read_text())
+    facts["splits"][0]["shardLengths"] = ["60"]
+    (place / "dataset_info.json").write_text(json.dumps(facts))
+    [records] = source.glob("*.tfrecord*")
+    with tf.io.TFRecordWriter(str(place / records.name)) as writer:
+        for index, record in enumerate(tf.data.TFRecordDataset(str(records)).take(60)):
+            example = tf.train.Example.FromString(record.numpy())
+            if index == 6:
+                example.features.feature["label"].int64_list.value[:] = [label]
+            writer.write(example.SerializeToString())
+    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), seed=1, size=16)
+    with pytest.raises(UserError, match=rf"{records.name} at byte \d+: label {label} of 5 classes"):
+        tfds(given, cache=tmp_path / "cache")
+    dataset = tfds(replace(given, on_error="skip"), cache=tmp_path / "cache")
+    assert sum(len(split) for split in dataset.splits.values()) == 59
+    assert dataset.record.metrics["data/skipped"] == 1
+
+
+def test_a_folder_without_a_usable_picture_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_text("none")
+    for cache in (None, tmp_path / "cache"):
+        with pytest.raises(UserError, match="no picture that can be used"):
+            image_folder(settings(tmp_path, on_error="skip"), cache=cache)
 
 
 def test_synthetic_pictures_need_no_memory_and_no_disk() -> None:
