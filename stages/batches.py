@@ -96,6 +96,8 @@ def _input(
 
         options = tf.data.Options()
         options.deterministic = True
+        # TensorFlow would copy pictures in memory into a graph to look for rewrites, of which it finds none here.
+        options.experimental_optimization.apply_default_optimizations = False
         elements = tf.data.Dataset.range(first_step // per_epoch, epochs).flat_map(positions)
         return elements.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2 * here + 2).with_options(options)
 
