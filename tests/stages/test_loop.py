@@ -1,5 +1,6 @@
 """The loop's laws: two replicas equal one, weights are exact, overflow and NaN are seen."""
 
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.history import Clock
+from stages.pictures import Streamed
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.optimizer import OptimizerSettings, SgdSettings
 from stages.train import train
@@ -208,3 +211,36 @@ def test_hopeless_float16_stops_the_run() -> None:
     where = one_device()
     with pytest.raises(UserError, match="float16 overflows however small the loss is scaled"):
         train(small_cnn(dataset, where, policy="mixed_float16"), dataset, where, settings(epochs=60, batch_size=32))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_time_that_training_waits_for_its_input_is_measured(replicas: int) -> None:
+    """Of pictures that take 50 ms a batch to read, whatever the step takes."""
+    dataset = real_digits(640)
+    held = dataset.train.images
+
+    def slowly(rows: np.ndarray) -> np.ndarray:
+        time.sleep(0.05)
+        return held[rows]
+
+    slow = replace(dataset.train, images=Streamed.all(held.shape, slowly))
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    shares = {}
+    for name, data in {"slow": replace(dataset, train=slow), "held": dataset}.items():
+        loop = start(where, small_cnn(data, where), data, settings(epochs=9, steps_per_call=8))
+        loop.run(0, 8)  # traces
+        began = time.perf_counter()
+        loop.run(8, 24)
+        shares[name] = loop.waited / (time.perf_counter() - began)
+    assert 0 <= shares["held"] < shares["slow"] < 1
+    assert shares["slow"] > 0.3
+
+
+def test_who_waits_long_is_told() -> None:
+    clock = Clock()
+    clock.add(30.0, 10, 320, waited=2.9)
+    assert clock.rates()["train/input_wait_fraction"] == pytest.approx(2.9 / 30)
+    assert not clock.advice()
+    clock.add(0.2, 1, 32, waited=0.2)
+    assert "10% of the time" in clock.advice()
+    assert "train/input_wait_fraction" not in Clock(1.0, 2, 3).rates()
