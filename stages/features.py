@@ -21,7 +21,7 @@ from stages.pictures import Pictures
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.train import TrainSettings
-from stages.transfer import backbone_of, is_frozen
+from stages.transfer import backbone_of, infers, is_frozen
 
 PICTURES = 64
 """How many pictures the backbone is given at a time."""
@@ -72,7 +72,11 @@ def on_features(
         run, total = _Run(cut.front, reporter), sum(-(-len(split) // PICTURES) for split in splits.values())
         return {name: run.features(split.images, total) for name, split in splits.items()}
 
-    arrays = _cached(cache, _key(cut.front, dataset), compute, reporter)
+    try:
+        key = _key(cut.front, dataset)
+    except (NotImplementedError, TypeError, ValueError):  # a layer without a configuration: they are not kept
+        cache, key = None, ""
+    arrays = _cached(cache, key, compute, reporter)
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
     data = replace(dataset, train=train, val=val, test=val)
     shape = " × ".join(map(str, cut.head.input_shape[1:]))
@@ -84,6 +88,7 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
     reasons = {
         "as asked": settings.cache_features == "off",
         "no backbone is frozen": not is_frozen(model.network),
+        "the backbone may be random in training (model.frozen=true is not)": not infers(model.network),
         "pictures are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
         "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
         "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,

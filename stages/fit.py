@@ -17,6 +17,7 @@ from stages.epochs import begin_callbacks, go_on
 from stages.errors import UserError
 from stages.history import Progress
 from stages.losses import accuracy, class_weight, cross_entropy
+from stages.memory import check_memory
 from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
@@ -42,6 +43,7 @@ def fit(
     """
     settings.check_share(strategy.in_sync)
     _check_shares(settings, strategy, dataset.train)
+    needed = check_memory(model, dataset, strategy, settings)
     per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
     if per_epoch % (settings.steps_per_call or 1):
         raise UserError(
@@ -83,7 +85,8 @@ def fit(
             )
     if settings.restore_best:
         best.restore()
-    params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": settings.steps_per_call or 1}
+    params: dict[str, object] = {"jit": "on" if settings.jit == "on" else "off", **needed}
+    params["steps_per_call"] = settings.steps_per_call or 1
     return finished(model, report.progress.rows, best, settings, report.progress.step, params, folder)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from stages.agreement import mean_over_workers, others_needed
 from stages.batches import training_input
+from stages.pictures import own_errors
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
 from stages.step import Step
@@ -23,14 +24,14 @@ LONGEST_CALL_SECONDS = 1.0
 class Loop:
     """Takes `step` again and again, with the batches of `dataset` from the run's `first_step` on.
 
-    steps_per_call: how many steps the next call should take.
+    steps_per_call: how many steps the next call should take. waited: seconds that the last one waited for its batches.
     """
 
     def __init__(
         self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings, first_step: int = 0
     ) -> None:
         self.step, self.steps_per_call = step, settings.steps_per_call or 4
-        self._strategy = strategy
+        self._strategy, self._pictures = strategy, dataset.train.images
         self._is_chosen = settings.steps_per_call is not None
         source = training_input(
             dataset, settings.batch_size, settings.seed, settings.epochs, first_step, strategy.fixed_shapes
@@ -40,6 +41,7 @@ class Loop:
         distribution, clock = strategy.distribution, _clock()
         with tf.device("/cpu:0"):
             self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
+        self.waited = 0.0
 
         # No method: a function that referred to `self` would leave the iterator to the garbage collector, which takes
         # many seconds over it now and then.
@@ -57,22 +59,18 @@ class Loop:
 
         self._compiled = compiled
 
-    @property
-    def waited(self) -> float:
-        """Seconds that the last call has waited for its batches."""
-        return float(self._waited.numpy())
-
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
         began = time.perf_counter()
         means = self._call(first_step, steps)
+        self.waited = float(self._waited.numpy())
         if self._is_traced and not self._is_chosen:
             self._choose((time.perf_counter() - began) / steps)
         self._is_traced = True
         return means
 
     def _call(self, first_step: int, steps: int) -> dict[str, float]:
-        with others_needed(f"at step {first_step} or soon after"):
+        with own_errors(self._pictures), others_needed(f"at step {first_step} or soon after"):
             self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
             return self.step.means()
 

@@ -2,16 +2,19 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
-CHUNK = 128
-"""Pictures that are in memory at once while they are decoded or described."""
+from stages.errors import UserError
+
+CHUNK, CHUNK_BYTES = 128, 2**26
+"""Pictures, and their bytes, that are in memory at once while they are decoded or described."""
 
 WORKERS = os.cpu_count() or 1
 """Threads that decode and describe."""
@@ -43,12 +46,14 @@ class Streamed:
     read: from numbers of the source, int64 [n], to its pictures [n, H, W, C]; safe in several threads at once.
     rows: which of the source's pictures these are, int64 [N].
     picture: (H, W, C).
+    failed: what reading has raised, for `own_errors`.
     """
 
     read: Callable[[np.ndarray], np.ndarray]
     rows: np.ndarray
     picture: tuple[int, int, int]
     dtype: Any = np.dtype(np.uint8)
+    failed: list[UserError] = field(default_factory=list, compare=False)
 
     ndim = 4
 
@@ -62,7 +67,22 @@ class Streamed:
         return (len(self.rows), *self.picture)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return self.read(self.rows[rows])
+        try:
+            return self.read(self.rows[rows])
+        except UserError as error:
+            self.failed.append(error)
+            raise
+
+
+@contextmanager
+def own_errors(pictures: Pictures) -> Iterator[None]:
+    """Raises what reading `pictures` has raised: TensorFlow buries it in an error of its own."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(pictures, Streamed) and pictures.failed:
+            raise pictures.failed[0] from error
+        raise
 
 
 @dataclass(frozen=True)
@@ -78,13 +98,19 @@ class Described:
         return Described(self.digests[rows], self.moments[rows])
 
 
+def chunk_of(picture: tuple[int, ...]) -> int:
+    """Returns how many pictures of that shape are taken at once."""
+    return max(1, min(CHUNK, CHUNK_BYTES // int(np.prod(picture))))
+
+
 def describe(pictures: Pictures) -> Described:
     """Returns what is known of each picture, reading a few of them at a time."""
     count, channels = pictures.shape[0], pictures.shape[-1]
     digests, moments = np.empty(count, np.uint64), np.empty((count, 2, channels))
     with ThreadPoolExecutor(WORKERS) as pool:
-        for start in range(0, count, CHUNK):
-            part = np.ascontiguousarray(pictures[slice(start, min(start + CHUNK, count))])
+        chunk = chunk_of(pictures.shape[1:])
+        for start in range(0, count, chunk):
+            part = np.ascontiguousarray(pictures[slice(start, min(start + chunk, count))])
             described = pool.map(_describe, np.array_split(part, 2 * WORKERS))  # a picture may be too little for a task
             for row, (number, moment) in enumerate(chain.from_iterable(described), start):
                 digests[row], moments[row] = number, moment

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from stages.batches import Batch, evaluation_input, steps_per_epoch
 from stages.losses import cross_entropy
+from stages.pictures import own_errors
 from stages.results import Model, Split, Strategy
 from stages.totals import Totals
 
@@ -44,7 +45,8 @@ class Scorer:
         batches = iter(
             self._strategy.distribute_datasets_from_function(evaluation_input(split, batch_size, self._fixed_shapes))
         )
-        self._compiled(batches, tf.constant(steps_per_epoch(split, batch_size), tf.int64))
+        with own_errors(split.images):
+            self._compiled(batches, tf.constant(steps_per_epoch(split, batch_size), tf.int64))
         sums = self._totals.read()
         return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
 

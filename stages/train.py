@@ -55,7 +55,6 @@ def train(
             another training, or one cannot be written.
     """
     settings.check_share(strategy.in_sync)
-    needed = check_memory(model, dataset, strategy, settings)
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     reporter = reporter or Silent()
     parts = phases(model.network, settings)
@@ -66,7 +65,10 @@ def train(
     if found is not None:
         found, first = entered(found, parts)
         put_back_weights(model.network, found)  # features are those of its backbone
-    params: dict[str, object] = {**needed}
+    for phase in parts[1:]:  # before the first begins, whether the next one fits
+        with phase.tried(model.network):
+            check_memory(model, dataset, strategy, phase.settings)
+    params: dict[str, object] = {}
     before: Epochs | None = None
     for phase in parts[first:]:
         if before is not None and settings.restore_best:
@@ -121,6 +123,7 @@ def _prepare(
         facts = {f"phase_{number}_trained_parameters": trained, f"phase_{number}_kept_parameters": kept}
     if features is not None and is_frozen(model.network):
         taught, material, facts["features"] = on_features(model, dataset, strategy, settings, reporter, features[0])
+    facts |= check_memory(taught, material, strategy, settings)
 
     def gradients(compiled: bool) -> Gradients:
         return Gradients(taught, loss, settings, strategy.in_sync, compiled)

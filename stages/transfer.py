@@ -1,6 +1,7 @@
 """Transfer learning: a backbone that keeps its weights, and the phases of a training that thaws its top."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from stages.checkpoints import Checkpoint
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
+
+_INFERS = "_computes_as_in_inference"
 
 BACKBONE = "backbone"
 """The name of the layer, itself a network, that a head is put on."""
@@ -36,6 +39,17 @@ class Phase:
         trained = sum(int(np.prod(weight.shape)) for weight in network.trainable_weights)
         return trained, network.count_params() - trained
 
+    @contextmanager
+    def tried(self, network: keras.Model) -> Iterator[None]:
+        """Has the phase's weights trained, and afterwards the whole backbone frozen."""
+        self.begin(network)
+        try:
+            yield
+        finally:
+            backbone = backbone_of(network)
+            assert backbone is not None
+            backbone.trainable = False
+
 
 def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
     """Returns the phases of a training of `network`: one, and a second that fine-tunes where settings want it.
@@ -52,11 +66,10 @@ def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
             "0, or a network with a frozen backbone",
             "model.frozen=true",
         )
-    thaw(network, settings.fine_tune_layers)
     backbone = backbone_of(network)
     assert backbone is not None
-    some = bool(backbone.trainable_weights)
-    backbone.trainable = False
+    with Phase(1, settings, settings.fine_tune_layers).tried(network):
+        some = bool(backbone.trainable_weights)
     if not some:
         raise UserError(
             f"train.fine_tune_layers={settings.fine_tune_layers}: the last of them hold no weights but BatchNorm's",
@@ -104,6 +117,12 @@ def freeze(network: keras.Model) -> None:
         return call(*given, **{**named, "training": False})
 
     backbone.call = infer
+    backbone.__dict__[_INFERS] = True  # past Keras
+
+
+def infers(network: keras.Model) -> bool:
+    """Returns whether `freeze` has put the backbone into inference mode."""
+    return _INFERS in vars(backbone_of(network) or network)
 
 
 def thaw(network: keras.Model, layers: int) -> None:
@@ -140,7 +159,7 @@ def entered(checkpoint: Checkpoint, phases: Sequence[Phase]) -> tuple[Checkpoint
                 "resume=never",
             )
         return checkpoint, index
-    if index >= len(phases):
+    if index >= len(phases) or (index and epoch < phases[0].settings.epochs):
         progress = {**progress, "phase": 0, "began": 0}
     elif index == 0 and len(phases) > 1 and epoch >= phases[0].settings.epochs:
         progress = {**progress, "phase": 1, "began": epoch}

@@ -31,6 +31,7 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
     """
     if settings.weights == "none":
         return {}
+    _refuse_adapted(network, settings.weights)
     if settings.weights == "imagenet":
         count, part = _from_applications(network, settings.network)
     else:
@@ -41,6 +42,22 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
         except (OSError, tf.errors.OpError) as error:
             raise _refused(settings.weights, f"cannot be read ({_line(error)})") from error
     return {"weights_loaded": count, "weights_of": part}
+
+
+def _refuse_adapted(network: keras.Model, given: str) -> None:
+    """Refuses weights for the first EfficientNets, B0 to B7: they would compute other numbers without a word.
+
+    Keras puts a layer into them for ImageNet's weights alone (keras/src/applications/efficientnet.py), and their
+    Normalization takes the statistics that it is given only when it is adapted.
+    """
+    backbone = backbone_of(network)
+    inside = backbone._flatten_layers() if backbone is not None else []
+    if any(isinstance(layer, keras.layers.Normalization) for layer in inside):
+        raise UserError(
+            f"model.weights={given} for a network with a Normalization layer, which would not use all of them",
+            "networks that scale by constants, such as EfficientNetV2, MobileNetV2, ResNet50",
+            "model=efficientnet_v2_b0",
+        )
 
 
 def _from_applications(network: keras.Model, given: Any) -> tuple[int, str]:

@@ -12,6 +12,20 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF")
 MOST_PIXELS = 80_000_000
 """A larger picture is taken for damage: 240 MB once it is decoded."""
 
+ORIENTATION = 0x0112
+"""The tag of EXIF that says how a camera was held."""
+
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""From its values to what puts the picture upright, as in `ImageOps.exif_transpose`."""
+
 
 @dataclass(frozen=True)
 class Decoder:
@@ -45,10 +59,10 @@ class Decoder:
                     # libjpeg leaves out detail that twice the wanted size cannot show: large photos in little memory.
                     side = 2 * max(height, width)
                     image.draft(mode, (side, side))
-                pixels = _eight_bits(ImageOps.exif_transpose(image)).convert(mode)
+                pixels = _eight_bits(_upright(image)).convert(mode)
         except BadPictureError:
             raise
-        except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # Pillow's own
+        except Exception as error:  # what Pillow raises for damage has no common class
             raise BadPictureError(str(error) or type(error).__name__) from error
         return np.asarray(self._resized(pixels)).reshape(height, width, channels)
 
@@ -61,6 +75,16 @@ class Decoder:
         if self.resize == "pad":
             return ImageOps.pad(image, size, Image.Resampling.BILINEAR)
         return image.resize(size, Image.Resampling.BILINEAR)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Returns a picture turned as its camera was held. Pillow's `exif_transpose` fails where other notes are odd."""
+    image.load()
+    try:
+        turn = TURNS.get(int(image.getexif().get(ORIENTATION, 1)))
+    except Exception:  # a camera's notes may be anything
+        turn = None
+    return image if turn is None else image.transpose(turn)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

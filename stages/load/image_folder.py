@@ -96,10 +96,13 @@ class ImageFolderSource:
         return str(self._files[number])
 
     def _fingerprint(self, settings: ImageFolderSettings) -> str:
-        content = hashlib.sha256(repr((settings.resize, settings.min_side, self.picture, self._names)).encode())
+        content = hashlib.sha256(
+            repr((settings.resize, settings.min_side, self.picture, self._names)).encode(errors="surrogateescape")
+        )
         for path in self._files:
-            facts = path.stat()
-            content.update(f"{path.relative_to(self._root)} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+            found = path.stat()
+            line = f"{path.relative_to(self._root)} {found.st_size} {found.st_mtime_ns}\n"
+            content.update(line.encode(errors="surrogateescape"))
         return content.hexdigest()[:32]
 
 
@@ -107,7 +110,15 @@ def _splits(root: Path) -> Mapping[str, Path]:
     folders = {folder.name: folder for folder in _folders(root)}
     if "train" not in folders:
         return {"train": root}
-    return {SPLITS[name]: folder for name, folder in folders.items() if name in SPLITS}
+    others = [name for name in folders if name not in SPLITS]
+    twice = {"val", "validation"} <= folders.keys()
+    if others or twice:
+        raise UserError(
+            f"data.dir={root} has train/ beside {'val/ and validation/' if twice else f'{others[0]}/'}",
+            "train/, val/ (or validation/), test/, and nothing else",
+            "data.dir=<a folder with those alone, or with a folder for each class>",
+        )
+    return {SPLITS[name]: folder for name, folder in folders.items()}
 
 
 def _folders(root: Path) -> Iterator[Path]:

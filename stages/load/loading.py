@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from stages.errors import UserError
-from stages.load.prepared import decoded, hold, prepare, reader, refuse_none, refused
+from stages.load.prepared import decoded, hold, prepare, read_all, reader, refuse_none, refused
 from stages.load.source import Bad, Listing, Source
 from stages.load.splits import assemble, cut
 from stages.memory import available_memory
-from stages.pictures import Described, Pictures, Streamed
+from stages.pictures import Described, Pictures, Streamed, empty
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Split
 from stages.settings.data import SourceSettings
@@ -49,9 +49,16 @@ def load(
         held = "memory" if isinstance(everything, np.ndarray) else "source"
         images = _parts(everything, rows)
     splits = {name: Split(images[name], listing.labels[rows[name]], known and known.of(rows[name])) for name in rows}
-    fingerprint = source.fingerprint if held == "source" else None
+    # Without a cache what is free may decide whether pixels are read through: the fingerprint must not depend on it.
+    own = f"{source.fingerprint} {len(bad)} left out" if settings.cache == "off" else None
     dataset = assemble(
-        source.name, splits["train"], splits["val"], splits["test"], listing.class_names, fingerprint=fingerprint
+        source.name,
+        splits["train"],
+        splits["val"],
+        splits["test"],
+        listing.class_names,
+        fingerprint=own,
+        rows=rows,
     )
     if held != "memory":
         size = np.prod(shape) / 2**30
@@ -73,8 +80,7 @@ def _from_source(
                 "data.cache=disk, data.on_error=fail",
                 "data.cache=disk",
             )
-        streamed = Streamed.all(shape, lambda numbers: np.stack([source.read(int(number)) for number in numbers]))
-        return streamed, listing, ()
+        return Streamed.all(shape, lambda numbers: read_all(source, numbers)), listing, ()
     images = np.empty(shape, np.uint8)
     kept: list[int] = []
     bad = list(listing.bad)
@@ -111,7 +117,7 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
         UserError: where an example is in two splits, or a class has too few for each.
     """
     _refuse_shared(listing.parts)
-    rows = {name: np.sort(numbers) for name, numbers in listing.parts.items()}
+    rows = {name: np.unique(numbers) for name, numbers in listing.parts.items()}  # a slice may name one twice
     for name, fraction in (("test", settings.test_fraction), ("val", settings.val_fraction)):
         if name not in rows:
             kept, part = cut(listing.labels[rows["train"]], fraction, settings.seed, name)
@@ -122,7 +128,13 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
 def _parts(images: Pictures, rows: Mapping[str, np.ndarray]) -> dict[str, Pictures]:
     if isinstance(images, Streamed):
         return {name: dataclasses.replace(images, rows=images.rows[numbers]) for name, numbers in rows.items()}
-    return {name: images[numbers] for name, numbers in rows.items()}
+    return {name: _taken(images, numbers) for name, numbers in rows.items()}
+
+
+def _taken(images: Pictures, rows: np.ndarray) -> np.ndarray:
+    part = empty((len(rows), *images.shape[1:]))
+    part[:] = images[rows]
+    return part
 
 
 def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporter, folder: Path | None) -> Dataset:
@@ -136,7 +148,7 @@ def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporte
     if bad and folder is not None:
         path = folder / "data" / "skipped.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
+        with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             csv.writer(file).writerows([("where", "why"), *((one.where, one.why) for one in bad)])
         files["data"] = path
     return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics, files=files))

@@ -19,7 +19,7 @@ import numpy as np
 from stages.cache import made_once
 from stages.errors import UserError
 from stages.load.source import Bad, BadPictureError, Listing, Source
-from stages.pictures import CHUNK, WORKERS, Described, describe, digest, empty
+from stages.pictures import WORKERS, Described, chunk_of, describe, digest, empty
 from stages.reporter import Reporter
 
 _IMAGES, _EXAMPLES, _FACTS = "images.npy", "examples.npz", "facts.json"
@@ -72,10 +72,10 @@ def decoded(
     source: Source, listing: Listing, on_error: str, reporter: Reporter, note: str
 ) -> Iterator[tuple[np.ndarray, list[int], list[Bad]]]:
     """Yields the pictures in their order, CHUNK at a time: an array, the numbers of its rows, and what is bad."""
-    count = len(listing.labels)
+    count, chunk = len(listing.labels), chunk_of(source.picture)
     with ThreadPoolExecutor(WORKERS) as pool:
-        for start in range(0, count, CHUNK):
-            numbers = range(start, min(start + CHUNK, count))
+        for start in range(0, count, chunk):
+            numbers = range(start, min(start + chunk, count))
             blocks = np.array_split(numbers, 2 * WORKERS)  # a picture may be too little for a task
             found = [one for block in pool.map(lambda block: _read(source, block), blocks) for one in block]
             bad = [one for one in found if isinstance(one, Bad)]
@@ -85,6 +85,19 @@ def decoded(
             pictures = [one for one in found if not isinstance(one, Bad)]
             reporter.progress(numbers[-1] + 1, count, None, note)
             yield np.stack(pictures) if pictures else np.empty((0, *source.picture), np.uint8), kept, bad
+
+
+def read_all(source: Source, numbers: np.ndarray) -> np.ndarray:
+    """Returns the pictures of `numbers`, uint8 [n, H, W, C].
+
+    Raises:
+        UserError: where one cannot be used; it is named.
+    """
+    found = _read(source, numbers)
+    bad = tuple(one for one in found if isinstance(one, Bad))
+    if bad:
+        raise refused(bad)
+    return np.stack(found)  # type: ignore[arg-type]
 
 
 def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Bad]:
@@ -190,8 +203,10 @@ def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.n
     file, begins = _opened(prepared)
     size = int(np.prod(prepared.shape[1:]))
 
+    chunk = chunk_of(prepared.shape[1:])
+
     def fill(start: int) -> None:
-        part = np.empty((min(CHUNK, prepared.shape[0] - start), *prepared.shape[1:]), np.uint8)
+        part = np.empty((min(chunk, prepared.shape[0] - start), *prepared.shape[1:]), np.uint8)
         _fill(part, file, begins + start * size, prepared.folder)
         for row, picture in enumerate(part, start):
             _check(prepared, picture, row)
@@ -200,7 +215,7 @@ def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.n
             held[name][first:last] = part[rows[first:last] - start]
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(fill, range(0, prepared.shape[0], CHUNK)))
+        list(pool.map(fill, range(0, prepared.shape[0], chunk)))
     return held
 
 

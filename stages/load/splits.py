@@ -1,12 +1,13 @@
 """From arrays to the three splits of a data set."""
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 from sklearn.model_selection import train_test_split
 
 from stages.errors import UserError
-from stages.pictures import Pictures, Streamed
+from stages.pictures import Pictures
 from stages.results import Dataset, Record, Split
 from stages.seeds import derive
 
@@ -56,11 +57,13 @@ def assemble(
     class_names: tuple[str, ...],
     pixel_range: tuple[float, float] = (0.0, 255.0),
     fingerprint: str | None = None,
+    rows: Mapping[str, np.ndarray] | None = None,
 ) -> Dataset:
     """Returns the data set with its fingerprint, and its sizes as parameters to record.
 
     Args:
         fingerprint: of a source that nobody wants to read through; None: the pixels decide.
+        rows: of the source, int64, which the splits are.
     """
     splits = {"train": train, "val": val, "test": test}
     content = hashlib.sha256((fingerprint or "").encode())
@@ -69,8 +72,8 @@ def assemble(
         content.update(np.ascontiguousarray(split.labels).data)
         if fingerprint is None:
             content.update(split.described.digests.data)
-        elif isinstance(split.images, Streamed):
-            content.update(split.images.rows.data)
+        elif rows is not None:
+            content.update(np.ascontiguousarray(rows[key]).data)
     digest = content.hexdigest()[:32]
     sizes = {f"{key}_examples": len(split) for key, split in splits.items()}
     record = Record(params={**sizes, "fingerprint": digest})

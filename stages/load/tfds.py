@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import struct
 from collections.abc import Mapping
 from functools import cache
@@ -65,13 +66,16 @@ class TfdsSource:
             mine = []
             for instruction in instructions:
                 path = Path(instruction.filename)
-                places = _places(path)[instruction.skip :]
+                places = _places(path)
+                if len(places) != instruction.examples_in_shard:
+                    raise _broken(path, f"has {len(places)} examples, and should have {instruction.examples_in_shard}")
+                places = places[instruction.skip :]
                 for offset, length in places[: instruction.take] if instruction.take >= 0 else places:
                     number = numbers.get((path, offset))
                     if number is None:
-                        [label] = _example(_read(path, offset, length))["label"].int64_list.value
-                        if not 0 <= label < count:
-                            bad.append(Bad(f"{path} at byte {offset}", f"label {label} of {count} classes"))
+                        label, why = _label(_read(path, offset, length), count)
+                        if why:
+                            bad.append(Bad(f"{path} at byte {offset}", why))
                             continue
                         number = numbers[path, offset] = len(labels)
                         labels.append(label)
@@ -82,7 +86,10 @@ class TfdsSource:
 
     def read(self, number: int) -> np.ndarray:
         example = _example(_read(*self._records[number]))
-        return self._decode(example["image"].bytes_list.value[0])
+        content = example["image"].bytes_list.value
+        if not content:
+            raise BadPictureError("a record without a picture")
+        return self._decode(content[0])
 
     def where(self, number: int) -> str:
         path, offset, _ = self._records[number]
@@ -96,16 +103,30 @@ def _example(record: bytes) -> Mapping[str, Any]:
         raise BadPictureError(f"no tf.train.Example ({error})") from error
 
 
+def _label(record: bytes, count: int) -> tuple[int, str]:
+    """Returns a record's label, or why it has none of `count` classes."""
+    try:
+        labels = _example(record)["label"].int64_list.value
+    except BadPictureError as error:
+        return -1, str(error)
+    if len(labels) != 1:
+        return -1, "a record without a label"
+    return labels[0], "" if 0 <= labels[0] < count else f"label {labels[0]} of {count} classes"
+
+
 @cache
 def _places(path: Path) -> list[tuple[int, int]]:
     """Returns where each record of a TFRecord file begins, and its length: 8 bytes of length and 4 of its checksum
     come before it, 4 after (tensorflow.org/tutorials/load_data/tfrecord).
     """
+    if not path.is_file():
+        raise _broken(path, "is not there")
     found, place, size = [], 0, path.stat().st_size
     with path.open("rb") as file:
         while place < size:
             file.seek(place)
-            (length,) = struct.unpack("<Q", file.read(8))
+            begin = file.read(8)
+            length = struct.unpack("<Q", begin)[0] if len(begin) == 8 else size
             if place + 16 + length > size:
                 raise UserError(
                     f"{path} ends within a record", "a file that TFDS has prepared whole", "prepare it again"
@@ -115,20 +136,29 @@ def _places(path: Path) -> list[tuple[int, int]]:
     return found
 
 
-@cache
-def _handle(path: Path) -> int:
-    return os.open(path, os.O_RDONLY)
-
-
 def _read(path: Path, offset: int, length: int) -> bytes:
-    return os.pread(_handle(path), length, offset)
+    try:
+        with path.open("rb", buffering=0) as file:  # a set may have more files than a process may hold open
+            return os.pread(file.fileno(), length, offset)
+    except OSError as error:
+        raise _broken(path, error.strerror or str(error)) from error
+
+
+def _broken(path: Path, why: str) -> UserError:
+    return UserError(f"{path}: {why}", "a set that TFDS has prepared whole", "prepare it again")
 
 
 def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder:
     if not settings.download:  # what is on the disk says all of itself; TFDS's own code for the set is slow to import
         name, _, version = settings.name.partition(":")
         found = [path.parent for path in (settings.folder / name).glob("**/dataset_info.json")]
-        found = [path for path in found if path.name == version or not version]
+        wanted = re.escape(version) if version else r"\d+\.\d+\.\d+"  # not what a killed preparation has left
+        found = [path for path in found if re.fullmatch(wanted, path.name)]
+        configs = sorted({str(path.parent.relative_to(settings.folder)) for path in found})
+        if len(configs) > 1:
+            raise UserError(
+                f"data.name={settings.name} has several configurations", ", ".join(configs), f"data.name={configs[0]}"
+            )
         if found:
             return tensorflow_datasets.builder_from_directory(max(found, key=_version))
     try:

@@ -14,7 +14,7 @@ def resnet(input_shape: tuple[int, int, int], num_classes: int, blocks: int, fil
     ResNet-20, whose 269,722 trained parameters (32×32×3 pictures, 10 classes) are the 0.27 million of the paper.
     Shortcuts are the paper's option A, without weights: pictures are subsampled, missing channels are zeros.
     Its BatchNorms take the statistics of the whole batch, however many replicas share it.
-    Source: He, Zhang, Ren and Sun 2016, arXiv:1512.03385, section 4.2; its weight decay is `optimizer.weight_decay`.
+    Source: He, Zhang, Ren and Sun 2016, arXiv:1512.03385, section 4.2.
     """
     inputs = keras.Input(input_shape)
     outputs = keras.layers.ReLU()(_convolution(inputs, filters[0], 1))

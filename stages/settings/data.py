@@ -92,7 +92,8 @@ class PicturesSettings(SourceSettings):
             raise UserError(
                 "the pictures have several sizes, and data.size is not set", "a side in pixels", "data.size=160"
             )
-        return int(height), int(width), self.channels or own[2] or 3
+        channels = self.channels or own[2]
+        return int(height), int(width), 1 if channels == 1 else 3
 
     def check(self, path: str) -> None:
         sides = self.size if isinstance(self.size, list) else [self.size]

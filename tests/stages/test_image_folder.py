@@ -41,24 +41,28 @@ def test_splits_share_nothing_and_are_a_function_of_the_seed(tmp_path: Path) -> 
 
 
 def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
+    root = tmp_path / "pictures"
     for number, name in enumerate(("train", "validation", "test")):
         for label in range(2):
             for index in range(4):
-                write(tmp_path / name / f"c{label}" / f"{index}.png", 100 * number + 10 * label + index)
-    dataset = image_folder(settings(tmp_path))
+                write(root / name / f"c{label}" / f"{index}.png", 100 * number + 10 * label + index)
+    dataset = image_folder(settings(root))
     assert [len(split) for split in dataset.splits.values()] == [8, 8, 8]
     expected = Image.fromarray(picture(213)).resize((16, 16), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(dataset.test.images[7], np.asarray(expected))
-    (tmp_path / "train" / "c0" / "1.png").write_bytes(b"no picture")  # all that follow are numbered anew
+    (root / "train" / "c0" / "1.png").write_bytes(b"no picture")  # all that follow are numbered anew
     for cache in (None, tmp_path / "cache"):
-        left = image_folder(settings(tmp_path, on_error="skip"), cache=cache)
+        left = image_folder(settings(root, on_error="skip"), cache=cache)
         assert [len(split) for split in left.splits.values()] == [7, 8, 8]
         for name in ("val", "test"):
             np.testing.assert_array_equal(left.splits[name].images, dataset.splits[name].images)
             np.testing.assert_array_equal(left.splits[name].labels, dataset.splits[name].labels)
-    write(tmp_path / "train" / "c0" / "1.png", 1)
-    (tmp_path / "test").rename(tmp_path / "other")
-    assert [len(split) for split in image_folder(settings(tmp_path)).splits.values()] == [6, 8, 2]
+    write(root / "train" / "c0" / "1.png", 1)
+    (root / "test").rename(root / "other")
+    with pytest.raises(UserError, match=r"has train/ beside other/"):
+        image_folder(settings(root))
+    (root / "other").rename(tmp_path / "other")
+    assert [len(split) for split in image_folder(settings(root)).splits.values()] == [6, 8, 2]
 
 
 @pytest.mark.parametrize("resize", ["stretch", "crop", "pad"])
@@ -133,6 +137,20 @@ def test_a_photo_of_twenty_megapixels_and_other_kinds_of_pixels(tmp_path: Path) 
     assert np.abs(everything.astype(int) - large).mean(axis=(1, 2, 3)).min() < 3
     deep = np.repeat((grey >> 8)[..., None], 3, axis=2)
     assert (np.abs(everything.astype(int) - deep).max(axis=(1, 2, 3)) == 0).any()
+
+
+def test_a_photo_is_put_upright_and_odd_notes_of_a_camera_harm_nothing(tmp_path: Path) -> None:
+    folder_of(tmp_path, examples=5)
+    pixels = picture(5, 16, 16)
+    for index, (orientation, odd) in enumerate(((6, {}), (1, {0x829A: "no fraction", 0x9286: 7}))):
+        notes = Image.Exif()
+        notes[0x0112] = orientation
+        for tag, value in odd.items():
+            notes[tag] = value
+        Image.fromarray(pixels).save(tmp_path / "class 0" / f"00{index}.png", exif=notes)
+    shown = np.concatenate([split.images for split in image_folder(settings(tmp_path)).splits.values()])
+    for expected in (np.rot90(pixels, -1), pixels):
+        assert any(np.array_equal(one, expected) for one in shown)
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:

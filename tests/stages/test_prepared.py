@@ -23,7 +23,8 @@ from stages.results import Dataset
 from stages.settings.data import SyntheticSettings, TfdsSettings
 from stages.settings.images import NormalizeSettings
 from tests.conftest import ROOT, shared
-from tests.stages.experiments import elements
+from tests.stages.experiments import elements, one_device, small_cnn, start
+from tests.stages.experiments import settings as training
 from tests.stages.pictures import Telling, folder_of, settings, write
 
 
@@ -165,6 +166,8 @@ def test_a_set_of_tfds_with_pictures_of_several_sizes(tmp_path: Path) -> None:
     assert dataset.class_names == ("dandelion", "daisy", "tulips", "sunflowers", "roses")
     assert "prepared 200 pictures of 24×24×3" in reporter.lines[-1]
     equal(dataset, tfds(replace(given, memory_gib=0.0, cache="off"), cache=tmp_path))
+    overlapping = tfds(replace(given, train_split="train[:60]+train[30:100]"))
+    assert sum(len(split) for split in overlapping.splits.values()) == 100
     with pytest.raises(UserError, match="40 examples are in the train and in the test split"):
         tfds(replace(given, train_split="train[:100]", test_split="train[60:120]"))
 
@@ -211,6 +214,36 @@ def test_a_folder_without_a_usable_picture_is_refused(tmp_path: Path) -> None:
     for cache in (None, tmp_path / "cache"):
         with pytest.raises(UserError, match="no picture that can be used"):
             image_folder(settings(tmp_path, on_error="skip"), cache=cache)
+
+
+def test_without_a_cache_the_fingerprint_does_not_depend_on_the_memory_that_is_free(tmp_path: Path) -> None:
+    root = folder_of(tmp_path)
+    held, streamed = (image_folder(settings(root, cache="off", memory_gib=gib)) for gib in (None, 0.0))
+    other = image_folder(settings(root, cache="off", seed=2))
+    assert held.fingerprint == streamed.fingerprint != other.fingerprint
+
+
+def test_a_picture_that_fails_while_training_goes_on_is_named(tmp_path: Path) -> None:
+    root = folder_of(tmp_path)
+    data = normalize(image_folder(settings(root, cache="off", memory_gib=0.0)), NormalizeSettings())
+    where = one_device()
+    loop = start(where, small_cnn(data, where), data, training())
+    for path in root.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"class \d/\d+\.png: cannot identify"):
+        loop.run(0, 4)  # all of two epochs
+
+
+def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    source, place = shared("tfds", "tf_flowers", "3.0.1"), tmp_path / "tf_flowers" / "3.0.1"
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.tfrecord*"))
+    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), seed=1, size=16)
+    with pytest.raises(UserError, match=r"is not there.*prepare it again"):
+        tfds(given, cache=tmp_path / "cache")
+    [records] = source.glob("*.tfrecord*")
+    (place / records.name).write_bytes(records.read_bytes()[:100_003])
+    with pytest.raises(UserError, match="ends within a record"):
+        tfds(given, cache=tmp_path / "cache")
 
 
 def test_synthetic_pictures_need_no_memory_and_no_disk() -> None:

@@ -20,7 +20,7 @@ from stages.load.synthetic import synthetic
 from stages.model import model
 from stages.networks.precision import last_dtype
 from stages.reporter import Silent
-from stages.results import Dataset, Model, Strategy, Trained
+from stages.results import Dataset, Model, Split, Strategy, Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.images import AugmentSettings
 from stages.settings.model import ModelSettings, PrecisionSettings
@@ -295,8 +295,15 @@ def test_features_are_of_their_pictures_weights_and_layers(tmp_path: Path) -> No
 def test_where_features_cannot_stand_for_pictures_there_are_none() -> None:
     where = one_device()
     changed = augment(DATASET, AugmentSettings(horizontal_flip=True))
+    mixed = augment(DATASET, AugmentSettings(mixup=0.2))
+    own = build(where, frozen=False)  # frozen as Keras' guide has it: dropout inside is on in training
+    backbone = backbone_of(own.network)
+    assert backbone is not None
+    backbone.trainable = False
     for made, dataset, changes, why in (
         (build(where), changed, {}, "pictures are changed"),
+        (build(where), mixed, {}, "pictures are changed"),
+        (own, DATASET, {}, "may be random in training"),
         (build(where, frozen=False), DATASET, {}, "no backbone is frozen"),
         (build(where, policy="float64"), DATASET, {}, "float32"),
         (build(where), DATASET, {"cache_features": "off"}, "as asked"),
@@ -317,6 +324,15 @@ def test_a_fork_of_a_frozen_training_goes_on_with_fine_tuning(tmp_path: Path) ->
     assert trained is not None
     assert list(told.rows) == [3, 4]
     assert [row["train/phase"] for row in trained.history] == [2.0, 2.0]
+
+
+def test_a_fork_of_a_fine_tuned_training_has_the_epochs_that_it_asks_for(tmp_path: Path) -> None:
+    run(one_device(), tmp_path / "a", epochs=1, fine_tune_epochs=1)
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    trained, told = run(one_device(), tmp_path / "b", epochs=4, fine_tune_epochs=1)
+    assert trained is not None
+    assert list(told.rows) == [3, 4, 5]
+    assert [row["train/phase"] for row in trained.history] == [1.0, 1.0, 2.0]
 
 
 def test_features_are_those_of_the_backbone_that_a_fork_takes_over(tmp_path: Path) -> None:
@@ -411,6 +427,23 @@ def _trained(made: Model) -> Trained:
 def test_weights_of_imagenet_need_a_network_of_keras_and_a_way_to_get_them() -> None:
     with pytest.raises(UserError, match=r"those of a network of keras.applications, and this is none"):
         build(one_device(), weights="imagenet")
+
+
+def test_weights_that_a_network_would_use_in_part_are_refused(tmp_path: Path) -> None:
+    """The first EfficientNets scale by a layer that takes its statistics only when it is adapted."""
+    network = {"_target_": "stages.networks.applications.application", "name": "EfficientNetB0", "arguments": {}}
+    network |= {"dropout": 0.0, "single_logit": False}
+    (tmp_path / "a.weights.h5").touch()
+    data = replace(DATASET, train=_large(DATASET.train), val=_large(DATASET.val), test=_large(DATASET.test))
+    told = ModelSettings(
+        network=network, precision=PrecisionSettings(policy="float32"), seed=1, weights=str(tmp_path / "a.weights.h5")
+    )
+    with pytest.raises(UserError, match="a Normalization layer, which would not use all of them"):
+        model(data, one_device(), told)
+
+
+def _large(split: Split) -> Split:
+    return Split(np.zeros((len(split), 32, 32, 3), np.uint8), split.labels)
 
 
 def test_real_weights_of_both_formats_are_the_same() -> None:
