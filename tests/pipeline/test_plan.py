@@ -41,7 +41,8 @@ def test_a_stage_before_its_input_is_refused() -> None:
 
 def test_parameters_are_read_without_importing() -> None:
     assert parameters("train", "stages.train.train") == {
-        "model": True, "dataset": True, "strategy": True, "settings": True, "reporter": False, "folder": False,
+        "model": True, "dataset": True, "strategy": True, "settings": True,
+        "reporter": False, "folder": False, "cache": False,
     }  # fmt: skip
 
 
