@@ -85,8 +85,7 @@ def fit(
             )
     if settings.restore_best:
         best.restore()
-    params: dict[str, object] = {"jit": "on" if settings.jit == "on" else "off", **needed}
-    params["steps_per_call"] = settings.steps_per_call or 1
+    params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": passes, **needed}
     return finished(model, report.progress.rows, best, settings, report.progress.step, params, folder)
 
 
