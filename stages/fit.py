@@ -45,12 +45,6 @@ def fit(
     _check_shares(settings, strategy, dataset.train)
     needed = check_memory(model, dataset, strategy, settings)
     per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-    if per_epoch % (settings.steps_per_call or 1):
-        raise UserError(
-            f"train=fit would run {settings.steps_per_call} steps in a call beyond the epoch's {per_epoch}",
-            f"a train.steps_per_call that divides {per_epoch}",
-            "train.steps_per_call=1, or train=loop",
-        )
     reporter = reporter or Silent()
     rate = _compile(model, strategy, settings, per_epoch)
     best, callbacks = build_callbacks(settings, reporter)
@@ -119,6 +113,13 @@ def _check_shares(settings: FitSettings, strategy: Strategy, split: Split) -> No
             "(github.com/keras-team/keras/issues/19891)",
             f"batches that {replicas} divides, or train=loop, which is right for all",
             "train=loop",
+        )
+    per_epoch = steps_per_epoch(split, settings.batch_size)
+    if per_epoch % (settings.steps_per_call or 1):
+        raise UserError(
+            f"train=fit would run {settings.steps_per_call} steps in a call beyond the epoch's {per_epoch}",
+            f"a train.steps_per_call that divides {per_epoch}",
+            "train.steps_per_call=1, or train=loop",
         )
 
 
