@@ -1,4 +1,4 @@
-"""The shape of the code: who imports whom, how long a module may be, what a wheel carries."""
+"""The shape of the code: who imports whom, what a module may be called, what a wheel carries."""
 
 import ast
 import os
@@ -26,12 +26,12 @@ def test_stages_know_nothing_of_the_framework() -> None:
 
 
 def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
-    """In a fresh process, every module of the framework but the one whose task it is."""
+    """In a fresh process, every module of the framework, however deep, but the one whose task it is."""
     script = (
-        "import importlib, pkgutil, sys, pipeline, pipeline.tracking, stages.settings\n"
-        "for package in (pipeline, pipeline.tracking, stages.settings):\n"
-        "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
-        "        if module.name != 'pipeline.preload': importlib.import_module(module.name)\n"
+        "import importlib, pkgutil, sys, pipeline, stages.settings\n"
+        "for package in (pipeline, stages.settings):\n"
+        "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        if not module.name.endswith(('.preload', '.__main__')): importlib.import_module(module.name)\n"
         "print(sorted({'tensorflow', 'keras'} & set(sys.modules)))\n"
     )
     done = subprocess.run(
@@ -43,14 +43,10 @@ def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_and_functions_are_short(path: Path) -> None:
+def test_modules_have_one_subject_and_docstrings(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= 250
+    assert len(text.splitlines()) <= 400, "do two things live in it?"
     assert path.stem not in ("utils", "helpers", "common", "misc")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < 60, node.name
     for node in ast.parse(text).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             short = isinstance(node, ast.FunctionDef) and len(node.body) == 1
