@@ -42,7 +42,7 @@ def batches(dataset: Dataset, settings: AugmentSettings) -> Iterator[object]:
 
 
 def main() -> None:
-    dataset = synthetic(SyntheticSettings(examples=1024, height=96, width=96, seed=1))
+    dataset = synthetic(SyntheticSettings(examples=1024, height=96, width=96, split_seed=1))
     strong = option("strong")
     settings = {
         "none": option("none"),

@@ -123,7 +123,7 @@ CASES: dict[str, Case] = {
 
 def real_digits(examples: int) -> Dataset:
     """Returns scaled digits, the training split cut to `examples`, or repeated up to them."""
-    dataset = normalize(digits(DigitsSettings(seed=1)), NormalizeSettings())
+    dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings())
     rows = np.arange(examples) % len(dataset.train)
     split = Split(dataset.train.images[rows], dataset.train.labels[rows])
     return dataclasses.replace(dataset, train=split)

@@ -30,7 +30,7 @@ STEPS, ROUNDS = 60, 15
 
 def main() -> None:
     """Prints the cost of a checkpoint in milliseconds, and as a share of the default interval."""
-    data = SyntheticSettings(examples=7000, height=28, width=28, channels=1, seed=1)
+    data = SyntheticSettings(examples=7000, height=28, width=28, channels=1, split_seed=1)
     dataset = normalize(synthetic(data), NormalizeSettings())
     settings = TrainSettings(
         epochs=10_000, batch_size=64, steps_per_call=10, optimizer=AdamSettings(), schedule=ScheduleSettings(), seed=1

@@ -60,7 +60,7 @@ def main() -> None:
         steps_per_call=STEPS,
     )
     with tempfile.TemporaryDirectory() as cache:
-        given = TfdsSettings(name="tf_flowers", dir=folder, size=96, seed=1)
+        given = TfdsSettings(name="tf_flowers", dir=folder, size=96, split_seed=1)
         dataset = normalize(tfds(given, cache=Path(cache)), NormalizeSettings())
     loop, step = Loop(WHERE, _step(dataset, settings), dataset, settings), _step(dataset, settings)
     images = tf.cast(dataset.train.images[:BATCH], tf.float32)

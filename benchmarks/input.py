@@ -104,7 +104,7 @@ def _prepared(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, .
     from stages.load.tfds import tfds
     from stages.settings.data import TfdsSettings
 
-    given = TfdsSettings(name="tf_flowers", dir=folder, size=SIZE, seed=1, val_fraction=0.01, test_fraction=0.01)
+    given = TfdsSettings(name="tf_flowers", dir=folder, size=SIZE, split_seed=1, val_fraction=0.01, test_fraction=0.01)
     dataset = tfds(given, cache=cache)
     per_epoch = -(-len(dataset.train) // BATCH)
     source = training_input(dataset, BATCH, 1, EPOCHS + 1)

@@ -94,7 +94,7 @@ def fit(dataset: Dataset, steps_per_execution: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    given = SyntheticSettings(examples=10_240, height=28, width=28, channels=1, seed=1)
+    given = SyntheticSettings(examples=10_240, height=28, width=28, channels=1, split_seed=1)
     dataset = normalize(synthetic(given), NormalizeSettings())
     ways = {
         "bare computation": bare(dataset),

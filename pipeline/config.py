@@ -56,7 +56,7 @@ class TopSettings:
     name: str | None = None
     """Of the experiment, in MLflow and under `outputs/runs`; null: the data set and the model."""
     seed: int = number(42, at_least=0, at_most=2**31 - 1)
-    """Fixes the splits, the first weights, the order of examples, augmentation and dropout."""
+    """Fixes initial weights, the order of examples, augmentation and dropout; not the splits (`data.split_seed`)."""
     deterministic: bool = False
     """Whether TensorFlow may use only operations that give the same bits each time (slower on GPUs)."""
     dry_run: bool = False

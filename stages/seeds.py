@@ -1,4 +1,4 @@
-"""The one place where a run's `seed` becomes every other seed."""
+"""The one place where a seed, the run's or that of its splits, becomes every other seed."""
 
 import hashlib
 

@@ -16,6 +16,6 @@ def digits(settings: DigitsSettings) -> Dataset:
     source = load_digits()
     images = source.images[..., np.newaxis].astype(np.uint8)
     labels = source.target.astype(np.int32)
-    rest, test = divide(images, labels, settings.test_fraction, settings.seed, "test")
-    train, val = divide(rest.images, rest.labels, settings.val_fraction, settings.seed, "val")
+    rest, test = divide(images, labels, settings.test_fraction, settings.split_seed, "test")
+    train, val = divide(rest.images, rest.labels, settings.val_fraction, settings.split_seed, "val")
     return assemble("digits", train, val, test, tuple(str(digit) for digit in range(10)), (0.0, 16.0))

@@ -120,7 +120,7 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
     rows = {name: np.unique(numbers) for name, numbers in listing.parts.items()}  # a slice may name one twice
     for name, fraction in (("test", settings.test_fraction), ("val", settings.val_fraction)):
         if name not in rows:
-            kept, part = cut(listing.labels[rows["train"]], fraction, settings.seed, name)
+            kept, part = cut(listing.labels[rows["train"]], fraction, settings.split_seed, name)
             rows |= {name: rows["train"][part], "train": rows["train"][kept]}
     return rows
 

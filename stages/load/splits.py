@@ -19,7 +19,7 @@ def divide(images: Pictures, labels: np.ndarray, fraction: float, seed: int, nam
         images: [N, H, W, C].
         labels: int [N].
         fraction: of the examples that go to the second split, above 0 and below 1.
-        seed: equal seeds give equal splits.
+        seed: `split_seed` of the settings; equal seeds give equal splits.
         name: of the second split; it makes its cut differ from others of the same seed.
 
     Returns:

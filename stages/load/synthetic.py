@@ -24,14 +24,17 @@ def synthetic(
 
 
 class SyntheticSource:
-    """Each picture a function of (seed, number), so that none has to be kept."""
+    """Each image is a function of (`split_seed`, its number), so that none has to be kept.
+
+    The run's `seed` has no part in it: images are data, and runs of several seeds learn the same task.
+    """
 
     name = "synthetic"
 
     def __init__(self, settings: SyntheticSettings) -> None:
         self.picture = (settings.height, settings.width, settings.channels)
         self._examples, self._test, self._classes = settings.examples, settings.test_examples, settings.num_classes
-        self._seed = derive(settings.seed, "synthetic")
+        self._seed = derive(settings.split_seed, "synthetic")
         facts = (self.picture, self._examples, self._test, self._classes, self._seed)
         self.fingerprint = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 

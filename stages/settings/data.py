@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import II
-
 from stages.errors import UserError
 from stages.settings.ranges import choice, number
 
 
 @dataclass(kw_only=True)
 class DataSettings:
-    """What every source shares: how much of it is kept aside, and the seed of the split."""
+    """Settings of every source: how much of it is held out, and by which seed."""
 
     _target_: str = "???"
     """The function that loads, such as `stages.load.digits.digits`."""
@@ -21,7 +19,9 @@ class DataSettings:
     """Share of the training examples kept for validation, the same in every class."""
     test_fraction: float = number(0.2, above=0, below=1)
     """Share of all examples kept for the test, the same in every class."""
-    seed: int = II("seed")
+    split_seed: int = number(42, at_least=0, at_most=2**31 - 1)
+    """Fixes which examples go to a split that is cut. It is apart from the run's `seed`, so that runs of several seeds
+    are compared on the same test examples."""
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,8 @@ class SourceSettings(DataSettings):
 
 @dataclass(kw_only=True)
 class SyntheticSettings(SourceSettings):
-    """Random pictures with a bright patch whose place depends on the class. For benchmarks and tests."""
+    """Random images with a bright patch whose place depends on the class, drawn from `split_seed`. For benchmarks and
+    tests."""
 
     _target_: str = "stages.load.synthetic.synthetic"
     examples: int = number(1024, at_least=10, unit="training and validation examples")

@@ -33,7 +33,7 @@ def mirrored(replicas: int = 2) -> Strategy:
 
 def real_digits(train: int | None = None) -> Dataset:
     """Returns scaled digits, the training split cut to `train` examples."""
-    dataset = normalize(digits(DigitsSettings(seed=1)), NormalizeSettings())
+    dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings())
     if train is None:
         return dataset
     return replace(dataset, train=Split(dataset.train.images[:train], dataset.train.labels[:train]))

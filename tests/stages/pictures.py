@@ -45,5 +45,5 @@ def folder_of(root: Path, classes: int = 2, examples: int = 12, suffix: str = ".
 
 
 def settings(root: Path, **changes: Any) -> ImageFolderSettings:
-    given = {"dir": str(root), "seed": 1, "size": 16, "val_fraction": 0.2, "test_fraction": 0.2}
+    given = {"dir": str(root), "split_seed": 1, "size": 16, "val_fraction": 0.2, "test_fraction": 0.2}
     return ImageFolderSettings(**{**given, **changes})

@@ -22,7 +22,7 @@ def seen(dataset: Dataset) -> list[bytes]:
 
 
 def test_digits_are_all_there_and_in_one_split_each() -> None:
-    dataset = digits(DigitsSettings(seed=1))
+    dataset = digits(DigitsSettings(split_seed=1))
     assert [len(split) for split in dataset.splits.values()] == [1293, 144, 360]
     assert len(set(seen(dataset))) == 1797
     assert dataset.image_shape == (8, 8, 1)
@@ -33,7 +33,7 @@ def test_digits_are_all_there_and_in_one_split_each() -> None:
 
 
 def test_splits_are_a_function_of_the_seed() -> None:
-    first, again, other = (digits(DigitsSettings(seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (digits(DigitsSettings(split_seed=seed)) for seed in (1, 1, 2))
     assert first.fingerprint == again.fingerprint != other.fingerprint
     np.testing.assert_array_equal(first.test.images, again.test.images)
 
@@ -68,7 +68,7 @@ def test_data_that_cannot_be_trained_on_is_refused(images: np.ndarray, labels: l
 
 
 def test_synthetic_classes_can_be_seen() -> None:
-    dataset = synthetic(SyntheticSettings(seed=1, examples=200, num_classes=4, height=8, width=8))
+    dataset = synthetic(SyntheticSettings(split_seed=1, examples=200, num_classes=4, height=8, width=8))
     assert dataset.image_shape == (8, 8, 3)
     means = np.stack([dataset.train.images[dataset.train.labels == place].mean(axis=(0, 3)) for place in range(4)])
     assert [int(mean.argmax()) for mean in means[:, 0, ::2]] == [0, 1, 2, 3]
@@ -76,7 +76,7 @@ def test_synthetic_classes_can_be_seen() -> None:
 
 def test_tfds_reads_what_is_prepared() -> None:
     folder = shared("tfds")
-    dataset = tfds(TfdsSettings(name="mnist", dir=str(folder), train_split="train[:2000]", seed=1))
+    dataset = tfds(TfdsSettings(name="mnist", dir=str(folder), train_split="train[:2000]", split_seed=1))
     assert [len(split) for split in dataset.splits.values()] == [1800, 200, 10_000]
     assert dataset.image_shape == (28, 28, 1)
     assert dataset.name == "mnist/3.0.1"
@@ -86,7 +86,7 @@ def test_tfds_reads_what_is_prepared() -> None:
 def test_tfds_refuses_what_it_cannot_use() -> None:
     folder = str(shared("tfds"))
     with pytest.raises(UserError, match=r"data.test_split=nope is not in mnist\. Allowed: train, test"):
-        tfds(TfdsSettings(name="mnist", dir=folder, test_split="nope", seed=1))
+        tfds(TfdsSettings(name="mnist", dir=folder, test_split="nope", split_seed=1))
 
 
 def test_a_set_that_is_not_prepared_is_known_without_the_network(tmp_path: os.PathLike[str]) -> None:
@@ -97,7 +97,7 @@ def test_a_set_that_is_not_prepared_is_known_without_the_network(tmp_path: os.Pa
 
 
 def test_rescale_and_standardize() -> None:
-    dataset = digits(DigitsSettings(seed=1))
+    dataset = digits(DigitsSettings(split_seed=1))
     scaled = normalize(dataset, NormalizeSettings(method="rescale")).normalization
     assert (scaled.scale, scaled.offset) == ((1 / 16,), (-0.0,))
     standard = normalize(dataset, NormalizeSettings(method="standardize")).normalization

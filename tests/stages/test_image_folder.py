@@ -31,7 +31,7 @@ def test_classes_are_folders_whatever_their_names(tmp_path: Path) -> None:
 
 def test_splits_share_nothing_and_are_a_function_of_the_seed(tmp_path: Path) -> None:
     folder_of(tmp_path, classes=2, examples=20)
-    first, again, other = (image_folder(settings(tmp_path, seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (image_folder(settings(tmp_path, split_seed=seed)) for seed in (1, 1, 2))
     assert first.fingerprint == again.fingerprint != other.fingerprint
     digests = np.concatenate([split.described.digests for split in first.splits.values()])
     assert len(digests) == len(set(digests)) == 40

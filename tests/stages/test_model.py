@@ -73,7 +73,7 @@ def test_scaling_is_inside() -> None:
 
 
 def test_parameters_and_operations_are_counted_and_summed_up(tmp_path: Path) -> None:
-    dataset = normalize(synthetic(SyntheticSettings(examples=60, test_examples=6, num_classes=3, seed=1)), SCALE)
+    dataset = normalize(synthetic(SyntheticSettings(examples=60, test_examples=6, num_classes=3, split_seed=1)), SCALE)
     given = ModelSettings(network=MlpSettings(), precision=PrecisionSettings(policy="float32"), seed=1)
     built = model(dataset, one_device(), given, folder=tmp_path)
     height, width, channels = dataset.image_shape
@@ -104,7 +104,7 @@ def test_pixels_are_scaled_as_the_network_wants_where_the_user_leaves_it_open() 
             self.lines.append(line)
 
     def scaling(method: str, **network: str) -> tuple[float, float]:
-        dataset = normalize(digits(DigitsSettings(seed=1)), NormalizeSettings(method=method))
+        dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings(method=method))
         target = {"_target_": f"{__name__}.{network['network']}"}
         given = ModelSettings(network=target, precision=PrecisionSettings(policy="float32"), seed=1)
         layer = model(dataset, one_device(), given, Heard()).network.get_layer("scaling")

@@ -44,7 +44,7 @@ SMALL_RESNET = ResnetSettings(blocks=1, filters=[4, 8])
 @cache
 def pictures(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
     given = SyntheticSettings(
-        examples=80, test_examples=8, height=side, width=side, channels=channels, num_classes=classes, seed=1
+        examples=80, test_examples=8, height=side, width=side, channels=channels, num_classes=classes, split_seed=1
     )
     return normalize(synthetic(given), NormalizeSettings())
 

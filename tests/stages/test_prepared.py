@@ -157,7 +157,7 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_set_of_tfds_with_pictures_of_several_sizes(tmp_path: Path) -> None:
     folder = str(shared("tfds"))
-    given = TfdsSettings(name="tf_flowers", dir=folder, seed=1, size=24, train_split="train[:200]")
+    given = TfdsSettings(name="tf_flowers", dir=folder, split_seed=1, size=24, train_split="train[:200]")
     with pytest.raises(UserError, match=r"several sizes.*data\.size=160"):
         tfds(replace(given, size=None))
     reporter = Telling()
@@ -176,7 +176,7 @@ def test_tfds_gives_the_pixels_that_tfds_gives() -> None:
     import tensorflow_datasets
 
     folder = str(shared("tfds"))
-    given = TfdsSettings(name="mnist", dir=folder, seed=1, train_split="train[100:300]", test_split="test[50:90]")
+    given = TfdsSettings(name="mnist", dir=folder, split_seed=1, train_split="train[100:300]", test_split="test[50:90]")
     mine = tfds(given).test
     theirs = tensorflow_datasets.load("mnist", split="test[50:90]", data_dir=folder, as_supervised=True)
     for index, (image, label) in enumerate(tensorflow_datasets.as_numpy(theirs)):
@@ -199,7 +199,7 @@ def test_a_label_out_of_range_is_named_or_left_out(tmp_path: Path, label: int) -
             if index == 6:
                 example.features.feature["label"].int64_list.value[:] = [label]
             writer.write(example.SerializeToString())
-    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), seed=1, size=16)
+    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), split_seed=1, size=16)
     with pytest.raises(UserError, match=rf"{records.name} at byte \d+: label {label} of 5 classes"):
         tfds(given, cache=tmp_path / "cache")
     dataset = tfds(replace(given, on_error="skip"), cache=tmp_path / "cache")
@@ -219,7 +219,7 @@ def test_a_folder_without_a_usable_picture_is_refused(tmp_path: Path) -> None:
 def test_without_a_cache_the_fingerprint_does_not_depend_on_the_memory_that_is_free(tmp_path: Path) -> None:
     root = folder_of(tmp_path)
     held, streamed = (image_folder(settings(root, cache="off", memory_gib=gib)) for gib in (None, 0.0))
-    other = image_folder(settings(root, cache="off", seed=2))
+    other = image_folder(settings(root, cache="off", split_seed=2))
     assert held.fingerprint == streamed.fingerprint != other.fingerprint
 
 
@@ -237,7 +237,7 @@ def test_a_picture_that_fails_while_training_goes_on_is_named(tmp_path: Path) ->
 def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     source, place = shared("tfds", "tf_flowers", "3.0.1"), tmp_path / "tf_flowers" / "3.0.1"
     shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.tfrecord*"))
-    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), seed=1, size=16)
+    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), split_seed=1, size=16)
     with pytest.raises(UserError, match=r"is not there.*prepare it again"):
         tfds(given, cache=tmp_path / "cache")
     [records] = source.glob("*.tfrecord*")
@@ -247,9 +247,9 @@ def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
 
 
 def test_synthetic_pictures_need_no_memory_and_no_disk() -> None:
-    given = SyntheticSettings(seed=1, examples=200, num_classes=4, height=8, width=8)
+    given = SyntheticSettings(split_seed=1, examples=200, num_classes=4, height=8, width=8)
     equal(synthetic(given), synthetic(replace(given, memory_gib=0.0)))
-    large = synthetic(SyntheticSettings(seed=1, examples=200_000, height=256, width=256, memory_gib=0.1))
+    large = synthetic(SyntheticSettings(split_seed=1, examples=200_000, height=256, width=256, memory_gib=0.1))
     assert large.train.images.shape == (180_000, 256, 256, 3)
     assert large.train.images[np.array([5, 170_000])].shape == (2, 256, 256, 3)
 

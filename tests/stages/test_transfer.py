@@ -416,7 +416,7 @@ def test_weights_of_a_file_fit_the_network_its_backbone_or_nothing(tmp_path: Pat
 
 def synthetic_like() -> Dataset:
     """Returns pictures of the digits' size in two classes."""
-    told = SyntheticSettings(seed=1, examples=64, test_examples=16, height=8, width=8, channels=1, num_classes=2)
+    told = SyntheticSettings(split_seed=1, examples=64, test_examples=16, height=8, width=8, channels=1, num_classes=2)
     return synthetic(told)
 
 
