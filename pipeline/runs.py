@@ -34,6 +34,10 @@ SHORTEST_ID = 4
 LOCK = ".lock"
 
 
+class LockedError(UserError):
+    """Another process works in the folder of a run or a sweep."""
+
+
 def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, Any]:
     """Returns the settings of `experiment` by their dotted names, without secrets."""
     return _relevant(redact(OmegaConf.to_container(experiment.document, resolve=True)), ignored)
@@ -151,7 +155,7 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
         patience: seconds to wait for a process that is on it; None: PATIENCE_SECONDS.
 
     Raises:
-        UserError: where it stays on it.
+        LockedError: where it stays on it.
     """
     deadline = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
     with (folder / LOCK).open("a") as file:
@@ -161,7 +165,7 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
                 break
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
-                    raise UserError(
+                    raise LockedError(
                         f"another process works on {shorter(folder)}",
                         "to wait for its end, or a new run",
                         "resume=never",

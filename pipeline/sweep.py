@@ -133,7 +133,7 @@ def _checked(job: Composed, index: int, jobs: int) -> Experiment:
         experiment = read(job.document, job.choices)
         prepare(experiment)
     except UserError as error:
-        raise UserError(f"job {index + 1} of {jobs} ({' '.join(job.overrides)}): {error}") from error
+        raise error.within(f"job {index + 1} of {jobs} ({' '.join(job.overrides)})") from error
     return experiment
 
 
@@ -156,7 +156,7 @@ def _wait_for_server(experiment: Experiment, console: Console) -> None:
         try:
             return server_answers(experiment)
         except UserError as error:
-            console.warn(f"{str(error).partition('. Allowed')[0]}; the next job waits for it")
+            console.warn(f"{error.problem}; the next job waits for it")
             time.sleep(10)
     return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline import environment
 from pipeline.config import TrackingSettings
 from pipeline.paths import default_outputs, shorter
-from pipeline.runs import locked
+from pipeline.runs import LockedError, locked
 from pipeline.secrets import redact
 from pipeline.tracking.journal import NAME, Journal
 from stages.errors import UserError
@@ -44,9 +44,7 @@ def _send(folder: Path, outputs: Path, uri: str | None) -> int:
     try:
         with locked(folder, patience=0):
             return _send_unsent(folder, outputs, uri)
-    except UserError as error:
-        if "another process" not in str(error):
-            raise
+    except LockedError:
         print(f"{shorter(folder)}: a process works on it, and sends what it has itself")
         return 0
 

@@ -2,15 +2,42 @@
 
 
 class UserError(Exception):
-    """Something the user can put right, told in one line: what was given, what is allowed, what to type.
+    """A mistake that the user can correct, told in one line.
 
     Anything else that is raised is a defect, and shows its traceback.
+
+    Attributes:
+        problem: what was given, and why it cannot work.
+        expected: what is allowed instead; may be empty.
+        fix: what to add to the same command, as the shell takes it, so that this error does not come again; may be
+            empty. What only the user knows stands as `<…>` or `…`.
     """
 
-    def __init__(self, given: str, allowed: str = "", type_: str = "") -> None:
-        parts = [given.rstrip(".")]
-        if allowed:
-            parts.append(f"Allowed: {allowed}")
-        if type_:
-            parts.append(f"Type: {type_}")
-        super().__init__(". ".join(parts).replace("\n", " "))
+    def __init__(self, problem: str, expected: str = "", fix: str = "") -> None:
+        self.problem = _one_line(problem).rstrip(".")
+        self.expected = _one_line(expected)
+        self.fix = _one_line(fix)
+        parts = [self.problem]
+        if self.expected:
+            parts.append(f"Allowed: {self.expected}")
+        if self.fix:
+            parts.append(f"Type: {self.fix}")
+        super().__init__(". ".join(parts))
+
+    def within(self, place: str) -> "UserError":
+        """Returns the same error, told of `place`, such as a job of a sweep."""
+        return UserError(f"{place}: {self.problem}", self.expected, self.fix)
+
+
+LONGEST = 2000
+"""Characters of a part: a value of a megabyte is not repeated."""
+
+
+def _one_line(text: str) -> str:
+    """Returns `text` in one line that a terminal can show: control characters escaped, a long one cut in its middle."""
+    shown = "".join(part if part.isprintable() else _escaped(part) for part in " ".join(text.split("\n")))
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 2 :]}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
