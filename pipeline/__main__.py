@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import environment, runs
-from pipeline.config import read, register_schemas
+from pipeline.config import added_config_dirs, read, register_schemas
 from pipeline.console import Console
 from pipeline.help import HELP
 from pipeline.job import FAILED, WRONG_CONFIGURATION, Job
@@ -29,7 +29,7 @@ def run(document: DictConfig) -> None:
     """Hydra's task function. Ends the process with the job's exit code."""
     chosen = HydraConfig.get()
     try:
-        experiment = read(document, dict(chosen.runtime.choices))
+        experiment = read(document, dict(chosen.runtime.choices), added_config_dirs(chosen.runtime))
         code = run_job(Job(experiment, tuple(chosen.overrides.task)), Console())
         ignore_from_now_on()
     except UserError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from pipeline import provenance
+from pipeline import provenance, sources
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.job import Job
@@ -39,7 +39,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
 
     The folder comes first: whenever the process dies, the same command finds what there is.
     """
-    experiment, code = job.experiment, provenance.code_state()
+    experiment, code, state = job.experiment, sources.sources(job.experiment), provenance.code_state()
     folder = job.folder or new_folder(experiment)
     is_new = not folder.exists()
     summary = Summary(
@@ -51,7 +51,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         overrides=[given for given in job.overrides if not given.startswith(("resume=", "fork="))],
         versions=provenance.versions(),
         identity=(job.resumed.identity if job.resumed else None) or identity(experiment),
-        code=provenance.digest(code),
+        code=code.digest,
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,8 +61,9 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
         if job.fork is not None and job.resumed is None:
             _start_from(job.fork, folder)
+        code.write(folder)
         summary.write(folder)
-        tracker = _tracker(job, folder, code, console)
+        tracker = _tracker(job, folder, state, console)
     except BaseException as error:
         if is_new and isinstance(error, (UserError, OSError)):  # after a signal the store may know the run: it is kept
             shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +73,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         if isinstance(error, OSError):
             raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in", "") from error
         raise
-    run = Run(tracker, folder, summary, code)
+    run = Run(tracker, folder, summary, state)
     if summary.run_id != tracker.run_id:
         summary.run_id = tracker.run_id
         summary.write(folder)
@@ -121,6 +122,7 @@ def describe(job: Job, run: Run) -> None:
     tracker.params({**of_configuration(document), **chosen})
     tracker.tags({f"version.{name}": version for name, version in provenance.versions().items()})
     tracker.artifact(run.folder / "config.yaml")
+    tracker.artifact(run.folder / sources.NAME, "code")
     tracker.text(json.dumps(provenance.environment(), indent=2), "environment/environment.json")
     tracker.text(provenance.packages(), "environment/packages.txt")
     if run.code and run.code.diff:

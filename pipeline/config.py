@@ -139,6 +139,7 @@ class Experiment:
     settings: for each stage of `pipeline`, its settings: a dataclass, or a dict where no schema is known yet.
     groups: for each stage, the name under which users know its settings: `data` for `load`, else its own.
     choices: the option taken from each group.
+    config_dirs: the folders of configuration that the user has added, as by `--config-dir`.
     document: the whole configuration with its interpolations, to be recorded.
     """
 
@@ -157,14 +158,22 @@ class Experiment:
     groups: Mapping[str, str]
     choices: Mapping[str, str]
     document: DictConfig
+    config_dirs: tuple[Path, ...] = ()
 
 
-def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
+def added_config_dirs(runtime: Any) -> tuple[Path, ...]:
+    """Returns the folders of configuration that the user has added, by Hydra's node `hydra.runtime`."""
+    sources = [source for source in runtime.config_sources if source.schema == "file" and source.provider != "main"]
+    return tuple(Path(source.path).resolve() for source in sources)
+
+
+def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:
     """Returns the experiment that a composed configuration describes.
 
     Args:
         document: without Hydra's own node.
         choices: from each group to the option taken.
+        config_dirs: the folders of configuration that the user has added.
 
     Raises:
         UserError: for an unknown key, a wrong type or a value outside its range.
@@ -209,6 +218,7 @@ def read(document: DictConfig, choices: Mapping[str, str]) -> Experiment:
         groups={stage: _group(values, stage) for stage in pipeline},
         choices=choices,
         document=document,
+        config_dirs=config_dirs,
     )
 
 

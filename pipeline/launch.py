@@ -3,12 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline import provenance, runs
+from pipeline import runs
 from pipeline.cluster import cluster_settings, given_task
 from pipeline.combinations import advice
 from pipeline.console import Console
 from pipeline.job import DONE, Job, prepare
 from pipeline.paths import shorter
+from pipeline.sources import new_for_other_code, sources
 from pipeline.summary import Summary
 from pipeline.supervisor import run_cluster
 from pipeline.work import work
@@ -60,13 +61,11 @@ def continued(job: Job, console: Console) -> Job:
         return _going_on(job, run, console)
     elif experiment.resume == "auto":
         last = runs.last_unfinished(experiment)
-        if last is not None and last.code == provenance.digest(provenance.code_state()):
+        if last is not None and last.code == sources(experiment).digest:
             return _going_on(job, last, console)
         if last is not None:
             place = shorter(Path(last.folder))
-            console.say(
-                f"the code has changed since {place} was stopped: a new run; resume={place} goes on with that one"
-            )
+            console.say(new_for_other_code(sources(experiment), Path(last.folder), place, "run"))
     if experiment.fork is not None:
         run = runs.find(experiment.fork, outputs, "fork")
         if runs.checkpoints_in(run) is None:

@@ -1,6 +1,5 @@
 """From what code, packages and machine a run came."""
 
-import hashlib
 import os
 import shlex
 import shutil
@@ -31,13 +30,6 @@ class CodeState:
     commit: str
     dirty: bool | None
     diff: str
-
-
-def digest(state: CodeState | None) -> str | None:
-    """Returns 16 hexadecimal digits that change with any code that git knows of, or None where there is no git."""
-    if state is None:
-        return None
-    return hashlib.sha256(f"{state.commit}\n{state.diff}".encode()).hexdigest()[:16]
 
 
 def code_state(folder: Path | None = None) -> CodeState | None:

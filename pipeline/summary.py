@@ -25,7 +25,7 @@ class StageOutcome:
 class Summary:
     """The contents of `summary.json`; `metrics` holds the last value of each name.
 
-    identity: equal in runs whose settings would give the same result; code: of the commit and what is not committed.
+    identity: equal in runs whose settings would give the same result; code: of all its sources.
     """
 
     run_id: str | None

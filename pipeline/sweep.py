@@ -25,6 +25,7 @@ from pipeline.rules import server_answers
 from pipeline.runs import has_finished, identity, locked
 from pipeline.secrets import redact
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
+from pipeline.sources import Sources, sources
 from pipeline.sweeps import unfinished, write_index
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
@@ -35,11 +36,17 @@ SERVER_PATIENCE_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Composed:
-    """One job as Hydra composed it: configuration without Hydra's node, options taken, overrides given."""
+    """One job as Hydra composed it.
+
+    Attributes:
+        document: the configuration without Hydra's node.
+        choices: the options taken. overrides: as given. config_dirs: folders of configuration that the user has added.
+    """
 
     document: DictConfig
     choices: Mapping[str, str]
     overrides: tuple[str, ...]
+    config_dirs: tuple[Path, ...] = ()
 
 
 def run_sweep(composed: Sequence[Composed]) -> int:
@@ -62,18 +69,20 @@ def run_sweep(composed: Sequence[Composed]) -> int:
             console.plan(experiment, prepare(experiment))
         return DONE
     names = [f"{number}_{slug(str(redact(label)))}" for number, label in enumerate(labels, 1)]
-    code = provenance.digest(provenance.code_state())
+    code = [sources(experiment) for experiment in experiments]
     index: list[dict[str, Any]] = [
-        {"folder": name, "overrides": redact(list(job.overrides)), "identity": identity(experiment), "code": code}
-        for name, job, experiment in zip(names, composed, experiments, strict=True)
+        {"folder": name, "overrides": redact(list(job.overrides)), "identity": identity(experiment), "code": own.digest}
+        for name, job, experiment, own in zip(names, composed, experiments, code, strict=True)
     ]
-    folder = unfinished(index, first, console.say)
+    everything = Sources({name: content for own in code for name, content in own.files.items()})
+    folder = unfinished(index, first, everything, console.say)
     goes_on = folder is not None
     if folder is None:
         folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
     console.say(f"sweep {folder.name}: {len(composed)} jobs{', gone on with' if goes_on else ''}")
     with locked(folder):
+        everything.write(folder)
         write_index(index, folder)
         return _run(folder, index, composed, experiments, labels, console)
 
@@ -130,7 +139,7 @@ def slug(label: str) -> str:
 
 def _checked(job: Composed, index: int, jobs: int) -> Experiment:
     try:
-        experiment = read(job.document, job.choices)
+        experiment = read(job.document, job.choices, job.config_dirs)
         prepare(experiment)
     except UserError as error:
         raise error.within(f"job {index + 1} of {jobs} ({' '.join(job.overrides)})") from error

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.compare import INDEX
 from pipeline.config import Experiment
 from pipeline.paths import shorter
+from pipeline.sources import Sources, new_for_other_code
 from stages.errors import UserError
 
 
@@ -18,8 +19,13 @@ def write_index(jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "
     partial.replace(folder / INDEX)
 
 
-def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment, say: Callable[[str], None]) -> Path | None:
-    """Returns the folder of the sweep to go on with, by `experiment.resume`; None for a new one.
+def unfinished(
+    index: Sequence[Mapping[str, Any]], experiment: Experiment, sources: Sources, say: Callable[[str], None]
+) -> Path | None:
+    """Returns the folder of the sweep to resume, by `experiment.resume`; None for a new one.
+
+    Args:
+        sources: of all jobs, to name what has changed.
 
     Raises:
         UserError: where the sweep that is asked for is not of the same jobs.
@@ -46,7 +52,7 @@ def unfinished(index: Sequence[Mapping[str, Any]], experiment: Experiment, say: 
             same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
             if not done and not same_code:
                 name = path.parent.name
-                say(f"the code has changed since {name} was stopped: a new sweep; resume={name} goes on with that one")
+                say(new_for_other_code(sources, path.parent, name, "sweep"))
             return None if done or not same_code else path.parent
     return None
 

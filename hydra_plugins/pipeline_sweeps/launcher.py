@@ -17,16 +17,17 @@ class ProcessLauncher(Launcher):
         self._context, self._config = hydra_context, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from pipeline.config import added_config_dirs
         from pipeline.sweep import Composed, run_sweep
 
-        jobs = []
+        jobs, config_dirs = [], added_config_dirs(self._config.hydra.runtime)
         for overrides in job_overrides:
             document = self._context.config_loader.load_sweep_config(self._config, list(overrides))
             choices = dict(document.hydra.runtime.choices)
             task = [re.sub(r"\\(.)", r"\1", given) for given in document.hydra.overrides.task]  # as it was typed
             with open_dict(document):
                 document.pop("hydra")
-            jobs.append(Composed(document, choices, tuple(task)))
+            jobs.append(Composed(document, choices, tuple(task), config_dirs))
         raise SystemExit(run_sweep(jobs))
 
 

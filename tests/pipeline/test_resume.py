@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -23,6 +22,7 @@ from pipeline.end import end_lost
 from pipeline.job import Job
 from pipeline.launch import continued, run_job
 from pipeline.runs import find, identity, locked, with_overrides_of_run
+from pipeline.sources import Sources, sources
 from pipeline.summary import Summary
 from stages.errors import UserError
 from tests.conftest import ROOT
@@ -95,7 +95,7 @@ def test_settings_without_an_effect_may_differ(killed: Path) -> None:
 def test_other_code_begins_anew_and_says_how_to_go_on(
     killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipeline.provenance.digest", lambda state: "other")
+    monkeypatch.setattr("pipeline.launch.sources", lambda experiment: Sources({"net.py": "other"}))
     assert continued(job(killed), Console()).folder is None
     printed = " ".join(capsys.readouterr().out.split())
     assert "the code has changed since" in printed
@@ -236,17 +236,11 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(out
     folder = outputs / "runs" / "digits_cnn" / "20260101-000000-aaaaaaaa"
     folder.mkdir(parents=True)
     made = experiment(*given, outputs=outputs)
-    code = runs_code()
+    code = sources(made).digest
     Summary(None, "RUNNING", "digits_cnn", str(folder), {}, identity=identity(made), code=code).write(folder)
     assert run_job(Job(made, given), Console()) == 0
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
     assert json.loads((folder / "summary.json").read_text())["resumed_from_step"] is None
-
-
-def runs_code() -> Any:
-    from pipeline import provenance
-
-    return provenance.digest(provenance.code_state())
 
 
 def test_the_identity_is_that_of_settings_with_an_effect(outputs: Path) -> None:

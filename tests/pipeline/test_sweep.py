@@ -17,6 +17,7 @@ from mlflow.entities import Run
 from pipeline import sweep as sweep_module
 from pipeline.compare import compare, latest, main, write
 from pipeline.console import Console
+from pipeline.sources import Sources, sources
 from pipeline.sweep import Composed, job_labels, run_sweep, slug
 from pipeline.sweeps import unfinished, write_index
 from stages.errors import UserError
@@ -181,7 +182,7 @@ def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
     assert [job.status for job in compare(latest(outputs)).jobs] == ["FINISHED"] * 2
     given = [experiment("seed=1", *QUICK, "train.epochs=8", outputs=outputs)]
     index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
-    assert unfinished(index, given[0], print) is None
+    assert unfinished(index, given[0], sources(given[0]), print) is None
 
 
 def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,10 +193,12 @@ def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest
     index = [{"folder": "1_seed=1", "identity": "x", "code": "before"}]
     write_index(index, folder)
     given = experiment(outputs=tmp_path)
-    assert unfinished(index, given, print) == folder
-    assert unfinished([{**index[0], "code": "after"}], given, print) is None
-    assert "the code has changed since 20260101-000000-aaaaaaaa" in capsys.readouterr().out
-    assert unfinished([{**index[0], "identity": "y"}], given, print) is None
+    before, after = Sources({"net.py": "1"}), Sources({"net.py": "2"})
+    before.write(folder)
+    assert unfinished(index, given, before, print) == folder
+    assert unfinished([{**index[0], "code": "after"}], given, after, print) is None
+    assert "the code has changed since 20260101-000000-aaaaaaaa was stopped (net.py)" in capsys.readouterr().out
+    assert unfinished([{**index[0], "identity": "y"}], given, before, print) is None
 
 
 def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:
