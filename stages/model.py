@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from stages.complexity import flops, write_summary
 from stages.errors import UserError
+from stages.networks.precision import draw_in_float32, float32_initial_values
 from stages.normalize import facts, wanted_by_network
 from stages.placement import place
 from stages.reporter import Reporter, Silent
@@ -32,6 +33,8 @@ def model(
 ) -> Model:
     """Returns a model whose first layer scales the pixels and whose weights are a function of the seed.
 
+    In every precision they are those of float32, rounded to the dtype of the variable.
+
     Args:
         reporter: is told where the pixels are scaled in another way than the network wants them.
         folder: the run's; takes `model/summary.txt`.
@@ -46,7 +49,7 @@ def model(
     scaling = _scaling(function, given, dataset, reporter or Silent())
 
     def build(placed: bool) -> keras.Model:
-        with _policy(policy):
+        with _policy(policy), float32_initial_values():
             network = _build(function, given, dataset)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
@@ -56,6 +59,7 @@ def model(
         with tf.device("/cpu:0"):
             return build(placed=False)
 
+    draw_in_float32()
     keras.utils.set_random_seed(derive(settings.seed, "model"))
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)

@@ -1,12 +1,16 @@
-"""From the bytes of a JPEG, PNG, BMP or GIF to a picture of the wanted shape."""
+"""From the bytes of a JPEG, PNG, BMP or GIF to an image of the wanted shape."""
 
 import io
 from dataclasses import dataclass
 
 import numpy as np
+import PIL
 from PIL import Image, ImageOps
 
 from stages.load.source import BadPictureError
+
+VERSION = 2
+"""Of what `Decoder` makes of the same bytes: to be raised with every change of it, so that no cache outlives one."""
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF")
 MOST_PIXELS = 80_000_000
@@ -31,14 +35,23 @@ TURNS = {
 class Decoder:
     """Decodes to `picture`, (H, W, C) with C 1 or 3, uint8.
 
-    resize: `stretch` both sides, `crop` the middle of the right aspect, or `pad` with black around the whole picture.
-    It is Pillow's bilinear filter over all pixels that fall into one. The orientation that a camera has noted is
-    applied; of an animation the first frame is taken; transparency is left out.
+    In this order, so that anybody can repeat it from the bytes: Pillow decodes every pixel (libjpeg's `draft`, which is
+    faster, gives other pixels), `ImageOps.exif_transpose`, `convert` to `L` or `RGB`, and Pillow's bilinear filter over
+    all pixels that fall into one. Of an animation the first frame is taken; transparency is left out; of 16 bits the
+    upper 8 are taken.
+
+    resize: `stretch` both sides, `crop` the middle of the right aspect (`ImageOps.fit`), or `pad` with black around the
+    whole image (`ImageOps.pad`).
     """
 
     picture: tuple[int, int, int]
     resize: str
     min_side: int = 1
+
+    @property
+    def key(self) -> str:
+        """Changes with whatever changes the pixels that come of the same bytes; part of a cache's name."""
+        return repr((VERSION, PIL.__version__, self.picture, self.resize, self.min_side))
 
     def __call__(self, content: bytes) -> np.ndarray:
         """Returns uint8 [H, W, C].
@@ -55,10 +68,6 @@ class Decoder:
                 if min(image.size) < self.min_side:
                     raise BadPictureError(f"{image.width}×{image.height} pixels, a side under {self.min_side}")
                 mode = "L" if channels == 1 else "RGB"
-                if image.format == "JPEG" and self.resize != "pad":
-                    # libjpeg leaves out detail that twice the wanted size cannot show: large photos in little memory.
-                    side = 2 * max(height, width)
-                    image.draft(mode, (side, side))
                 pixels = _eight_bits(_upright(image)).convert(mode)
         except BadPictureError:
             raise

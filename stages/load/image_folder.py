@@ -63,7 +63,7 @@ class ImageFolderSource:
                     self._files.append(path)
                     self._labels.append(label)
         self._names = tuple(names)
-        self.fingerprint = self._fingerprint(settings)
+        self.fingerprint = self._fingerprint()
 
     def listing(self) -> Listing:
         """Returns the files; a class that has none to train on is bad, and is left out where that is allowed."""
@@ -95,10 +95,8 @@ class ImageFolderSource:
     def where(self, number: int) -> str:
         return str(self._files[number])
 
-    def _fingerprint(self, settings: ImageFolderSettings) -> str:
-        content = hashlib.sha256(
-            repr((settings.resize, settings.min_side, self.picture, self._names)).encode(errors="surrogateescape")
-        )
+    def _fingerprint(self) -> str:
+        content = hashlib.sha256(repr((self._decode.key, self._names)).encode(errors="surrogateescape"))
         for path in self._files:
             found = path.stat()
             line = f"{path.relative_to(self._root)} {found.st_size} {found.st_mtime_ns}\n"

@@ -52,7 +52,7 @@ class TfdsSource:
         self.name = builder.info.full_name
         self.picture = settings.shape(image.shape)
         self._decode = Decoder(self.picture, settings.resize, settings.min_side)
-        self.fingerprint = _fingerprint(builder, splits, settings, self.picture)
+        self.fingerprint = _fingerprint(builder, splits, self._decode)
         self._records: list[tuple[Path, int, int]] = []
 
     def listing(self) -> Listing:
@@ -211,12 +211,9 @@ def _instructions(
 def _fingerprint(
     builder: tensorflow_datasets.core.DatasetBuilder,
     splits: Mapping[str, str | None],
-    settings: TfdsSettings,
-    picture: tuple[int, int, int],
+    decoder: Decoder,
 ) -> str:
-    content = hashlib.sha256(
-        repr((builder.info.full_name, splits, settings.resize, settings.min_side, picture)).encode()
-    )
+    content = hashlib.sha256(repr((builder.info.full_name, splits, decoder.key)).encode())
     for path in sorted(Path(builder.data_dir).iterdir()):
         facts = path.stat()
         content.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())

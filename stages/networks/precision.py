@@ -1,8 +1,95 @@
-"""The precision of a network's last layer."""
+"""Precision of a network: its last layer's dtype, and random numbers that do not depend on it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import random as keras_random
+
+_DRAWS = ("normal", "uniform", "truncated_normal", "gamma", "beta", "binomial")
+"""Functions of Keras' TensorFlow backend that draw floats of a `dtype` (keras/src/backend/tensorflow/random.py)."""
 
 
 def last_dtype() -> str:
     """Returns float32, or float64 under that policy: half precision would lose small probabilities."""
     return "float64" if keras.config.dtype_policy().name == "float64" else "float32"
+
+
+@contextmanager
+def float32_initial_values() -> Iterator[None]:
+    """Gives every Keras variable that is made meanwhile the initial value it has in float32, rounded to its dtype.
+
+    TensorFlow draws other random numbers for each dtype, so that precisions could not be compared at the same seed.
+    Initializers are called for float32, whoever wrote them; integer and boolean variables are left alone.
+    """
+    original = keras.Variable.__init__
+
+    @wraps(original)
+    def init(self: keras.Variable, initializer: Any, shape: Any = None, dtype: Any = None, **options: Any) -> None:
+        original(self, _rounded(initializer, dtype), shape, dtype, **options)
+
+    keras.Variable.__init__ = init
+    try:
+        yield
+    finally:
+        keras.Variable.__init__ = original
+
+
+def draw_in_float32() -> None:
+    """Has Keras' random layers draw in float32 and round, in this process, from now on.
+
+    So dropout drops the same units in every precision, at the rate it was given: a uniform bfloat16 has 128 values.
+    Nothing changes for layers that compute in float32.
+    """
+    if hasattr(keras_random.dropout, "__wrapped__"):
+        return
+    for name in _DRAWS:
+        setattr(keras_random, name, _drawn(getattr(keras_random, name)))
+    keras_random.dropout = _dropout(keras_random.dropout)
+
+
+def _rounded(initializer: Any, dtype: Any) -> Any:
+    """Returns an initializer, or a value, that is that of `initializer` in float32, rounded to the dtype."""
+    if isinstance(initializer, str):
+        initializer = keras.initializers.get(initializer)
+    if callable(initializer):
+        return lambda shape, dtype=None: _through_float32(lambda wanted: initializer(shape, dtype=wanted), dtype)
+    if dtype is None or isinstance(initializer, (tf.Variable, keras.Variable)):
+        return initializer
+    return _through_float32(lambda _: initializer, dtype)
+
+
+def _through_float32(values: Callable[[Any], Any], dtype: Any) -> Any:
+    """Returns `values(dtype)`, or, for a float that is not float32, `values("float32")` rounded to it."""
+    if not _is_other_float(dtype):
+        return values(dtype)
+    return tf.cast(tf.cast(values("float32"), tf.float32), keras.backend.standardize_dtype(dtype))
+
+
+def _is_other_float(dtype: Any) -> bool:
+    if dtype is None:
+        return False
+    name = keras.backend.standardize_dtype(dtype)
+    return keras.backend.is_float_dtype(name) and name != "float32"
+
+
+def _drawn(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    @wraps(draw)
+    def drawn(*arguments: Any, dtype: Any = None, **named: Any) -> tf.Tensor:
+        return _through_float32(lambda wanted: draw(*arguments, dtype=wanted, **named), dtype)
+
+    return drawn
+
+
+def _dropout(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    @wraps(original)
+    def dropout(inputs: tf.Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> tf.Tensor:
+        if rate in (0.0, 1.0) or not _is_other_float(inputs.dtype):
+            return original(inputs, rate, noise_shape, seed)
+        kept = original(tf.ones_like(inputs, tf.float32), rate, noise_shape, seed) > 0
+        return tf.where(kept, inputs * tf.cast(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
+
+    return dropout

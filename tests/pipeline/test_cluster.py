@@ -246,6 +246,7 @@ def test_examples_and_steps_are_counted_exactly_and_variables_spread_over_the_se
     code, printed = run_chief("tests.coordinator", str(tmp_path / "counts.json"))
     assert code == 0, printed
     found = json.loads((tmp_path / "counts.json").read_text())
+    assert found["initial weights that differ"] == 0  # float64 against float32
     for policy in ("float32", "mixed_float16"):
         assert [found[f"{policy} examples {epoch}"] for epoch in range(3)] == [900.0] * 3
         assert found[f"{policy} steps"] == 45
