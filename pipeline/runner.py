@@ -17,6 +17,7 @@ from pipeline.console import Console
 from pipeline.environment import quiet_stderr
 from pipeline.messages import explain
 from pipeline.plan import PlannedStage
+from pipeline.records import Recorded, clean_metrics, recorded
 from pipeline.signals import as_exceptions, stopping
 from pipeline.summary import StageOutcome, Summary
 from pipeline.tracking.tracker import Tracker
@@ -39,12 +40,41 @@ class RunReporter:
     """What a stage is handed to report with; see `stages.reporter.Reporter`."""
 
     def __init__(self, tracker: Tracker, console: Console, summary: Summary) -> None:
-        self._tracker, self._console, self._summary = tracker, console, summary
+        self._tracker = tracker
+        self._console = console
+        self._summary = summary
+        self._stage = ""
+        self._owners: dict[str, str] = {}
+        self._warned: set[str] = set()
+
+    def begin(self, stage: str) -> None:
+        """Notes that from now on it is `stage` that reports."""
+        self._stage = stage
+        self._owners.setdefault(f"{stage}/seconds", "the runner")
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        plain = {name: float(value) for name, value in values.items()}
-        self._summary.metrics.update(plain)
-        self._tracker.metrics(plain, step)
+        metrics, others, warnings = clean_metrics(values)
+        for line in warnings:
+            self.warn_once(f"{self._stage}: {line}")
+        for name, value in others.items():
+            self.warn_once(f"{self._stage}: the metric {name} is a {type(value).__name__}, not a number: not recorded")
+        own = {self._own_name(name): value for name, value in metrics.items()}
+        self._summary.metrics.update(own)
+        self._tracker.metrics(own, step)
+
+    def warn_once(self, line: str) -> None:
+        if line not in self._warned:
+            self._warned.add(line)
+            self.warn(line)
+
+    def _own_name(self, name: str) -> str:
+        """Returns the name under which the stage records its metric: another stage's is not written over."""
+        owner = self._owners.setdefault(name, self._stage)
+        if owner == self._stage:
+            return name
+        self.warn_once(f"{self._stage}: {name} is a metric of {owner}; this one is recorded as {self._stage}/{name}")
+        self._owners.setdefault(f"{self._stage}/{name}", self._stage)
+        return f"{self._stage}/{name}"
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         self._console.progress(done, total, images_per_second, note)
@@ -90,13 +120,16 @@ def run_stages(
     reporter = RunReporter(tracker, console, summary)
     given = {"reporter": reporter, "folder": folder, "cache": cache}
     results: dict[str, Any] = {}
+    records: list[Record] = []
     summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
-    for stage in stages:
+    for index, stage in enumerate(stages):
         name = stage.planned.name
+        reporter.begin(name)
         began = time.perf_counter()
         try:
             with as_exceptions():  # TensorFlow takes SIGTERM for itself when it joins a cluster
                 result = stage.function(**_arguments(stage, results, given))
+            _check_result(stage, result, stages[index + 1 :])
         except BaseException:
             summary.stages[name] = StageOutcome("failed", time.perf_counter() - began)
             raise
@@ -104,7 +137,14 @@ def run_stages(
             console.end_progress()
         seconds = time.perf_counter() - began
         summary.stages[name] = StageOutcome("ran", seconds)
-        _record(name, result, seconds, tracker, summary, new_dataset="dataset" not in results)
+        record = getattr(result, "record", None)
+        if not any(record is before for before in records):  # that of an earlier stage is recorded
+            _record(recorded(name, stage.planned.makes, result, folder), name, reporter, tracker)
+        if isinstance(record, Record):
+            records.append(record)
+        tracker.metrics({f"{name}/seconds": seconds})
+        summary.metrics[f"{name}/seconds"] = seconds
+        _summarize(result, tracker, summary, new_dataset="dataset" not in results)
         if isinstance(result, Strategy) and machine.gpus() and not any("GPU" in device for device in result.devices):
             console.warn(
                 f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
@@ -121,16 +161,36 @@ def _arguments(stage: BoundStage, results: Mapping[str, Any], given: Mapping[str
     return {name: results[name] for name in stage.planned.inputs} | taken
 
 
-def _record(name: str, result: Any, seconds: float, tracker: Tracker, summary: Summary, new_dataset: bool) -> None:
-    record = getattr(result, "record", None)
-    record = record if isinstance(record, Record) else Record()
-    metrics = {key: float(value) for key, value in record.metrics.items()} | {f"{name}/seconds": seconds}
-    summary.metrics.update(metrics)
-    tracker.metrics(metrics)
-    tracker.params({f"{name}/{key}": value for key, value in record.params.items()})
-    for place, paths in record.files.items():
-        for path in [paths] if isinstance(paths, Path) else paths:
-            tracker.artifact(path, place)
+def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -> None:
+    """Raises UserError if `stage` returned None and a later stage takes its result, which may not be None there."""
+    makes = stage.planned.makes
+    if result is not None:
+        return
+    for other in later:
+        if makes in other.planned.inputs and not _accepts_none(other.function, makes):
+            raise UserError(
+                f"it returned None, and the stage {other.planned.name} takes its result `{makes}`",
+                f"`return <the {makes}>`, or a parameter `{makes}: … | None` there",
+            )
+        if other.planned.makes == makes:
+            return
+
+
+def _accepts_none(function: Callable[..., Any], name: str) -> bool:
+    annotation = str(inspect.signature(function).parameters[name].annotation)
+    return "None" in annotation or "Optional" in annotation
+
+
+def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker) -> None:
+    for line in found.warnings:
+        reporter.warn_once(f"{stage}: {line}")
+    reporter.metrics(found.metrics, step=0)
+    tracker.params(found.params)
+    for path, place in found.files:
+        tracker.artifact(path, place)
+
+
+def _summarize(result: Any, tracker: Tracker, summary: Summary, new_dataset: bool) -> None:
     if isinstance(result, Strategy):
         summary.replicas = result.replicas
     if isinstance(result, Model):

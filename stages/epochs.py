@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-import keras
-
 from stages import history
 from stages.agreement import any_worker
 from stages.averages import Averages
 from stages.batches import steps_per_epoch
+from stages.callbacks import Callbacks, enter_phase
 from stages.checkpoints import Checkpoint, Checkpoints
 from stages.coordinated import Coordinated
 from stages.errors import UserError
@@ -25,14 +24,6 @@ from stages.scoring import Scorer
 from stages.state import State
 from stages.step import Step
 from stages.transfer import Phase
-
-
-def begin_callbacks(callbacks: keras.callbacks.CallbackList, goes_on: bool) -> None:
-    """Begins the training, or its next phase, for callbacks; a CSVLogger adds to what it has written of a run."""
-    for callback in callbacks.callbacks:
-        if goes_on and isinstance(callback, keras.callbacks.CSVLogger):
-            callback.append = True
-    callbacks.on_train_begin()
 
 
 def go_on(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
@@ -50,7 +41,7 @@ def go_on(progress: Progress, notes: Sequence[str], epochs: int, reporter: Repor
     reporter.resumed(progress.step)
     for note in notes:
         reporter.warn(note)
-    for epoch, row in enumerate(progress.rows, 1):
+    for epoch, row in enumerate(progress.rows, progress.first_epoch):
         reporter.metrics(row, step=epoch)
 
 
@@ -72,13 +63,14 @@ class Epochs:
         phase: Phase,
         step: Step,
         rate: Rate,
-        callbacks: keras.callbacks.CallbackList,
+        callbacks: Callbacks,
     ) -> None:
         self.progress = Progress()
         self._model, self._network, self._dataset, self._strategy = model, model.network, dataset, strategy
         self._phase, self._settings, self._last = phase, phase.settings, phase.settings.epochs
         self._training, self._rate, self._callbacks = step, rate, callbacks
         self._state = State(strategy, model, dataset, phase.settings, callbacks.callbacks, step)
+        self._on_features = taught is not model
         self.scored = model.on_one_device() if strategy.coordinator else taught
         self._scorer = Scorer(strategy, self.scored, dataset.num_classes)
         self._per_epoch = steps_per_epoch(dataset.train, phase.settings.batch_size)
@@ -105,14 +97,19 @@ class Epochs:
         Ends with the weights that validation has seen last.
         """
         self._network.stop_training = False
-        begin_callbacks(self._callbacks, found is not None or before is not None)
+        enter_phase(self._callbacks, self._settings, found is not None or before is not None)
+        self._callbacks.on_train_begin()
         self._state.begin(before._state if before is not None else None)
         if before is not None:
             self.progress = before.progress
             self.progress.begin_phase(self._phase.index, self._per_epoch)
+            if self._training.loss_scale is not None and before._training.loss_scale is not None:
+                self._training.loss_scale.carry_on(before._training.loss_scale)
         if found is not None:
             self.progress = self._state.put_back(found)
             found = None  # it may be large
+            self._callbacks.added = dict(self.progress.added)
+            self._callbacks.outside = dict(self.progress.outside) | self._callbacks.outside
             self._network.stop_training = self.progress.stopping
             go_on(self.progress, self._state.notes, self.progress.began + self._settings.epochs, reporter)
         progress, averages = self.progress, self._training.averages
@@ -120,6 +117,7 @@ class Epochs:
         given = (self._strategy, self._training, self._dataset, replace(self._settings, epochs=self._last))
         self._engine = Coordinated(*given) if self._strategy.coordinator else Loop(*given, progress.step)
         self._is_traced = False
+        progress.clock.unit = "features" if self._on_features else "images"
         with reporter.stopping() as stop:
 
             def keep() -> None:
@@ -131,21 +129,23 @@ class Epochs:
                 with in_use:  # validation and callbacks see the weights that will be the result
                     progress.logs |= self._validate()
                     self._callbacks.on_epoch_end(progress.epoch, progress.logs)
+                    progress.logs |= self._callbacks.logs
                 self._report(reporter)
                 progress.epoch, progress.done = progress.epoch + 1, 0
                 [self._network.stop_training] = any_worker(self._strategy, [bool(self._network.stop_training)])
                 progress.finished = self._network.stop_training or progress.epoch >= self._last
                 if not progress.finished:
                     keep()
-            checkpoints.save(self._state.read(progress))
+            self._save(checkpoints)
             checkpoints.wait()
             if any_worker(self._strategy, [stop.requested])[0]:
                 stop.now()
-        if self.scored is self._model and progress.clock.advice():  # features are no pictures
+        if not self._on_features and progress.clock.advice():  # features are in memory
             reporter.warn(progress.clock.advice())
         if averages is not None and self._settings.optimizer.ema_use:
             averages.use()
         self._callbacks.on_train_end(progress.logs)
+        progress.outside = dict(self._callbacks.outside)
 
     def take_over(self) -> Model:
         """Returns the whole model with the present weights, where one process can score it."""
@@ -177,7 +177,10 @@ class Epochs:
             self._callbacks.on_train_batch_end(progress.done - 1, logs)
             total = self._per_epoch * self._epochs
             note = f"epoch {progress.epoch + 1}/{self._epochs}  loss {logs['loss']:.4f}"
-            reporter.progress(progress.step, total, progress.clock.images_per_second, note)
+            rate = progress.clock.per_second
+            if self._on_features and rate:
+                note, rate = f"{note}  {rate:,.0f} features/s", None
+            reporter.progress(progress.step, total, rate, note)
             keep()
         progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self._rate)}
 
@@ -196,25 +199,36 @@ class Epochs:
         due, asked, self._network.stop_training = any_worker(self._strategy, wanted)
         if due or asked:
             self.progress.stopping = self._network.stop_training
-            checkpoints.save(self._state.read(self.progress))
+            self._save(checkpoints)
         if asked:
             checkpoints.wait()
             any_worker(self._strategy, [True])  # nobody goes before the chief has written
             stop.now()
 
+    def _save(self, checkpoints: Checkpoints) -> None:
+        self.progress.added = dict(self._callbacks.added)
+        self.progress.outside = dict(self._callbacks.outside)
+        checkpoints.save(self._state.read(self.progress))
+
     def _validate(self) -> dict[str, float]:
+        """Returns loss and accuracy on the validation split; for callbacks it is a validation of one batch."""
         self.take_over()
+        self._callbacks.on_test_begin()
+        self._callbacks.on_test_batch_begin(0)
         scores = self._scorer.score(self._dataset.val, max(self._settings.batch_size, 256))
         if not math.isfinite(scores.loss):
             raise self._diverged(f"the validation loss is {scores.loss}")
-        return {"val_loss": scores.loss, "val_accuracy": scores.accuracy}
+        logs = {"loss": scores.loss, "accuracy": scores.accuracy}
+        self._callbacks.on_test_batch_end(0, logs)
+        self._callbacks.on_test_end(logs)
+        return {f"val_{name}": value for name, value in logs.items()}
 
     def _report(self, reporter: Reporter) -> None:
         progress, epochs = self.progress, self._epochs
-        progress.logs = {name: float(value) for name, value in progress.logs.items()}  # callbacks add to them
         several = self._phase.index or self._phase.later
         phase = {"train/phase": float(self._phase.index + 1)} if several else {}
-        progress.rows.append(history.row(progress.logs, progress.clock) | self._scale() | phase)
+        row = history.row(progress.logs, progress.clock, self._callbacks.warn_once)
+        progress.rows.append(row | self._scale() | phase)
         reporter.metrics(progress.rows[-1], step=progress.epoch + 1)
         reporter.say(history.line(progress.epoch, epochs, self._per_epoch, progress.logs, progress.clock))
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from stages import history
 from stages.batches import InputFunction, evaluation_input, steps_per_epoch, training_input
-from stages.callbacks import build_callbacks
+from stages.callbacks import Callbacks, build_callbacks, enter_phase
 from stages.checkpoints import Checkpoint, Checkpoints, newest
-from stages.epochs import begin_callbacks, go_on
+from stages.epochs import go_on
 from stages.errors import UserError
 from stages.history import Progress
 from stages.losses import accuracy, class_weight, cross_entropy
@@ -63,8 +63,19 @@ def fit(
         report = _Report(len(dataset.train), settings, rate, reporter, state, checkpoints, found, stop)
         first = report.progress.epoch
         training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
+        report.callbacks = Callbacks(
+            [*called, report],
+            reporter.warn,
+            add_history=True,  # Keras' fit returns it
+            model=model.network,
+            verbose=0,
+            epochs=settings.epochs,
+            steps=per_epoch,
+        )
+        enter_phase(report.callbacks, settings, found is not None)
         if report.progress.finished:  # what was interrupted came after it
-            begin_callbacks(keras.callbacks.CallbackList([*called, report], model=model.network), found is not None)
+            report.callbacks.on_train_begin()
+            report.callbacks.on_train_end()
         else:
             model.network.fit(
                 distribute(_weighted(training, weights)),
@@ -73,14 +84,15 @@ def fit(
                 epochs=settings.epochs,
                 validation_data=distribute(evaluation_input(dataset.val, size, passes=settings.epochs * passes)),
                 validation_steps=steps_per_epoch(dataset.val, size) * passes,
-                callbacks=[*called, report],
+                callbacks=report.callbacks,
                 shuffle=False,  # the input is
                 verbose=0,
             )
+    report.progress.outside = dict(report.callbacks.outside)
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": passes, **needed}
-    return finished(model, report.progress.rows, best, settings, report.progress.step, params, folder)
+    return finished(model, report.progress, best, settings, params, folder)
 
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int) -> Rate:
@@ -137,7 +149,9 @@ def _weighted(source: InputFunction, weights: Sequence[float] | None) -> InputFu
 
 
 class _Report(keras.callbacks.Callback):
-    """Reports each epoch as the training loop does, and keeps a checkpoint of it."""
+    """Reports each epoch as the training loop does, and keeps a checkpoint of it. The last of `callbacks`."""
+
+    callbacks: Callbacks
 
     def __init__(
         self,
@@ -162,6 +176,7 @@ class _Report(keras.callbacks.Callback):
         self._state.begin()  # last of all callbacks, which begin anew here
         if self._found is not None:
             self.progress, self._found = self._state.put_back(self._found), None
+            self.callbacks.outside = dict(self.progress.outside)
             go_on(self.progress, self._state.notes, self._settings.epochs, self._reporter)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
@@ -178,7 +193,7 @@ class _Report(keras.callbacks.Callback):
         progress.step += steps
         total, loss = self._per_epoch * self._settings.epochs, (logs or {}).get("loss", float("nan"))
         note = f"epoch {progress.epoch + 1}/{self._settings.epochs}  loss {loss:.4f}"
-        self._reporter.progress(progress.step, total, progress.clock.images_per_second, note)
+        self._reporter.progress(progress.step, total, progress.clock.per_second, note)
         if self._stop.requested:
             if self._last is not None:  # Keras cannot begin within an epoch
                 self._checkpoints.save(self._last)
@@ -191,12 +206,14 @@ class _Report(keras.callbacks.Callback):
             raise UserError(
                 f"training diverged by epoch {epoch + 1}: the loss is {loss}", "finite losses", "train=loop"
             )
-        told = {**(logs or {}), "learning_rate": last_rate(self.model.optimizer, self._rate)}
-        progress.rows.append(history.row(told, progress.clock))
+        # A callback that lowers the rate for the next epoch logs that of this one.
+        told = {"learning_rate": last_rate(self.model.optimizer, self._rate)} | self.callbacks.numbers(logs or {})
+        progress.rows.append(history.row(told, progress.clock, self.callbacks.warn_once))
         self._reporter.metrics(progress.rows[-1], step=epoch + 1)
         self._reporter.say(history.line(epoch, self._settings.epochs, self._per_epoch, told, progress.clock))
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch >= self._settings.epochs
+        progress.outside = dict(self.callbacks.outside)
         self._last = self._state.read(progress)
         if progress.finished or self._checkpoints.due(progress.step):
             self._checkpoints.save(self._last)

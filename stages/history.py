@@ -1,6 +1,7 @@
 """What an epoch came to: the names under which it is tracked, its line in the log, and the rates of training."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,8 @@ class Clock:
     examples: int = 0
     waited: float | None = None
     """Seconds of these that training has waited for its input; None where nobody can tell."""
+    unit: str = "images"
+    """The kind of example: `images`, or `features` that a frozen backbone has made of them."""
 
     def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
         self.seconds, self.steps, self.examples = self.seconds + seconds, self.steps + steps, self.examples + examples
@@ -27,7 +30,8 @@ class Clock:
             self.waited = (self.waited or 0.0) + waited
 
     @property
-    def images_per_second(self) -> float | None:
+    def per_second(self) -> float | None:
+        """Examples a second; None before the second call."""
         return self.examples / self.seconds if self.steps else None
 
     @property
@@ -39,7 +43,7 @@ class Clock:
         if not self.steps:
             return {}
         rate = self.examples / self.seconds
-        rates = {"train/images_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+        rates = {f"train/{self.unit}_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
         return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
 
     def advice(self) -> str:
@@ -61,6 +65,7 @@ class Progress:
     rows: the metrics of each epoch; logs: what callbacks were told last.
     stopping: whether a callback wants the end; finished: whether no step of the phase will follow.
     phase: counted from 0; began: the epoch with which it began.
+    added: values that callbacks have added to logs since the epoch began; outside: before the first or after the last.
     """
 
     epoch: int = 0
@@ -73,6 +78,13 @@ class Progress:
     finished: bool = False
     phase: int = 0
     began: int = 0
+    added: dict[str, float] = field(default_factory=dict)
+    outside: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch of the first of `rows`, counted from 1; a fork has none of the epochs before it."""
+        return self.epoch - len(self.rows) + 1
 
     def begin_phase(self, index: int, steps_per_epoch: int) -> None:
         """Goes on with the phase `index`, at the beginning of an epoch also where a callback has cut the last short."""
@@ -85,20 +97,51 @@ class Progress:
         return cls(**{**values, "clock": Clock(**values["clock"])})
 
 
+_RESERVED = re.compile(
+    r"(train|val)/((best|start)_(loss|accuracy)|best_(epoch|learning_rate)|(last|weights)_epoch|phase|loss_scale"
+    r"|skipped_steps|(images|features)_per_second|step_milliseconds|input_wait_fraction|(\w+_)?seconds)"
+)
+"""Names that training itself records."""
+
+
 def tracked(name: str) -> str:
     """Returns the tracked name of a Keras log: `val_loss` is `val/loss`, `loss` is `train/loss`."""
+    if name.startswith(("train/", "val/")):
+        return name
     return f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}"
 
 
-def row(logs: Mapping[str, float], clock: Clock) -> dict[str, float]:
-    """Returns an epoch's metrics by the names under which they are tracked."""
-    return {tracked(name): float(value) for name, value in logs.items()} | clock.rates()
+def row(logs: Mapping[str, float], clock: Clock, warn: Callable[[str], None]) -> dict[str, float]:
+    """Returns an epoch's metrics by the names under which they are tracked.
+
+    Args:
+        warn: is told once of a log, which only a callback can have added, under a name that training itself records.
+    """
+    return named(logs, warn) | clock.rates()
+
+
+def named(logs: Mapping[str, float], warn: Callable[[str], None]) -> dict[str, float]:
+    """Returns logs by the names under which they are tracked; a reserved one becomes `train/logs_<name>`."""
+    metrics = {}
+    for name, value in logs.items():
+        known = tracked(name)
+        if _RESERVED.fullmatch(known):
+            split, _, rest = known.partition("/")
+            warn(f"a callback adds {name} to the logs, a name of training's own: it is recorded as {split}/logs_{rest}")
+            known = f"{split}/logs_{rest}"
+        metrics[known] = float(value)
+    return metrics
+
+
+def is_rate(name: str) -> bool:
+    """Returns whether a tracked name is one of `Clock.rates`, which are of the whole run and not of an epoch."""
+    return name.endswith(("_per_second", "/step_milliseconds", "/input_wait_fraction"))
 
 
 def line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str, float], clock: Clock) -> str:
     """Returns what is printed at the end of `epoch`, counted from 0."""
-    rate = clock.images_per_second
-    speed = f"{rate:,.0f} images/s" if rate else "-"
+    rate = clock.per_second
+    speed = f"{rate:,.0f} {clock.unit}/s" if rate else "-"
     left = steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds
     means = "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
     return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}  {left:.0f} s left"

@@ -8,17 +8,22 @@ from matplotlib.figure import Figure  # without pyplot: no window system, no sta
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 
-def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path) -> Path:
-    """Draws loss and accuracy by epoch, the best epoch and the beginnings of later phases marked; returns `path`."""
+def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path, first_epoch: int = 1) -> Path:
+    """Draws loss and accuracy by epoch, the best epoch and the beginnings of later phases marked; returns `path`.
+
+    Args:
+        best_epoch: counted from 1. first_epoch: that of the first row of `history`.
+    """
     figure = Figure(figsize=(9, 3.5), layout="constrained")
-    epochs, phases = range(1, len(history) + 1), [row.get("train/phase", 1.0) for row in history]
-    borders = [epoch for epoch in epochs[1:] if phases[epoch - 1] != phases[epoch - 2]]
+    epochs = range(first_epoch, first_epoch + len(history))
+    phases = [row.get("train/phase", 1.0) for row in history]
+    borders = [index for index in range(1, len(history)) if phases[index] != phases[index - 1]]
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for split in ("train", "val"):
             axes.plot(epochs, [row[f"{split}/{name}"] for row in history], marker=".", label=split)
         axes.axvline(best_epoch, color="grey", linestyle=":", label=f"best ({best_epoch})")
-        for epoch in borders:
-            axes.axvline(epoch - 0.5, color="black", linewidth=0.8, label=f"phase {phases[epoch - 1]:.0f}")
+        for index in borders:
+            axes.axvline(epochs[index] - 0.5, color="black", linewidth=0.8, label=f"phase {phases[index]:.0f}")
         axes.set(xlabel="epoch", ylabel=name)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import numbers
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,16 +26,68 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Record:
-    """What the runner records for a stage.
+    """Everything that the runner records for a stage.
 
     params: facts that the stage found out, under the stage's name.
-    metrics: numbers by their full name, such as `test/accuracy`.
-    files: artifacts, from the folder they are filed under to the file or directory on disk, or several of them.
+    metrics: numbers by their full name, such as `test/accuracy`; a one-element array or tensor counts as a number.
+    files: artifacts, from the folder they are filed under to a file or directory on disk, or any iterable of them.
+        Paths may be strings, and relative to the working directory or to the run's folder; they are kept as a `Path`
+        or a tuple of them.
+    weights: for `summary.json`, the epoch whose weights the result has (`epoch`, counted from 1), whether that is the
+        `best` or the `last` (`selection`), by which metric it was chosen (`monitor`), and whether they are exponential
+        moving averages (`ema`); None for a stage that does not train.
+
+    Raises:
+        UserError: if one of these is not a mapping, or `files` holds something that is not a path.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    files: Mapping[str, Path | Sequence[Path]] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("params", "metrics", "files"):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping):
+                raise UserError(f"Record.{name} is of type {type(value).__name__}", "a mapping from names to values")
+            object.__setattr__(self, name, {str(key): item for key, item in value.items()})
+        files = {folder: _paths(folder, value) for folder, value in self.files.items()}
+        object.__setattr__(self, "files", files)
+
+
+def _paths(folder: str, value: Any) -> Path | tuple[Path, ...]:
+    """Returns one path as a `Path`, and any iterable of paths as a tuple; those of a set are sorted."""
+    several = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike, bytes))
+    parts = list(value) if several else [value]
+    for part in parts:
+        if not isinstance(part, (str, os.PathLike)) or not str(part):
+            raise UserError(
+                f"Record.files['{folder}'] holds {part!r}, of type {type(part).__name__}", "paths: str or pathlib.Path"
+            )
+    paths = tuple(Path(part).expanduser() for part in parts)
+    if not several:
+        return paths[0]
+    return tuple(sorted(paths)) if isinstance(value, (set, frozenset)) else paths
+
+
+def as_number(value: Any) -> float | None:
+    """Returns a number, a one-element array or a one-element tensor as a float; None for everything else.
+
+    Text is no number, even where it spells one; neither is a complex number or an integer beyond the range of a float.
+    """
+    if value is None or isinstance(value, (str, bytes, Mapping, complex)):
+        return None
+    try:
+        if isinstance(value, numbers.Real | Decimal):
+            return float(value)
+        # NumPy cannot ask a tensor of bfloat16 for its array.
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        if array.size != 1 or array.dtype.kind in "OUSMmc":
+            return None
+        return float(array.reshape(()).astype(np.float64))
+    except (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,20 @@
 """The `train` stage: the training loop, with validation, callbacks and the best weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from stages.agreement import from_chief, has_workers, is_chief
 from stages.batches import steps_per_epoch
-from stages.callbacks import BestWeights, build_callbacks, save_weights
+from stages.callbacks import BestWeights, Callbacks, build_callbacks, save_weights
 from stages.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.epochs import Epochs
 from stages.errors import UserError
 from stages.features import on_features
 from stages.gradients import Gradients
-from stages.history import tracked
+from stages.history import Progress, is_rate, named
 from stages.jit import choose_jit
 from stages.losses import cross_entropy
 from stages.memory import check_memory
@@ -87,7 +86,7 @@ def train(
             save_weights(before.take_over().network, place / "averages.weights.h5")
     if settings.restore_best:
         best.restore()
-    return finished(before.take_over(), before.progress.rows, best, settings, before.progress.step, params, folder)
+    return finished(before.take_over(), before.progress, best, settings, params, folder)
 
 
 def _prepare(
@@ -95,7 +94,7 @@ def _prepare(
     model: Model,
     dataset: Dataset,
     strategy: Strategy,
-    callbacks: keras.callbacks.CallbackList,
+    callbacks: Callbacks,
     reporter: Reporter,
     features: tuple[Path | None] | None,
 ) -> tuple[Epochs, dict[str, object]]:
@@ -147,21 +146,41 @@ def _found(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkp
 
 def finished(
     model: Model,
-    history: Sequence[Mapping[str, float]],
+    progress: Progress,
     best: BestWeights,
     settings: TrainSettings,
-    steps: int,
     params: Mapping[str, object],
     folder: Path | None,
 ) -> Trained:
-    """Returns the result of a training that is over, and writes its files."""
+    """Returns the result of a training that is over, and writes its files.
+
+    What was measured in the last epoch keeps its name (`val/loss`); that of the best epoch is `val/best_loss`.
+    """
+    rows = progress.rows
     files = {}
     if folder is not None:
         best.save(folder / "checkpoints" / "best.weights.h5", model.network)
-        files["plots"] = plot_history(history, best.best_epoch, folder / "plots" / "history.png")
-    monitored = tracked(settings.monitor).replace("/", "/best_")  # such as val/best_loss
-    metrics = {"train/best_epoch": best.best_epoch, monitored: best.best_value}
-    return Trained(model, tuple(history), best.best_epoch, steps, Record(params, metrics, files))
+        path = folder / "plots" / "history.png"
+        files["plots"] = plot_history(rows, best.best_epoch, path, progress.first_epoch)
+    epoch = best.best_epoch if settings.restore_best else progress.epoch
+    weights = {
+        "epoch": epoch,
+        "selection": "best" if settings.restore_best else "last",
+        "monitor": settings.monitor,
+        "ema": bool(settings.optimizer.ema_momentum and settings.optimizer.ema_use),
+    }
+    metrics: dict[str, float] = {
+        **named(progress.outside, lambda line: None),
+        "train/best_epoch": best.best_epoch,
+        "train/last_epoch": progress.epoch,
+        "train/weights_epoch": epoch,
+    }
+    for name, value in rows[best.best_epoch - progress.first_epoch].items():
+        split, _, rest = name.partition("/")
+        if not is_rate(name) and f"{split}/best_{rest}" not in rows[-1]:  # a callback may have one of its own
+            metrics[f"{split}/best_{rest}"] = value
+    record = Record(params, metrics, files, weights)
+    return Trained(model, tuple(rows), best.best_epoch, progress.step, record)
 
 
 def class_weights(given: object, dataset: Dataset) -> list[float] | None:

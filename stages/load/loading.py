@@ -150,5 +150,6 @@ def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporte
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             csv.writer(file).writerows([("where", "why"), *((one.where, one.why) for one in bad)])
-        files["data"] = path
+        before = files.get("data", ())
+        files["data"] = (*([before] if isinstance(before, Path) else before), path)
     return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics, files=files))

@@ -1,0 +1,179 @@
+"""What a stage's result has to record, whatever the stage returned; and what of it cannot be recorded, by name."""
+
+import dataclasses
+import json
+import math
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+from stages.results import Record, as_number
+
+EXACT_INTEGER = 2**53
+"""Beyond this, a float64 (all that MLflow and `summary.json` hold) skips integers."""
+
+LONGEST_METRIC_NAME = 250
+"""Characters: MLflow's own limit."""
+
+_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
+
+
+@dataclass
+class Recorded:
+    """Metrics and parameters by the names under which they are tracked, files by folder; a line for each loss."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    files: list[tuple[Path, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def recorded(stage: str, makes: str, result: Any, folder: Path) -> Recorded:
+    """Returns what to record of the `result` of `stage`.
+
+    A `Record`, or an object with one as `record`, says it itself. Of a mapping, a named tuple or a dataclass without
+    `record`, numbers become metrics (`stage/name`, or `name` if it has a slash), files artifacts, other values that
+    JSON can hold parameters. None has nothing to record. Everything else is named in a warning.
+
+    Args:
+        makes: the name of the result, for a value that has no name of its own.
+        folder: the run's folder, to which relative paths may be relative.
+    """
+    found = Recorded()
+    _add(found, stage, makes, result, folder)
+    return found
+
+
+def clean_metrics(values: Mapping[Any, Any]) -> tuple[dict[str, float], dict[str, Any], list[str]]:
+    """Returns metrics as MLflow takes them, the values that are no numbers, and a line for everything changed.
+
+    Numbers become float64, and characters that MLflow refuses in a name `_`.
+    """
+    metrics: dict[str, float] = {}
+    others: dict[str, Any] = {}
+    warnings: list[str] = []
+    for given, value in values.items():
+        number = as_number(value)
+        if number is None:
+            others[str(given)] = value
+            continue
+        name = metric_name(str(given))
+        while name in metrics:
+            name += "_"
+        if name != str(given):
+            warnings.append(f"the metric {given!r} is recorded as {name}: MLflow allows letters, digits and _-.:/ only")
+        if isinstance(value, int) and abs(value) > EXACT_INTEGER and int(number) != value:
+            warnings.append(f"{name}={value} is recorded as {number:.17g}, the nearest 64-bit float")
+        if math.isinf(number):
+            warnings.append(f"{name} is {number}: MLflow shows the largest float instead, and summary.json null")
+        metrics[name] = number
+    return metrics, others, warnings
+
+
+def metric_name(name: str) -> str:
+    """Returns `name` with the characters and path parts that MLflow refuses replaced by `_`."""
+    clean = _NOT_ALLOWED.sub("_", name)[:LONGEST_METRIC_NAME]
+    path = posixpath.normpath(clean.strip("/") or "_")
+    return "/".join("_" if part in (".", "..") else part for part in path.split("/"))
+
+
+def _add(found: Recorded, stage: str, name: str, result: Any, folder: Path) -> None:
+    record = result if isinstance(result, Record) else getattr(result, "record", None)
+    if isinstance(record, Record):
+        _add_record(found, stage, record, folder)
+    elif result is None:
+        return
+    elif (fields := _fields(result)) is not None:
+        _add_fields(found, stage, fields, folder)
+    elif record is not None and not callable(record):
+        _add_fields(found, stage, {"record": record}, folder)
+    elif isinstance(result, (list, tuple)) and not _is_plain(result):
+        for index, part in enumerate(result):
+            _add(found, stage, f"{name}_{index}", part, folder)
+    else:
+        _add_value(found, stage, f"{stage}/{name}", result, folder)
+
+
+def _add_record(found: Recorded, stage: str, record: Record, folder: Path) -> None:
+    metrics, others, warnings = clean_metrics(record.metrics)
+    found.metrics |= metrics
+    found.params |= {f"{stage}/{name}": value for name, value in record.params.items()}
+    found.warnings += warnings
+    for name, value in others.items():
+        if value is not None and _is_plain(value):
+            found.warnings.append(f"the metric {name} is a {_kind(value)}, not a number: recorded as a parameter")
+            found.params[f"{stage}/{name}"] = value
+        else:
+            found.warnings.append(f"the metric {name} is a {_kind(value)}, not a number: it is not recorded")
+    for place, paths in record.files.items():
+        for path in [paths] if isinstance(paths, Path) else paths:
+            _add_file(found, place, path, folder)
+
+
+def _add_fields(found: Recorded, stage: str, fields: Mapping[Any, Any], folder: Path) -> None:
+    for key, value in fields.items():
+        if isinstance(value, Record):
+            _add_record(found, stage, value, folder)
+        elif key == "record" and isinstance(value, Mapping):
+            _add_fields(found, stage, value, folder)
+        else:
+            _add_value(found, stage, str(key) if "/" in str(key) else f"{stage}/{key}", value, folder)
+
+
+def _add_value(found: Recorded, stage: str, name: str, value: Any, folder: Path) -> None:
+    """Adds one value under its full name."""
+    if isinstance(value, PurePath):
+        _add_file(found, stage, Path(value), folder)
+    elif not isinstance(value, bool) and as_number(value) is not None:
+        metrics, _, warnings = clean_metrics({name: value})
+        found.metrics |= metrics
+        found.warnings += warnings
+    elif _is_plain(value):
+        found.params[name] = value
+    else:
+        found.warnings.append(
+            f"{name} is a {_kind(value)}, which cannot be recorded (numbers, text, lists, paths, and a "
+            "stages.results.Record can); later stages get it all the same"
+        )
+
+
+def _add_file(found: Recorded, place: str, path: Path, folder: Path) -> None:
+    if not path.is_absolute():
+        path = path.absolute() if path.exists() else folder / path
+    if not path.exists():
+        found.warnings.append(f"the file {path} ({place or 'no folder'}) does not exist: it is not recorded")
+        return
+    clean = posixpath.normpath(place.strip("/")) if place.strip("/") else ""
+    if clean.startswith(".."):
+        clean = clean.replace("..", "_")
+    if clean == ".":
+        clean = ""
+    found.files.append((path, clean))
+
+
+def _fields(result: Any) -> Mapping[Any, Any] | None:
+    """Returns the named values of a mapping, a named tuple or a dataclass, or None where there are no names."""
+    if isinstance(result, Mapping):
+        return result
+    if isinstance(result, tuple) and hasattr(result, "_asdict"):
+        return dict(result._asdict())
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
+    return None
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether JSON can hold `value`."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__} of shape {tuple(shape)}" if shape else type(value).__name__
