@@ -92,9 +92,22 @@ class Console:
         rate = f"{images_per_second:,.0f} images/s" if images_per_second else ""
         if self._rich.is_terminal:
             self._show_bar(done, total, rate, note)
-        elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_SECONDS:
-            self._last_plain = time.monotonic()
+        elif self._is_due():
             self.say(f"step {done}/{total}  {note}  {rate}")
+
+    def _is_due(self) -> bool:
+        """Returns whether the last line of progress is long ago, and if so, counts from now."""
+        if time.monotonic() - self._last_plain < PLAIN_PROGRESS_SECONDS:
+            return False
+        self._last_plain = time.monotonic()
+        return True
+
+    def doing(self, what: str) -> None:
+        """Shows `what` in the place of the last progress and its time left."""
+        if self._rich.is_terminal:
+            self._show_bar(0, None, "", what)
+        elif self._is_due():
+            self.say(what)
 
     def end_progress(self) -> None:
         if self._bar is not None:
@@ -134,7 +147,7 @@ class Console:
         for label, text in rows:
             self.say(f"{label:11} {text}")
 
-    def _show_bar(self, done: int, total: int, rate: str, note: str) -> None:
+    def _show_bar(self, done: int, total: int | None, rate: str, note: str) -> None:
         if self._bar is None:
             columns = (
                 TextColumn("{task.description}"),
@@ -146,6 +159,7 @@ class Console:
             self._bar.start()
             self._task = self._bar.add_task(note, total=total, rate=rate)
         assert self._task is not None
+        self._bar.tasks[0].total = total  # `update` takes None for "as before", and then knows a time left
         self._bar.update(self._task, completed=done, description=note, rate=rate)
 
     def _write(self, text: str) -> None:

@@ -79,6 +79,9 @@ class RunReporter:
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         self._console.progress(done, total, images_per_second, note)
 
+    def doing(self, what: str) -> None:
+        self._console.doing(what)
+
     def say(self, line: str) -> None:
         self._console.say(line)
 
@@ -126,6 +129,7 @@ def run_stages(
         name = stage.planned.name
         reporter.begin(name)
         began = time.perf_counter()
+        console.doing(name)
         try:
             with as_exceptions():  # TensorFlow takes SIGTERM for itself when it joins a cluster
                 result = stage.function(**_arguments(stage, results, given))

@@ -5,10 +5,14 @@ computes the rows that are its share. The same code serves one device, many devi
 step, and gives every replica its part of a batch that does not divide.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.ops import multi_device_iterator_ops
 
 from stages.pictures import ALIGNMENT, Pictures
 from stages.results import Dataset, Split
@@ -21,6 +25,13 @@ the random numbers for it, float32 [b, randoms]."""
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 """What `tf.distribute.Strategy.distribute_datasets_from_function` takes."""
+
+WITHOUT_AUTOTUNER = tf.data.Options()
+"""For every dataset that is iterated over: an iterator's destructor waits for the thread of its autotuner, which
+sleeps for up to 60 seconds at a time. Cancellation wakes that thread before `IsCancelled` turns true, so that on a busy
+machine it looks too early and sleeps on (tensorflow/core/framework: `OptimizeLoop` in model.cc, `StartCancel` in
+cancellation.cc)."""
+WITHOUT_AUTOTUNER.autotune.enabled = False
 
 Reader = Callable[[tf.Tensor], tf.Tensor]
 """From examples of a split to their pictures."""
@@ -43,6 +54,27 @@ def training_input(
     part of every batch has the same number of rows, filled up with rows of weight 0.
     """
     return _input(dataset.train, batch_size, epochs, first_step, seed, dataset, fixed_shapes)
+
+
+def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Batch]:
+    """Returns the batches of `source` for the replicas of `strategy`; no iterator over them has an autotuner."""
+    _keep_autotuners_from_devices()
+    batches: Iterable[Batch] = strategy.distribute_datasets_from_function(source)
+    return batches
+
+
+@cache
+def _keep_autotuners_from_devices() -> None:
+    """Sets `WITHOUT_AUTOTUNER` for the iterators that TensorFlow puts on each device, which no public option reaches.
+
+    As of TensorFlow 2.21 (tensorflow/python/data/ops/multi_device_iterator_ops.py).
+    """
+    create = multi_device_iterator_ops._create_device_dataset
+
+    def create_without_autotuner(*given: Any) -> tf.data.Dataset:
+        return create(*given).with_options(WITHOUT_AUTOTUNER)
+
+    multi_device_iterator_ops._create_device_dataset = create_without_autotuner
 
 
 def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, passes: int = 1) -> InputFunction:
@@ -99,7 +131,9 @@ def _input(
         # TensorFlow would copy pictures in memory into a graph to look for rewrites, of which it finds none here.
         options.experimental_optimization.apply_default_optimizations = False
         elements = tf.data.Dataset.range(first_step // per_epoch, epochs).flat_map(positions)
-        return elements.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2 * here + 2).with_options(options)
+        ahead = 2 * here + 2
+        made = elements.map(batch, num_parallel_calls=min(ahead, os.cpu_count() or 1)).prefetch(ahead)
+        return made.with_options(options).with_options(WITHOUT_AUTOTUNER)
 
     return make
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.batches import changed, order, steps_per_epoch
+from stages.batches import WITHOUT_AUTOTUNER, changed, order, steps_per_epoch
 from stages.errors import UserError
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
@@ -40,7 +40,8 @@ class Coordinated:
                 "data.memory_gib=<more>, or strategy=multi_worker",
             )
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
-        whole = tf.function(lambda: tf.data.Dataset.from_tensors((images, labels)).repeat())
+        held = tf.data.Dataset.from_tensors
+        whole = tf.function(lambda: held((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER))
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
         distribution, size, seed = strategy.distribution, settings.batch_size, settings.seed
 

@@ -125,6 +125,7 @@ class Epochs:
 
             while not progress.finished:
                 self._train_epoch(reporter, checkpoints, keep)
+                reporter.doing(f"validating on {len(self._dataset.val):,} images")
                 in_use = averages.used() if averages is not None and self._settings.optimizer.ema_use else nullcontext()
                 with in_use:  # validation and callbacks see the weights that will be the result
                     progress.logs |= self._validate()
@@ -136,6 +137,7 @@ class Epochs:
                 progress.finished = self._network.stop_training or progress.epoch >= self._last
                 if not progress.finished:
                     keep()
+            reporter.doing("writing a checkpoint")
             self._save(checkpoints)
             checkpoints.wait()
             if any_worker(self._strategy, [stop.requested])[0]:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from stages import history
-from stages.batches import InputFunction, evaluation_input, steps_per_epoch, training_input
+from stages.batches import InputFunction, distributed, evaluation_input, steps_per_epoch, training_input
 from stages.callbacks import Callbacks, build_callbacks, enter_phase
 from stages.checkpoints import Checkpoint, Checkpoints, newest
 from stages.epochs import go_on
@@ -54,13 +54,12 @@ def fit(
     weights = class_weights(settings.class_weights, dataset)
     size = _validation_batch(len(dataset.val), strategy.in_sync)
     passes = settings.steps_per_call or 1  # whole ones in every call: Keras runs on beyond validation_steps otherwise
-    distribute = strategy.distribution.distribute_datasets_from_function
     place = folder / "checkpoints" if folder is not None else None
     found = newest(place, reporter.warn) if place is not None else None
     with reporter.stopping() as stop:
         state = State(strategy, model, dataset, settings, called)
         checkpoints = Checkpoints(place, settings)
-        report = _Report(len(dataset.train), settings, rate, reporter, state, checkpoints, found, stop)
+        report = _Report(dataset, settings, rate, reporter, state, checkpoints, found, stop)
         first = report.progress.epoch
         training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
         report.callbacks = Callbacks(
@@ -78,17 +77,20 @@ def fit(
             report.callbacks.on_train_end()
         else:
             model.network.fit(
-                distribute(_weighted(training, weights)),
+                distributed(strategy.distribution, _weighted(training, weights)),
                 steps_per_epoch=per_epoch,
                 initial_epoch=first,
                 epochs=settings.epochs,
-                validation_data=distribute(evaluation_input(dataset.val, size, passes=settings.epochs * passes)),
+                validation_data=distributed(
+                    strategy.distribution, evaluation_input(dataset.val, size, passes=settings.epochs * passes)
+                ),
                 validation_steps=steps_per_epoch(dataset.val, size) * passes,
                 callbacks=report.callbacks,
                 shuffle=False,  # the input is
                 verbose=0,
             )
     report.progress.outside = dict(report.callbacks.outside)
+    reporter.doing("writing the best weights")
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": passes, **needed}
@@ -155,7 +157,7 @@ class _Report(keras.callbacks.Callback):
 
     def __init__(
         self,
-        examples: int,
+        dataset: Dataset,
         settings: FitSettings,
         rate: Rate,
         reporter: Reporter,
@@ -166,9 +168,10 @@ class _Report(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.progress = progress_of(found, same_order=False) if found is not None else Progress()
-        self._examples, self._settings, self._rate, self._reporter = examples, settings, rate, reporter
+        self._examples, self._validated = len(dataset.train), len(dataset.val)
+        self._settings, self._rate, self._reporter = settings, rate, reporter
         self._state, self._checkpoints, self._found, self._stop = state, checkpoints, found, stop
-        self._per_epoch = -(-examples // settings.batch_size)
+        self._per_epoch = -(-self._examples // settings.batch_size)
         self._began, self._is_traced = 0.0, False
         self._last: Checkpoint | None = found
 
@@ -178,6 +181,9 @@ class _Report(keras.callbacks.Callback):
             self.progress, self._found = self._state.put_back(self._found), None
             self.callbacks.outside = dict(self.progress.outside)
             go_on(self.progress, self._state.notes, self._settings.epochs, self._reporter)
+
+    def on_test_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        self._reporter.doing(f"validating on {self._validated:,} images")
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         self._began = time.perf_counter()
@@ -219,4 +225,5 @@ class _Report(keras.callbacks.Callback):
             self._checkpoints.save(self._last)
 
     def on_train_end(self, logs: Mapping[str, float] | None = None) -> None:
+        self._reporter.doing("writing a checkpoint")
         self._checkpoints.wait()

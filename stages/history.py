@@ -142,6 +142,6 @@ def line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str, float
     """Returns what is printed at the end of `epoch`, counted from 0."""
     rate = clock.per_second
     speed = f"{rate:,.0f} {clock.unit}/s" if rate else "-"
-    left = steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds
+    left = f"  {steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds:.0f} s left" if epoch + 1 < epochs else ""
     means = "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
-    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}  {left:.0f} s left"
+    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{left}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from stages.agreement import mean_over_workers, others_needed
-from stages.batches import training_input
+from stages.batches import distributed, training_input
 from stages.pictures import own_errors
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
@@ -36,15 +36,15 @@ class Loop:
         source = training_input(
             dataset, settings.batch_size, settings.seed, settings.epochs, first_step, strategy.fixed_shapes
         )
-        self._batches = iter(strategy.distribution.distribute_datasets_from_function(source))
+        self._batches = iter(distributed(strategy.distribution, source))
         self._is_traced = False
         distribution, clock = strategy.distribution, _clock()
         with tf.device("/cpu:0"):
             self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
         self.waited = 0.0
 
-        # No method: a function that referred to `self` would leave the iterator to the garbage collector, which takes
-        # many seconds over it now and then.
+        # No method: a function that referred to `self` would leave the iterator, and the batches that it has made, to
+        # the garbage collector.
         @tf.function(reduce_retracing=True)
         def compiled(batches: tf.data.Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> None:
             waited.assign(0.0)

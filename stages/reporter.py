@@ -25,6 +25,9 @@ class Reporter(Protocol):
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         """Shows that `done` of `total` steps are over; `images_per_second` is None until it is known."""
 
+    def doing(self, what: str) -> None:
+        """Shows what is being done in the place of a progress, where nothing is counted; ended by whatever follows."""
+
     def say(self, line: str) -> None:
         """Prints one line and keeps it in the log."""
 
@@ -44,6 +47,8 @@ class Silent:
     def metrics(self, values: Mapping[str, float], step: int) -> None: ...
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None: ...
+
+    def doing(self, what: str) -> None: ...
 
     def say(self, line: str) -> None: ...
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from stages.batches import Batch, evaluation_input, steps_per_epoch
+from stages.batches import Batch, distributed, evaluation_input, steps_per_epoch
 from stages.losses import cross_entropy
 from stages.pictures import own_errors
 from stages.results import Model, Split, Strategy
@@ -42,9 +42,7 @@ class Scorer:
     def score(self, split: Split, batch_size: int) -> Scores:
         """Returns the scores on `split`, every example counted once; `batch_size` is global."""
         self._totals.reset()
-        batches = iter(
-            self._strategy.distribute_datasets_from_function(evaluation_input(split, batch_size, self._fixed_shapes))
-        )
+        batches = iter(distributed(self._strategy, evaluation_input(split, batch_size, self._fixed_shapes)))
         with own_errors(split.images):
             self._compiled(batches, tf.constant(steps_per_epoch(split, batch_size), tf.int64))
         sums = self._totals.read()

@@ -80,6 +80,7 @@ def train(
         params |= {**facts, "steps_per_call": epochs.steps_per_call}
         before = epochs
     assert before is not None
+    reporter.doing("writing the best weights")
     averages = before.averages
     if averages is not None and not settings.optimizer.ema_use and place is not None:
         with averages.used():

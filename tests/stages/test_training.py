@@ -8,13 +8,18 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 
 from stages.errors import UserError
+from stages.evaluate import evaluate
 from stages.fit import _validation_batch, fit
 from stages.model import model
+from stages.reporter import Silent
 from stages.results import Strategy, Trained
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
+from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
@@ -75,6 +80,64 @@ def test_a_run_is_that_of_one_device(feature: str, where: str) -> None:
     expected, expected_weights = reference(feature)
     assert_same_history(found, expected, 1e-5)
     assert np.abs(weights - expected_weights).max() <= 1e-5
+
+
+@pytest.fixture
+def iterated(monkeypatch: pytest.MonkeyPatch) -> list[tf.data.Dataset]:
+    """The datasets of all iterators that are made from now on, on the host and on devices."""
+    found: list[tf.data.Dataset] = []
+    for kind, name in (
+        (iterator_ops.OwnedIterator, "_create_iterator"),
+        (multi_device_iterator_ops.OwnedMultiDeviceIterator, "__init__"),
+    ):
+        original = getattr(kind, name)
+
+        def spy(self: Any, dataset: Any = None, *given: Any, original: Any = original, **named: Any) -> Any:
+            if dataset is not None:
+                found.append(dataset)
+            return original(self, dataset, *given, **named)
+
+        monkeypatch.setattr(kind, name, spy)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["loop", "fit"])
+@pytest.mark.parametrize("where", ["default", "one_device", "mirrored", "central_storage"])
+def test_no_iterator_has_an_autotuner_that_its_end_waits_for(
+    where: str, engine: str, iterated: list[tf.data.Dataset]
+) -> None:
+    """Neither in training, validation and test, nor those that TensorFlow puts on the devices."""
+    if (where, engine) == ("central_storage", "fit"):
+        pytest.skip("refused before anything starts")
+    place = one_device() if where == "one_device" else PLACES[where]()
+    trained, _ = run(place, *((train, TrainSettings) if engine == "loop" else (fit, FitSettings)), epochs=1)
+    evaluate(trained, real_digits(60), place, EvaluateSettings())
+    assert len(iterated) >= 3
+    assert [dataset.options().autotune.enabled for dataset in iterated] == [False] * len(iterated)
+
+
+class _Told(Silent):
+    """Notes what a terminal would show, in order."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        self.shown.append(f"{done}/{total}")
+
+    def doing(self, what: str) -> None:
+        self.shown.append(what)
+
+
+@pytest.mark.parametrize("engine", ["loop", "fit"])
+def test_whatever_follows_the_last_step_is_named_while_it_lasts(engine: str, tmp_path: Path) -> None:
+    told = _Told()
+    function, kind = (train, TrainSettings) if engine == "loop" else (fit, FitSettings)
+    given = kind(epochs=2, batch_size=64, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
+    dataset, place = real_digits(64), one_device()
+    function(small_cnn(dataset, place), dataset, place, given, told, tmp_path)
+    validation, checkpoint, files = "validating on 144 images", "writing a checkpoint", "writing the best weights"
+    assert told.shown == ["1/2", validation, "2/2", validation, checkpoint, files]
 
 
 def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
