@@ -13,6 +13,8 @@ from pipeline.combinations import COMBINATIONS
 from pipeline.config import Experiment
 from pipeline.secrets import redact, without_user
 from stages.errors import UserError
+from stages.load import tfds_folder
+from stages.settings.data import TfdsSettings
 from stages.settings.images import AugmentSettings
 from stages.settings.strategy import (
     CentralStorageSettings,
@@ -79,6 +81,13 @@ def _augmentation_is_possible(experiment: Experiment) -> None:
         )
 
 
+def _data_is_usable(experiment: Experiment) -> None:
+    """Reads what the folder of a data set says of itself, without TensorFlow."""
+    settings = experiment.settings.get("load")
+    if isinstance(settings, TfdsSettings) and not settings.download:
+        tfds_folder.check(settings)
+
+
 def _packages_exist(experiment: Experiment) -> None:
     """Looks for the package of every `_target_` below a stage's own; the plan has looked for the stages themselves."""
     for stage, settings in experiment.settings.items():
@@ -142,6 +151,7 @@ RULES: tuple[Callable[[Experiment], None], ...] = (
     _batch_is_shared,
     _augmentation_is_possible,
     *COMBINATIONS,
+    _data_is_usable,
     _packages_exist,
     _outputs_can_be_written,
     server_answers,

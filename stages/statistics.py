@@ -134,6 +134,13 @@ def _warn(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
             f"{counts}, such as row {both.rows[0]} of {other}, which is row {both.rows[1]} of {one}: scores count what "
             "was learned by heart. Remove the copies from the source, or tell the count with the scores"
         )
+    for name in ("val", "test"):
+        absent = np.flatnonzero((found.splits[name].by_class == 0) & (found.splits["train"].by_class > 0))
+        if len(absent):
+            reporter.warn(
+                f"{len(absent)} of {dataset.num_classes} classes have no {name} example, such as "
+                f"{dataset.class_names[absent[0]]}: no {name} score tells how well they are learned"
+            )
     missing = np.flatnonzero(found.splits["train"].by_class == 0)
     if len(missing):
         reporter.warn(

@@ -1,11 +1,12 @@
 """From the bytes of a JPEG, PNG, BMP or GIF to an image of the wanted shape."""
 
 import io
+import re
 from dataclasses import dataclass
 
 import numpy as np
 import PIL
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from stages.load.source import BadPictureError
 
@@ -15,6 +16,8 @@ VERSION = 2
 FORMATS = ("JPEG", "PNG", "BMP", "GIF")
 MOST_PIXELS = 80_000_000
 """A larger picture is taken for damage: 240 MB once it is decoded."""
+
+_ADDRESS = re.compile(r"<[^<>]* object at 0x[0-9a-fA-F]+>")
 
 ORIENTATION = 0x0112
 """The tag of EXIF that says how a camera was held."""
@@ -71,8 +74,12 @@ class Decoder:
                 pixels = _eight_bits(_upright(image)).convert(mode)
         except BadPictureError:
             raise
+        except UnidentifiedImageError as error:  # whose text has the address of an object
+            kinds = ", ".join(FORMATS)
+            why = f"cannot identify it as one of {kinds}" if content else "an empty file"
+            raise BadPictureError(why) from error
         except Exception as error:  # what Pillow raises for damage has no common class
-            raise BadPictureError(str(error) or type(error).__name__) from error
+            raise BadPictureError(_ADDRESS.sub("the image", str(error)) or type(error).__name__) from error
         return np.asarray(self._resized(pixels)).reshape(height, width, channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:

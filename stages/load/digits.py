@@ -3,8 +3,8 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from stages.load.splits import assemble, divide
-from stages.results import Dataset
+from stages.load.splits import assemble, cut_all
+from stages.results import Dataset, Split
 from stages.settings.data import DigitsSettings
 
 
@@ -16,6 +16,7 @@ def digits(settings: DigitsSettings) -> Dataset:
     source = load_digits()
     images = source.images[..., np.newaxis].astype(np.uint8)
     labels = source.target.astype(np.int32)
-    rest, test = divide(images, labels, settings.test_fraction, settings.split_seed, "test")
-    train, val = divide(rest.images, rest.labels, settings.val_fraction, settings.split_seed, "val")
+    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
+    rows = cut_all(labels, fractions, settings.split_seed)
+    train, val, test = (Split(images[rows[name]], labels[rows[name]]) for name in ("train", "val", "test"))
     return assemble("digits", train, val, test, tuple(str(digit) for digit in range(10)), (0.0, 16.0))

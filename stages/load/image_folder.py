@@ -1,7 +1,9 @@
 """A directory of pictures, one folder a class."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,34 +46,41 @@ class ImageFolderSource:
         self.name = self._root.name
         self.picture = settings.shape((None, None, 3))
         self._decode = Decoder(self.picture, settings.resize, settings.min_side)
-        splits = _splits(self._root)
-        names = sorted({folder.name for root in splits.values() for folder in _folders(root)})
-        if len(names) < 2:
-            raise UserError(
-                f"data.dir={self._root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",
-                "a folder for each class, or train/, val/, test/ with those in them",
-                "data.dir=<the folder above the class folders>",
-            )
+        self._splits, names = split_folders(self._root)
+        passed_over: Counter[str] = Counter()
+        for folder in {self._root, *self._splits.values()}:
+            passed_over.update(_outside(folder))
         self._files: list[Path] = []
         self._labels: list[int] = []
         self._parts: dict[str, list[int]] = {}
-        for split, root in splits.items():
+        for split, root in self._splits.items():
             numbers = self._parts.setdefault(split, [])
             for label, name in enumerate(names):
-                for path in _pictures(root / name):
+                for path in _pictures(root / name, passed_over):
                     numbers.append(len(self._files))
                     self._files.append(path)
                     self._labels.append(label)
         self._names = tuple(names)
+        self.passed_over = dict(passed_over.most_common())
+        self.warnings = tuple(_alike(names))
         self.fingerprint = self._fingerprint()
 
     def listing(self) -> Listing:
-        """Returns the files; a class that has none to train on is bad, and is left out where that is allowed."""
+        """Returns the files; a class that has none to train on is bad, and is left out where that is allowed.
+
+        Raises:
+            UserError: where fewer than two classes have files to train on.
+        """
         labels, train = np.array(self._labels, np.int32), np.array(self._parts["train"], np.int64)
         counts = np.bincount(labels[train], minlength=len(self._names))
         empty = [name for name, count in zip(self._names, counts, strict=True) if not count]
-        where = self._root / "train" if (self._root / "train").is_dir() else self._root
-        bad = tuple(Bad(str(where / name), "a class without a picture to train on") for name in empty)
+        if len(self._names) - len(empty) < 2:
+            raise UserError(
+                f"data.dir={self._root} has images to train on for {len(self._names) - len(empty)} of "
+                f"{len(self._names)} classes; {empty[0]} has none",
+                f"two classes or more with files that end in {', '.join(SUFFIXES)}",
+            )
+        bad = tuple(Bad(str(self._where_class_is(name)), "a class without a picture to train on") for name in empty)
         new = np.cumsum(counts > 0) - 1
         listing = Listing(
             new[labels].astype(np.int32),
@@ -80,6 +89,11 @@ class ImageFolderSource:
             bad,
         )
         return listing if not empty else self._without(listing, counts[labels] > 0)
+
+    def _where_class_is(self, name: str) -> Path:
+        """Returns a folder of the class that there is: that of the first split which has one."""
+        folders = (self._splits[split] / name for split in ("train", "val", "test") if split in self._splits)
+        return next(folder for folder in folders if folder.is_dir())
 
     def _without(self, listing: Listing, kept: np.ndarray) -> Listing:
         self._files = [path for path, keep in zip(self._files, kept, strict=True) if keep]
@@ -98,14 +112,42 @@ class ImageFolderSource:
     def _fingerprint(self) -> str:
         content = hashlib.sha256(repr((self._decode.key, self._names)).encode(errors="surrogateescape"))
         for path in self._files:
-            found = path.stat()
+            try:
+                found = path.stat()
+            except OSError:  # a link to nothing, which reading will tell
+                found = path.lstat()
             line = f"{path.relative_to(self._root)} {found.st_size} {found.st_mtime_ns}\n"
             content.update(line.encode(errors="surrogateescape"))
         return content.hexdigest()[:32]
 
 
-def _splits(root: Path) -> Mapping[str, Path]:
+def split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
+    """Returns the folder of each split and the names of the classes in them, each in order.
+
+    Raises:
+        UserError: where folders are neither classes nor splits, or there are fewer than two classes.
+    """
+    splits = _splits(root)
+    names = sorted({folder.name for split in splits.values() for folder in _folders(split)})
+    if len(names) < 2:
+        raise UserError(
+            f"data.dir={root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",
+            "a folder for each class, or train/, val/, test/ with those in them",
+            "data.dir=<the folder above the class folders>",
+        )
+    return splits, names
+
+
+def _splits(root: Path) -> dict[str, Path]:
     folders = {folder.name: folder for folder in _folders(root)}
+    if folders and all(name.casefold() in SPLITS for name in folders):  # Train/ and Test/ are no classes
+        folders = {name.casefold(): folder for name, folder in folders.items()} if _differ(folders) else folders
+        if "train" not in folders:
+            raise UserError(
+                f"data.dir={root} has {', '.join(f'{folder.name}/' for folder in folders.values())} and no train/",
+                "train/, with val/ (or validation/) and test/ beside it, or a folder for each class",
+                "data.dir=<a folder with train/ in it>",
+            )
     if "train" not in folders:
         return {"train": root}
     others = [name for name in folders if name not in SPLITS]
@@ -116,17 +158,55 @@ def _splits(root: Path) -> Mapping[str, Path]:
             "train/, val/ (or validation/), test/, and nothing else",
             "data.dir=<a folder with those alone, or with a folder for each class>",
         )
-    return {SPLITS[name]: folder for name, folder in folders.items()}
+    found = {SPLITS[name]: folder for name, folder in folders.items()}
+    return {name: found[name] for name in ("test", "train", "val") if name in found}
+
+
+def _differ(names: Iterable[str]) -> bool:
+    folded = [name.casefold() for name in names]
+    return len(set(folded)) == len(folded)
+
+
+def _alike(names: Sequence[str]) -> Iterator[str]:
+    """Yields a warning for names that are different classes, and look as if they were meant to be one."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), []).append(name)
+    for group in groups.values():
+        if len(group) > 1:
+            yield (
+                f"the class folders {' and '.join(map(repr, group))} differ by case, blanks or code points alone, "
+                f"and are {len(group)} classes: rename them where they are meant to be one"
+            )
 
 
 def _folders(root: Path) -> Iterator[Path]:
     return (path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith("."))
 
 
-def _pictures(folder: Path) -> Iterator[Path]:
+def _outside(folder: Path) -> Iterator[str]:
+    """Yields the kind of each file beside the folders of classes, or splits."""
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            yield "hidden"
+        elif not path.is_dir():
+            yield "outside the class folders"
+
+
+def _pictures(folder: Path, passed_over: Counter[str]) -> Iterator[Path]:
+    """Yields the images below `folder`, also links to nothing, which cannot be read; counts other files by kind."""
     if not folder.is_dir():
         return
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in SUFFIXES and not hidden and path.is_file():
+        if path.is_dir():
+            if path.is_symlink():
+                passed_over["links to folders"] += 1
+        elif hidden:
+            passed_over["hidden"] += 1
+        elif path.suffix.lower() not in SUFFIXES:
+            passed_over[path.suffix.lower() or "without a suffix"] += 1
+        elif path.is_file() or path.is_symlink():
             yield path
+        else:
+            passed_over["neither files nor folders"] += 1

@@ -2,15 +2,15 @@
 
 import csv
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stages.errors import UserError
-from stages.load.prepared import decoded, hold, prepare, read_all, reader, refuse_none, refused
-from stages.load.source import Bad, Listing, Source
-from stages.load.splits import assemble, cut
+from stages.load.prepared import decoded, hold, prepare, read_all, reader, refuse_none, remaining
+from stages.load.source import Bad, Listing, Source, UnusableError
+from stages.load.splits import assemble, cut_all
 from stages.memory import available_memory
 from stages.pictures import Described, Pictures, Streamed, empty
 from stages.reporter import Reporter, Silent
@@ -33,7 +33,16 @@ def load(
     Raises:
         UserError: where pictures cannot be used and are not to be skipped, or splits cannot be cut.
     """
-    reporter = reporter or Silent()
+    try:
+        return _load(source, settings, reporter or Silent(), folder, cache)
+    except UnusableError as error:
+        raise _refused(error, settings) from error
+
+
+def _load(
+    source: Source, settings: SourceSettings, reporter: Reporter, folder: Path | None, cache: Path | None
+) -> Dataset:
+    _tell(source, reporter)
     known: Described | None = None
     images: Mapping[str, Pictures]
     if settings.cache == "disk" and cache is not None:
@@ -63,7 +72,7 @@ def load(
     if held != "memory":
         size = np.prod(shape) / 2**30
         reporter.say(f"{source.name} is read from its {held} while training goes on: {size:.1f} GiB")
-    return _with_bad(dataset, bad, held, reporter, folder)
+    return _with_bad(_with_passed_over(dataset, source.passed_over), bad, held, reporter, folder)
 
 
 def _from_source(
@@ -71,7 +80,7 @@ def _from_source(
 ) -> tuple[Pictures, Listing, tuple[Bad, ...]]:
     """Returns the pictures without a cache: decoded into memory where they fit, else whenever they are wanted."""
     if listing.bad and settings.on_error == "fail":
-        raise refused(listing.bad)
+        raise UnusableError(listing.bad, remaining(source, listing))
     shape = (len(listing.labels), *source.picture)
     if not _fits(shape, settings.memory_gib):
         if settings.on_error == "skip":
@@ -80,7 +89,7 @@ def _from_source(
                 "data.cache=disk, data.on_error=fail",
                 "data.cache=disk",
             )
-        return Streamed.all(shape, lambda numbers: read_all(source, numbers)), listing, ()
+        return Streamed.all(shape, _streaming(source, listing, settings)), listing, ()
     images = np.empty(shape, np.uint8)
     kept: list[int] = []
     bad = list(listing.bad)
@@ -88,8 +97,53 @@ def _from_source(
         images[len(kept) : len(kept) + len(numbers)] = pictures
         kept += numbers
         bad += unusable
-    refuse_none(kept, source)
+    refuse_none(len(kept), source.name)
     return images[: len(kept)], listing.only(np.array(kept, np.int64)), tuple(bad)
+
+
+def _streaming(source: Source, listing: Listing, settings: SourceSettings) -> Callable[[np.ndarray], np.ndarray]:
+    def read(numbers: np.ndarray) -> np.ndarray:
+        try:
+            return read_all(source, listing, numbers)
+        except UnusableError as error:
+            raise _refused(error, settings, "data.cache=disk") from error
+
+    return read
+
+
+def _refused(error: UnusableError, settings: SourceSettings, besides: str = "") -> UserError:
+    """Returns the error that names what is bad, with a fix only where enough is left without it.
+
+    Args:
+        besides: what else is to be typed, so that it can be left out.
+    """
+    first, more = error.bad[0], len(error.bad) - 1
+    problem = f"{first.where}: {first.why}" + (f", and {more:,} more" if more else "")
+    fix = ["data.on_error=skip", besides]
+    try:
+        refuse_none(len(error.remaining.labels), "the source")
+        splits_of(error.remaining, settings)
+    except UserError as left:
+        if not left.fix:
+            return UserError(problem, f"pictures that can be decoded; without what is not, {left.problem}")
+        fix.append(left.fix)
+    return UserError(problem, "pictures that can be decoded", " ".join(filter(None, fix)))
+
+
+def _tell(source: Source, reporter: Reporter) -> None:
+    for line in source.warnings:
+        reporter.warn(line)
+    if source.passed_over:
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in source.passed_over.items())
+        reporter.say(f"{source.name}: passed over {sum(source.passed_over.values()):,} files: {counts}")
+
+
+def _with_passed_over(dataset: Dataset, passed_over: Mapping[str, int]) -> Dataset:
+    """Returns the data set with a record of the files that are of no kind which is read."""
+    record = dataset.record
+    metrics = {**record.metrics, "data/passed_over": float(sum(passed_over.values()))}
+    params = {**record.params, "passed_over": dict(passed_over)} if passed_over else record.params
+    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics))
 
 
 def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
@@ -105,8 +159,8 @@ def _refuse_shared(parts: Mapping[str, np.ndarray]) -> None:
             if len(shared):
                 raise UserError(
                     f"data: {len(shared):,} examples are in the {first} and in the {second} split",
-                    "splits that share nothing",
-                    "data.train_split='train[:80%]' data.test_split='train[80%:]'",
+                    "splits that share nothing, such as those that the set has itself",
+                    "data.train_split=train data.val_split=null data.test_split=null",
                 )
 
 
@@ -114,15 +168,21 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
     """Returns the rows of each split, in order; what the source does not have is cut from its training examples.
 
     Raises:
-        UserError: where an example is in two splits, or a class has too few for each.
+        UserError: where an example is in two splits, a class has too few for each, or only one has any.
     """
+    present = np.unique(listing.labels)
+    if len(present) < 2:
+        raise UserError(
+            f"only the class {listing.class_names[int(present[0])]} has examples that can be used",
+            "examples of two classes or more",
+        )
     _refuse_shared(listing.parts)
     rows = {name: np.unique(numbers) for name, numbers in listing.parts.items()}  # a slice may name one twice
-    for name, fraction in (("test", settings.test_fraction), ("val", settings.val_fraction)):
-        if name not in rows:
-            kept, part = cut(listing.labels[rows["train"]], fraction, settings.split_seed, name)
-            rows |= {name: rows["train"][part], "train": rows["train"][kept]}
-    return rows
+    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
+    missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
+    train = rows["train"]
+    cut = cut_all(listing.labels[train], missing, settings.split_seed, listing.class_names)
+    return rows | {name: train[part] for name, part in cut.items()}
 
 
 def _parts(images: Pictures, rows: Mapping[str, np.ndarray]) -> dict[str, Pictures]:

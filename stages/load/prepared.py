@@ -18,9 +18,12 @@ import numpy as np
 
 from stages.cache import made_once
 from stages.errors import UserError
-from stages.load.source import Bad, BadPictureError, Listing, Source
+from stages.load.source import Bad, BadPictureError, Listing, Source, UnusableError
 from stages.pictures import WORKERS, Described, chunk_of, describe, digest, empty
 from stages.reporter import Reporter
+
+LOOKED_AT = 2000
+"""Examples that are read to tell whether enough would be left without those that cannot be used."""
 
 _IMAGES, _EXAMPLES, _FACTS = "images.npy", "examples.npz", "facts.json"
 
@@ -40,7 +43,8 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
     """Returns the prepared pictures of `source`, which are made if no run has made them.
 
     Raises:
-        UserError: where a picture cannot be used and `on_error` is `fail`, or there is no room.
+        UnusableError: where a picture cannot be used and `on_error` is `fail`.
+        UserError: where there is no room, or no picture is left.
     """
     place = cache / f"pictures-{source.fingerprint}"
 
@@ -50,22 +54,31 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
     is_new = made_once(place, make, reporter)
     prepared = _open(place)
     if prepared.bad and on_error == "fail":
-        raise refused(prepared.bad)
+        raise UnusableError(prepared.bad, prepared.listing)
     count, picture = prepared.shape[0], "×".join(map(str, prepared.shape[1:]))
     reporter.say(f"{'prepared' if is_new else 'found'} {count:,} pictures of {picture} in {place}")
     return prepared
 
 
-def refused(bad: tuple[Bad, ...]) -> UserError:
-    """Returns the error that names what is bad in a source."""
-    more = f", and {len(bad) - 1:,} more" if len(bad) > 1 else ""
-    return UserError(f"{bad[0].where}: {bad[0].why}{more}", "pictures that can be decoded", "data.on_error=skip")
-
-
-def refuse_none(kept: list[int], source: Source) -> None:
-    """Raises UserError where no picture is left."""
+def refuse_none(kept: int, name: str) -> None:
+    """Raises UserError where no picture of the source `name` is left."""
     if not kept:
-        raise UserError(f"{source.name} has no picture that can be used", "some for each class", "data.dir=<another>")
+        raise UserError(f"{name} has no picture that can be used", "some for each class")
+
+
+def remaining(source: Source, listing: Listing) -> Listing:
+    """Returns the examples that can be used.
+
+    At most LOOKED_AT of them are read: of a class with more, what is not read counts as usable if anything read is.
+    """
+    kept: list[int] = []
+    classes = np.unique(listing.labels)
+    for label in classes:
+        numbers = np.flatnonzero(listing.labels == label)
+        looked_at = numbers[: max(1, LOOKED_AT // len(classes))]
+        good = [int(n) for n, one in zip(looked_at, _read(source, looked_at), strict=True) if not isinstance(one, Bad)]
+        kept += [*good, *(map(int, numbers[len(looked_at) :]) if good else ())]
+    return listing.only(np.sort(np.array(kept, np.int64)))
 
 
 def decoded(
@@ -80,23 +93,23 @@ def decoded(
             found = [one for block in pool.map(lambda block: _read(source, block), blocks) for one in block]
             bad = [one for one in found if isinstance(one, Bad)]
             if bad and on_error == "fail":
-                raise refused(tuple(bad))
+                raise UnusableError(bad, remaining(source, listing))
             kept = [number for number, one in zip(numbers, found, strict=True) if not isinstance(one, Bad)]
             pictures = [one for one in found if not isinstance(one, Bad)]
             reporter.progress(numbers[-1] + 1, count, None, note)
             yield np.stack(pictures) if pictures else np.empty((0, *source.picture), np.uint8), kept, bad
 
 
-def read_all(source: Source, numbers: np.ndarray) -> np.ndarray:
+def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarray:
     """Returns the pictures of `numbers`, uint8 [n, H, W, C].
 
     Raises:
-        UserError: where one cannot be used; it is named.
+        UnusableError: where one cannot be used.
     """
     found = _read(source, numbers)
-    bad = tuple(one for one in found if isinstance(one, Bad))
+    bad = [one for one in found if isinstance(one, Bad)]
     if bad:
-        raise refused(bad)
+        raise UnusableError(bad, remaining(source, listing))
     return np.stack(found)  # type: ignore[arg-type]
 
 
@@ -114,7 +127,7 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
     listing = source.listing()
     bad = list(listing.bad)
     if bad and on_error == "fail":
-        raise refused(tuple(bad))
+        raise UnusableError(bad, remaining(source, listing))
     kept: list[int] = []
     described: list[Described] = []
     with (folder / _IMAGES).open("wb") as file:
@@ -124,7 +137,7 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
             described.append(describe(pictures))
             kept += numbers
             bad += unusable
-        refuse_none(kept, source)
+        refuse_none(len(kept), source.name)
         file.seek(0)
         if _header(file, (len(kept), *source.picture)) != begins:
             raise AssertionError("NumPy keeps room in its header for the number of rows to change")

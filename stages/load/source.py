@@ -1,6 +1,6 @@
 """What a source of pictures is, before anything of it is decoded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,17 @@ class Bad:
 
 class BadPictureError(Exception):
     """A picture that cannot be used; its text says why."""
+
+
+class UnusableError(Exception):
+    """Something in a source cannot be used, and is not to be left out.
+
+    bad: what was found before the search ended; remaining: the examples that would be left without all that is bad.
+    """
+
+    def __init__(self, bad: Sequence[Bad], remaining: "Listing") -> None:
+        super().__init__(f"{bad[0].where}: {bad[0].why}")
+        self.bad, self.remaining = tuple(bad), remaining
 
 
 @dataclass(frozen=True)
@@ -44,12 +55,19 @@ class Source(Protocol):
     """Pictures by number, all of one shape once they are read.
 
     name: for people. fingerprint: changes with whatever changes a picture, a label or the listing; it is known without
-    reading them. picture: (H, W, C).
+    reading them. picture: (H, W, C). passed_over: files that are no examples, by their kind. warnings: what looks like
+    a mistake in the source, a sentence each.
     """
 
     name: str
     fingerprint: str
     picture: tuple[int, int, int]
+
+    @property
+    def passed_over(self) -> Mapping[str, int]: ...
+
+    @property
+    def warnings(self) -> Sequence[str]: ...
 
     def listing(self) -> Listing:
         """Returns what there is; may take as long as reading through it."""

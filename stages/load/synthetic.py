@@ -1,6 +1,7 @@
 """Pictures made of numbers: any size, no disk."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ class SyntheticSource:
     """
 
     name = "synthetic"
+    passed_over: Mapping[str, int] = {}
+    warnings: Sequence[str] = ()
 
     def __init__(self, settings: SyntheticSettings) -> None:
         self.picture = (settings.height, settings.width, settings.channels)

@@ -2,9 +2,8 @@
 
 import hashlib
 import os
-import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import tensorflow_datasets
 from tensorflow_datasets.core.registered import DatasetNotFoundError
 
 from stages.errors import UserError
+from stages.load import tfds_folder
 from stages.load.decode import Decoder
 from stages.load.loading import load
 from stages.load.source import Bad, BadPictureError, Listing
@@ -40,9 +40,15 @@ def tfds(
 class TfdsSource:
     """A prepared set of TFDS: its TFRecord files, any record of which is one read at a known place."""
 
+    passed_over: Mapping[str, int] = {}
+    warnings: Sequence[str] = ()
+
     def __init__(self, settings: TfdsSettings) -> None:
         builder = _prepared(settings)
-        image, self._label = _features(builder, settings)
+        (self._image_key, image), (self._label_key, _) = tfds_folder.image_and_label(
+            tfds_folder.read(Path(builder.data_dir)), settings
+        )
+        self._label = _feature(builder.info.features, self._label_key)
         splits = {
             "train": settings.train_split,
             "val": settings.val_split or _own(builder, "validation"),
@@ -50,9 +56,9 @@ class TfdsSource:
         }
         self._parts = {name: _instructions(builder, name, split, settings) for name, split in splits.items() if split}
         self.name = builder.info.full_name
-        self.picture = settings.shape(image.shape)
+        self.picture = settings.shape((image.shape[0], image.shape[1], image.shape[2]))
         self._decode = Decoder(self.picture, settings.resize, settings.min_side)
-        self.fingerprint = _fingerprint(builder, splits, self._decode)
+        self.fingerprint = _fingerprint(builder, splits, self._decode, (self._image_key, self._label_key))
         self._records: list[tuple[Path, int, int]] = []
 
     def listing(self) -> Listing:
@@ -73,7 +79,7 @@ class TfdsSource:
                 for offset, length in places[: instruction.take] if instruction.take >= 0 else places:
                     number = numbers.get((path, offset))
                     if number is None:
-                        label, why = _label(_read(path, offset, length), count)
+                        label, why = _label(_read(path, offset, length), self._label_key, count)
                         if why:
                             bad.append(Bad(f"{path} at byte {offset}", why))
                             continue
@@ -86,7 +92,7 @@ class TfdsSource:
 
     def read(self, number: int) -> np.ndarray:
         example = _example(_read(*self._records[number]))
-        content = example["image"].bytes_list.value
+        content = example[self._image_key].bytes_list.value
         if not content:
             raise BadPictureError("a record without a picture")
         return self._decode(content[0])
@@ -103,10 +109,10 @@ def _example(record: bytes) -> Mapping[str, Any]:
         raise BadPictureError(f"no tf.train.Example ({error})") from error
 
 
-def _label(record: bytes, count: int) -> tuple[int, str]:
+def _label(record: bytes, key: str, count: int) -> tuple[int, str]:
     """Returns a record's label, or why it has none of `count` classes."""
     try:
-        labels = _example(record)["label"].int64_list.value
+        labels = _example(record)[key].int64_list.value
     except BadPictureError as error:
         return -1, str(error)
     if len(labels) != 1:
@@ -150,45 +156,25 @@ def _broken(path: Path, why: str) -> UserError:
 
 def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder:
     if not settings.download:  # what is on the disk says all of itself; TFDS's own code for the set is slow to import
-        name, _, version = settings.name.partition(":")
-        found = [path.parent for path in (settings.folder / name).glob("**/dataset_info.json")]
-        wanted = re.escape(version) if version else r"\d+\.\d+\.\d+"  # not what a killed preparation has left
-        found = [path for path in found if re.fullmatch(wanted, path.name)]
-        configs = sorted({str(path.parent.relative_to(settings.folder)) for path in found})
-        if len(configs) > 1:
-            raise UserError(
-                f"data.name={settings.name} has several configurations", ", ".join(configs), f"data.name={configs[0]}"
-            )
-        if found:
-            return tensorflow_datasets.builder_from_directory(max(found, key=_version))
+        found = tfds_folder.find(settings)
+        if found is not None:
+            return tensorflow_datasets.builder_from_directory(found)
     try:
         builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
     except DatasetNotFoundError as error:
         raise UserError(
-            f"data.name={settings.name} is not a TFDS data set", "a name that TFDS has", "data.name=mnist"
+            f"data.name={settings.name} is not a TFDS data set", "a name that TFDS has", "data.name=<its name>"
         ) from error
     if settings.download:
         builder.download_and_prepare()
     return builder
 
 
-def _version(folder: Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in folder.name.split(".") if part.isdecimal())
-
-
-def _features(builder: tensorflow_datasets.core.DatasetBuilder, settings: TfdsSettings) -> tuple[Any, Any]:
-    features = dict(builder.info.features.items())
-    image, label = features.get("image"), features.get("label")
-    kinds = (tensorflow_datasets.features.Image, tensorflow_datasets.features.ClassLabel)
-    if not isinstance(image, kinds[0]) or not isinstance(label, kinds[1]) or image.np_dtype != np.uint8:
-        raise UserError(f"data.name={settings.name} has features {features}", "`image` of 8 bits and one `label`")
-    if builder.info.file_format is not tensorflow_datasets.core.FileFormat.TFRECORD:
-        raise UserError(
-            f"data.name={settings.name} is prepared as {builder.info.file_format.value}",
-            "tfrecord, TFDS' default",
-            "prepare it with file_format='tfrecord'",
-        )
-    return image, label
+def _feature(features: Any, key: str) -> Any:
+    """Returns the feature of a name such as `label` or `a/b`."""
+    for part in key.split("/"):
+        features = features[part]
+    return features
 
 
 def _own(builder: tensorflow_datasets.core.DatasetBuilder, name: str) -> str | None:
@@ -201,19 +187,16 @@ def _instructions(
     try:
         return list(builder.info.splits[split].file_instructions)
     except (KeyError, ValueError) as error:
-        raise UserError(
-            f"data.{name}_split={split} is not in {settings.name}",
-            ", ".join(builder.info.splits),
-            f"'data.{name}_split=\"{next(iter(builder.info.splits))}[:80%]\"'",
-        ) from error
+        raise tfds_folder.no_split(settings, name, split, list(builder.info.splits)) from error
 
 
 def _fingerprint(
     builder: tensorflow_datasets.core.DatasetBuilder,
     splits: Mapping[str, str | None],
     decoder: Decoder,
+    keys: tuple[str, str],
 ) -> str:
-    content = hashlib.sha256(repr((builder.info.full_name, splits, decoder.key)).encode())
+    content = hashlib.sha256(repr((builder.info.full_name, splits, decoder.key, keys)).encode())
     for path in sorted(Path(builder.data_dir).iterdir()):
         facts = path.stat()
         content.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())

@@ -120,6 +120,10 @@ class TfdsSettings(PicturesSettings):
     """Where TFDS keeps prepared sets; null: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
     download: bool = False
     """Whether TFDS may fetch and prepare the set when it is not there."""
+    image_key: str | None = None
+    """The feature that is the image; null: that of the set's own pair, else `image`, else the only Image."""
+    label_key: str | None = None
+    """The feature that is the label; null: that of the set's own pair, else `label`, else the only ClassLabel."""
     train_split: str = "train"
     """In TFDS' syntax, such as `train[:80%]`."""
     val_split: str | None = None

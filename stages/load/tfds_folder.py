@@ -1,0 +1,286 @@
+"""The folder of a prepared TFDS set by its JSON alone: its version, splits and features, known without TensorFlow."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.errors import UserError
+from stages.settings.data import TfdsSettings
+
+INFO, FEATURES = "dataset_info.json", "features.json"
+UNSUPPORTED = {
+    "BBoxFeature": "detection (bounding boxes) is not supported",
+    "LabeledImage": "segmentation (an image of labels) is not supported",
+    "Video": "video is not supported",
+    "Audio": "audio is not supported",
+    "Translation": "text is not supported",
+    "Text": "text is not supported",
+}
+"""From a kind of feature to the task that a set with it, and without one image and one label, is made for."""
+
+ALLOWED = "one Image of uint8 and one ClassLabel of two classes or more for each example"
+_SPLIT = re.compile(r"\s*([\w-]+)\s*(\[[^\]]*\])?\s*(\([^)]*\))?\s*")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature of features.json.
+
+    kind: the name of its class in TFDS, such as `ClassLabel`. content: what that class says of itself.
+    """
+
+    kind: str
+    content: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Of an Image: (H, W, C), each None where images differ."""
+        found = self.content.get("shape") or ()
+        sides = found.get("dimensions", ()) if isinstance(found, Mapping) else found
+        shape = tuple(int(side) if str(side).isdecimal() else None for side in sides)  # null, -1: they differ
+        return shape if len(shape) == 3 else (None, None, 3)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.content.get("dtype", "uint8")).rpartition(".")[2]
+
+    @property
+    def classes(self) -> int:
+        """Of a ClassLabel."""
+        return int(self.content.get("numClasses") or self.content.get("num_classes") or 0)
+
+    @property
+    def inner(self) -> Mapping[str, Any]:
+        """Of a FeaturesDict or a Sequence: from names to what features.json has of them."""
+        if self.kind == "FeaturesDict":
+            found = self.content.get("features", self.content)
+        else:
+            found = {"": self.content.get("feature", {})}
+        return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class TfdsFolder:
+    """A prepared set. info: its dataset_info.json."""
+
+    path: Path
+    info: Mapping[str, Any]
+    features: Mapping[str, Any]
+
+    @property
+    def splits(self) -> Mapping[str, int]:
+        """From the name of each split to its number of examples."""
+        return {
+            str(split["name"]): sum(int(length) for length in split.get("shardLengths", ()))
+            for split in self.info.get("splits", ())
+        }
+
+    @property
+    def file_format(self) -> str:
+        return str(self.info.get("fileFormat") or "tfrecord")
+
+    @property
+    def supervised(self) -> tuple[str, ...]:
+        """The names of the set's own input and label, where it says so."""
+        keys = self.info.get("supervisedKeys") or {}
+        items = (keys.get("tuple") or {}).get("items", ()) if isinstance(keys, Mapping) else ()
+        return tuple(str(item.get("featureKey", "")) for item in items)
+
+
+def find(settings: TfdsSettings) -> Path | None:
+    """Returns the folder of the newest version that is prepared, or None where none is.
+
+    Raises:
+        UserError: where the set has several configurations, and none was chosen.
+    """
+    name, _, version = settings.name.partition(":")
+    found = [path.parent for path in (settings.folder / name).glob(f"**/{INFO}")]
+    wanted = re.escape(version) if version else r"\d+\.\d+\.\d+"  # not what a killed preparation has left
+    found = [path for path in found if re.fullmatch(wanted, path.name)]
+    configs = sorted({str(path.parent.relative_to(settings.folder)) for path in found})
+    if len(configs) > 1:
+        raise UserError(
+            f"data.name={settings.name} has several configurations", ", ".join(configs), f"data.name={configs[0]}"
+        )
+    return max(found, key=_version, default=None)
+
+
+def read(path: Path) -> TfdsFolder:
+    """Returns what the JSON files in `path` say.
+
+    Raises:
+        UserError: where they are missing or damaged.
+    """
+    found = []
+    for name in (INFO, FEATURES):
+        try:
+            found.append(json.loads((path / name).read_text()))
+            if not isinstance(found[-1], dict):
+                raise ValueError("no mapping")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else f"is no JSON that TFDS has written ({error})"
+            raise UserError(f"{path / name}: {why}", "a set that TFDS has prepared whole, prepared again") from error
+    return TfdsFolder(path, found[0], found[1])
+
+
+def check(settings: TfdsSettings) -> None:
+    """Refuses a prepared set that cannot be trained on, without TensorFlow; does nothing where none is prepared.
+
+    Raises:
+        UserError: for several configurations, another file format, features that are not one image and one label,
+            images of several sizes without a size that they are to have, and splits that the set has not.
+    """
+    path = find(settings)
+    if path is None:
+        return
+    folder = read(path)
+    image, _ = image_and_label(folder, settings)
+    height, width, channels = image[1].shape
+    settings.shape((height, width, channels))
+    for name, split in (("train", settings.train_split), ("val", settings.val_split), ("test", settings.test_split)):
+        if split is not None:
+            _check_split(folder, settings, name, split)
+
+
+def image_and_label(folder: TfdsFolder, settings: TfdsSettings) -> tuple[tuple[str, Feature], tuple[str, Feature]]:
+    """Returns the image and the label that are trained on, each with its name.
+
+    They are those that `settings` names; else the pair that the set declares; else `image` and `label`; else the only
+    Image and the only ClassLabel.
+
+    Raises:
+        UserError: where there are none, or several; it lists what the set has.
+    """
+    if folder.file_format != "tfrecord":
+        raise UserError(
+            f"data.name={settings.name} is prepared as {folder.file_format}",
+            "tfrecord, TFDS' default; prepare it with file_format='tfrecord'",
+        )
+    features = dict(_flat(_feature(folder.features)))
+    image = _chosen(folder, settings, features, "Image", "image", settings.image_key, 0)
+    label = _chosen(folder, settings, features, "ClassLabel", "label", settings.label_key, 1)
+    if image[1].dtype != "uint8":
+        raise _other(settings, features, f"its image {image[0]} is of {image[1].dtype}")
+    if label[1].classes < 2:
+        raise _other(settings, features, f"its label {label[0]} has {label[1].classes} class(es)")
+    return image, label
+
+
+def _chosen(
+    folder: TfdsFolder,
+    settings: TfdsSettings,
+    features: Mapping[str, Feature],
+    kind: str,
+    usual: str,
+    given: str | None,
+    place: int,
+) -> tuple[str, Feature]:
+    right = {name: feature for name, feature in features.items() if feature.kind == kind}
+    if given is not None:
+        if given not in right:
+            there = f"is {_in_words(features[given])}" if given in features else "is no feature of it"
+            raise UserError(
+                f"data.{usual}_key={given} {there}: {settings.name} has {_listed(features)}",
+                f"a feature that is {'an' if kind == 'Image' else 'a'} {kind}: {', '.join(right) or 'it has none'}",
+                f"data.{usual}_key={next(iter(right))}" if right else "",
+            )
+        return given, right[given]
+    declared = folder.supervised[place] if len(folder.supervised) == 2 else ""
+    for name in (declared, usual, *(right if len(right) == 1 else ())):
+        if name in right:
+            return name, right[name]
+    if right:
+        names = list(right)
+        raise UserError(
+            f"data.name={settings.name} has {len(names)} features that are {kind}: {_listed(features)}",
+            f"data.{usual}_key, one of {', '.join(names)}",
+            f"data.{usual}_key={names[0]}",
+        )
+    raise _other(settings, features, _why_not(features, kind))
+
+
+def _why_not(features: Mapping[str, Feature], kind: str) -> str:
+    """Returns why a set without a feature of `kind` is of another task, such as detection."""
+    kinds = [inside.kind for feature in features.values() for inside in _all(feature)]
+    for name, why in UNSUPPORTED.items():
+        if name in kinds:
+            return why
+    if kind in kinds:
+        many = "several labels an image are" if kind == "ClassLabel" else "several images an example are"
+        return f"{many} not supported"
+    return f"it has no {kind}"
+
+
+def _other(settings: TfdsSettings, features: Mapping[str, Feature], why: str) -> UserError:
+    return UserError(
+        f"data.name={settings.name} is no image classification: {why}; it has {_listed(features)}",
+        ALLOWED,
+        "data.name=<a set with an image and a label>",
+    )
+
+
+def _feature(found: Any) -> Feature:
+    """Returns a feature of features.json, in today's form or in that of TFDS before 4.5 (`type` and `content`)."""
+    if not isinstance(found, Mapping):
+        return Feature("unknown", {})
+    kind = str(found.get("pythonClassName") or found.get("type") or "unknown").rpartition(".")[2]
+    contents = [value for key, value in found.items() if key not in ("pythonClassName", "type", "description", "doc")]
+    content = next((value for value in contents if isinstance(value, Mapping)), {})
+    return Feature(kind, content)
+
+
+def _flat(feature: Feature, prefix: str = "") -> Iterator[tuple[str, Feature]]:
+    """Yields the features of a dictionary, those of dictionaries inside it by names such as `a/b`, as TFRecords do."""
+    for name, found in feature.inner.items():
+        inside = _feature(found)
+        if inside.kind == "FeaturesDict":
+            yield from _flat(inside, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", inside
+
+
+def _all(feature: Feature) -> Iterator[Feature]:
+    """Yields a feature, and those that are inside it."""
+    yield feature
+    if feature.kind in ("FeaturesDict", "Sequence", "Dataset", "Optional"):
+        for found in feature.inner.values():
+            yield from _all(_feature(found))
+
+
+def _listed(features: Mapping[str, Feature]) -> str:
+    return ", ".join(f"{name} ({_in_words(feature)})" for name, feature in features.items()) or "no features"
+
+
+def _in_words(feature: Feature) -> str:
+    if feature.kind in ("Sequence", "Dataset"):
+        return f"{feature.kind} of {', '.join(_in_words(_feature(one)) for one in feature.inner.values())}"
+    if feature.kind == "FeaturesDict":
+        return "{" + ", ".join(f"{name}: {_in_words(_feature(one))}" for name, one in feature.inner.items()) + "}"
+    return feature.kind
+
+
+def _check_split(folder: TfdsFolder, settings: TfdsSettings, name: str, split: str) -> None:
+    counts = folder.splits
+    for part in split.split("+"):
+        found = _SPLIT.fullmatch(part)
+        if found is None or (counts and found[1] not in (*counts, "all")):
+            raise no_split(settings, name, split, list(counts))
+        if found[1] in counts and not counts[found[1]]:
+            raise UserError(f"data.{name}_split={split}: {settings.name} has no examples in it", "a split with some")
+
+
+def no_split(settings: TfdsSettings, name: str, split: str, known: list[str]) -> UserError:
+    """Returns the error for a split, of `name`, that a set with the splits `known` does not have."""
+    first = "train" if "train" in known or not known else known[0]
+    return UserError(
+        f"data.{name}_split={split} is not in {settings.name}",
+        ", ".join(known),
+        f"data.{name}_split={first if name == 'train' else 'null'}",
+    )
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in folder.name.split(".") if part.isdecimal())
