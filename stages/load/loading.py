@@ -134,15 +134,19 @@ def _tell(source: Source, reporter: Reporter) -> None:
     for line in source.warnings:
         reporter.warn(line)
     if source.passed_over:
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in source.passed_over.items())
-        reporter.say(f"{source.name}: passed over {sum(source.passed_over.values()):,} files: {counts}")
+        count = sum(source.passed_over.values())
+        reporter.say(f"{source.name}: passed over {count:,} files: {_counts(source.passed_over)}")
+
+
+def _counts(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
 
 
 def _with_passed_over(dataset: Dataset, passed_over: Mapping[str, int]) -> Dataset:
     """Returns the data set with a record of the files that are of no kind which is read."""
     record = dataset.record
     metrics = {**record.metrics, "data/passed_over": float(sum(passed_over.values()))}
-    params = {**record.params, "passed_over": dict(passed_over)} if passed_over else record.params
+    params = {**record.params, "passed_over": _counts(passed_over)} if passed_over else record.params
     return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics))
 
 
