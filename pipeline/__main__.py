@@ -3,76 +3,125 @@
 import os
 import sys
 import traceback
-from typing import NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-
-from pipeline import environment, runs
-from pipeline.config import added_config_dirs, read, register_schemas
-from pipeline.console import Console
-from pipeline.help import HELP
-from pipeline.job import FAILED, WRONG_CONFIGURATION, Job
-from pipeline.keys import existing_keys
-from pipeline.launch import run_job
-from pipeline.messages import explain
-from pipeline.paths import CONF
-from pipeline.secrets import redact
-from pipeline.signals import ignore_from_now_on
+from pipeline import __version__, environment
+from pipeline.arguments import Arguments, read_arguments
+from pipeline.help import help_text
+from pipeline.options import read_options
 from stages.errors import UserError
 
+if TYPE_CHECKING:
+    from pipeline.compose import Composer
 
-def run(document: DictConfig) -> None:
-    """Hydra's task function. Ends the process with the job's exit code."""
-    chosen = HydraConfig.get()
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """The command: ends the process with the contract's exit code."""
     try:
-        experiment = read(document, dict(chosen.runtime.choices), added_config_dirs(chosen.runtime))
-        code = run_job(Job(experiment, tuple(chosen.overrides.task)), Console())
-        ignore_from_now_on()
-    except UserError as error:
-        _refuse(error)
-    except Exception:  # Hydra would print the overrides, secrets and all
-        print(redact(traceback.format_exc()), file=sys.stderr)
-        code = FAILED
+        code = _answer(read_arguments(sys.argv[1:]))
+    except KeyboardInterrupt:  # before a run has begun; later it is marked KILLED
+        code = INTERRUPTED
+    except Exception as error:
+        code = _report(error)
     sys.exit(code)
 
 
-def main() -> None:
-    """The command: ends the process with the contract's exit code."""
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(HELP, end="")
-        return
+def _report(error: Exception) -> int:
+    """Prints `error` without secrets and returns the exit code; a defect with its traceback, others when asked."""
+    from pipeline.job import FAILED, WRONG_CONFIGURATION
+    from pipeline.secrets import redact
+
+    is_mistake = isinstance(error, UserError)
+    if not is_mistake or os.environ.get("HYDRA_FULL_ERROR") == "1":
+        print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
+    if is_mistake:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+    return WRONG_CONFIGURATION if is_mistake else FAILED
+
+
+def _answer(arguments: Arguments) -> int:
+    """Does what was asked and returns the exit code. Help comes before anything heavy is imported."""
+    if arguments.help:
+        print(help_text(read_options(arguments.folders, arguments.primary)), end="")
+        return 0
+    if arguments.version:
+        from importlib.metadata import version
+
+        print(f"tf-experiment-pipeline {__version__}, Hydra {version('hydra-core')}")
+        return 0
     environment.prepare()
-    register_schemas()
-    sys.argv[1:] = _flags_first(sys.argv[1:])
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises what it would print, and the exit code is ours
+    if arguments.completion:
+        from pipeline.completion import complete
+
+        complete(arguments.overrides)
+        return 0
+    if not (arguments.show or arguments.info):
+        arguments = _with_those_of_run(arguments)
+    return _compose_and_run(arguments)
+
+
+def _with_those_of_run(arguments: Arguments) -> Arguments:
+    """Returns `arguments` with the overrides of the run that is resumed or forked."""
+    from pipeline import runs
+
+    flags = ["-m"] if arguments.sweep else []
+    words = runs.with_overrides_of_run([*flags, *arguments.overrides])[len(flags) :]
+    own = len(arguments.overrides)
+    return replace(arguments, overrides=tuple(words[:own]), inherited=tuple(words[own:]))
+
+
+def _compose_and_run(arguments: Arguments) -> int:
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from pipeline.compose import Composer
+    from pipeline.messages import explain
+
+    composer = Composer(arguments)
     try:
-        sys.argv[1:] = runs.with_overrides_of_run(sys.argv[1:])
-        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run)()
-    except KeyboardInterrupt:  # before a run has begun; later it is marked KILLED
-        sys.exit(130)
-    except UserError as error:
-        _refuse(error)
+        if arguments.info:
+            composer.info(arguments.info)
+            return 0
+        if arguments.show:
+            composer.show(arguments.package, arguments.resolve)
+            return 0
+        return _run_sweep(composer) if arguments.sweep else _run_one(composer)
     except (HydraException, OmegaConfBaseException) as error:
-        _refuse(explain(error, existing_keys(sys.argv[1:])))
-    except ValueError as error:
-        if not str(error).startswith("Config group override"):
-            raise
-        _refuse(UserError("a group is given null", "one of its options", "python -m pipeline --help"))
+        raise explain(error, composer.keys()) from error
 
 
-def _flags_first(arguments: list[str]) -> list[str]:
-    """Returns `arguments` with -m at the front: Hydra's parser takes no override on both sides of a flag."""
-    flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
-    return flags[:1] + [argument for argument in arguments if argument not in flags]
+def _run_one(composer: "Composer") -> int:
+    from pipeline.config import read
+    from pipeline.console import Console
+    from pipeline.job import Job
+    from pipeline.launch import run_job
+    from pipeline.signals import ignore_from_now_on
+    from pipeline.unused import refuse_unused
+
+    composed, console = composer.one(), Console()
+    experiment = read(composed.document, composed.choices, composed.config_dirs)
+    refuse_unused(experiment, composed.typed)
+    for override in composer.replaced:
+        console.warn(f"{override.input_line} is replaced by what comes after it")
+    code = run_job(Job(experiment, composed.overrides), console)
+    ignore_from_now_on()
+    return code
 
 
-def _refuse(error: UserError) -> NoReturn:
-    print(f"error: {redact(str(error))}", file=sys.stderr)
-    sys.exit(WRONG_CONFIGURATION)
+def _run_sweep(composer: "Composer") -> int:
+    from pipeline.config import read
+    from pipeline.console import Console
+    from pipeline.sweep import refuse_too_many, run_sweep
+
+    total, first = composer.count(), composer.first()
+    refuse_too_many(total, read(first.document, first.choices).max_jobs)
+    console = Console()
+    for override in composer.replaced:
+        console.warn(f"{override.input_line} is replaced by what comes after it")
+    return run_sweep(composer.jobs(), total, console)
 
 
 if __name__ == "__main__":

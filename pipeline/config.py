@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.keys import dotted
 from pipeline.messages import explain, unknown_key
-from pipeline.paths import default_outputs
+from pipeline.options import read_options
+from pipeline.paths import CONF, default_outputs
 from pipeline.secrets import remember
 from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
@@ -49,6 +50,10 @@ class ClusterSettings:
     restarts: int = number(0, at_least=0, unit="times that a cluster whose member has died is started again")
 
 
+MOST_JOBS = 100_000
+"""Of a sweep: each is composed and checked before the first one runs."""
+
+
 @dataclass
 class TopSettings:
     """The keys at the top of the configuration that belong to no group."""
@@ -61,6 +66,7 @@ class TopSettings:
     """Whether TensorFlow may use only operations that give the same bits each time (slower on GPUs)."""
     dry_run: bool = False
     """Whether to print the plan and stop."""
+    max_jobs: int = number(1000, at_least=1, at_most=MOST_JOBS, unit="jobs of a sweep; more are refused")
     outputs: str | None = None
     """Where runs leave things; null: `outputs` in the source tree, of an installed package in the working directory."""
     resume: str = "auto"
@@ -124,6 +130,16 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
 }
 
 
+_SCHEMA_OF: Mapping[str, type] = {
+    "precision": model.PrecisionSettings,
+    "optimizer": optimizer.OptimizerSettings,
+    "schedule": optimizer.ScheduleSettings,
+    "tracking": TrackingSettings,
+    "cluster": ClusterSettings,
+}
+"""Groups that the framework reads itself, and what it reads them as."""
+
+
 def register_schemas() -> None:
     """Makes the dataclasses known to Hydra as `schema/<group>`, for the YAML options to start from."""
     store = ConfigStore.instance()
@@ -147,6 +163,7 @@ class Experiment:
     seed: int
     deterministic: bool
     dry_run: bool
+    max_jobs: int
     outputs: Path
     resume: str
     fork: str | None
@@ -159,12 +176,6 @@ class Experiment:
     choices: Mapping[str, str]
     document: DictConfig
     config_dirs: tuple[Path, ...] = ()
-
-
-def added_config_dirs(runtime: Any) -> tuple[Path, ...]:
-    """Returns the folders of configuration that the user has added, by Hydra's node `hydra.runtime`."""
-    sources = [source for source in runtime.config_sources if source.schema == "file" and source.provider != "main"]
-    return tuple(Path(source.path).resolve() for source in sources)
 
 
 def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:
@@ -187,14 +198,14 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         assert isinstance(top, TopSettings)
         pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}
         _refuse_unknown(values, names | set(GROUPS) | top.pipeline.keys())
+        _refuse_added(document)
+        for group, schema in _SCHEMA_OF.items():
+            _has_schema(document, group, schema)
         settings = {stage: _settings(document, stage) for stage in pipeline}
-        tracking = OmegaConf.to_object(document.tracking)
-        cluster = OmegaConf.to_object(document.cluster)
+        tracking, cluster = OmegaConf.to_object(document.tracking), OmegaConf.to_object(document.cluster)
         assert isinstance(tracking, TrackingSettings)
-        remember(tracking.uri)
         assert isinstance(cluster, ClusterSettings)
-        for stage, part in {**settings, "tracking": tracking, "cluster": cluster}.items():
-            _refuse_added(values[_group(values, stage)], part, _group(values, stage))
+        remember(tracking.uri)
     except OmegaConfBaseException as error:
         raise explain(error, dotted(document)) from error
     check(top, "")
@@ -207,6 +218,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         seed=top.seed,
         deterministic=top.deterministic,
         dry_run=top.dry_run,
+        max_jobs=top.max_jobs,
         outputs=Path(top.outputs).expanduser().resolve() if top.outputs else default_outputs(),
         resume=top.resume,
         fork=top.fork,
@@ -248,12 +260,47 @@ def _refuse_unknown(values: Mapping[Any, Any], known: set[str]) -> None:
             raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", ", ".join(sorted(known)), advice)
 
 
-def _refuse_added(values: Any, settings: Any, path: str) -> None:
-    """Refuses keys that `+` has put where the schema has none."""
-    if not dataclasses.is_dataclass(settings) or not isinstance(values, Mapping):
+def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) -> None:
+    """Refuses what `+`, or a file, has put where a schema has no such name: nobody would read it.
+
+    Args:
+        node: a part of the configuration, whose parts are looked into, too.
+        path: the name of `node` in the configuration `whole`.
+    """
+    if isinstance(node, ListConfig):
+        for index in range(len(node)):
+            if not OmegaConf.is_missing(node, index):
+                _refuse_added(node[index], f"{path}.{index}", whole)
+    if not isinstance(node, DictConfig) or node._is_none():
         return
-    known = [entry.name for entry in dataclasses.fields(settings)]
-    for key, value in values.items():
-        if key not in known:
-            raise unknown_key(f"{path}.{key}", [path, *(f"{path}.{name}" for name in known)])
-        _refuse_added(value, getattr(settings, key), f"{path}.{key}")
+    whole, schema = node if whole is None else whole, OmegaConf.get_type(node)
+    known = {entry.name for entry in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
+    names: list[Any] = list(node)
+    for key in names:
+        name = f"{path}.{key}".lstrip(".")
+        if known is not None and key not in known:
+            others = [other for other in dotted(whole) if not f"{other}.".startswith(f"{name}.")]
+            raise _no_function(path, name) if key == "_target_" else unknown_key(name, others)
+        if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
+            _refuse_added(node[key], name, whole)
+
+
+def _no_function(group: str, name: str) -> UserError:
+    options = read_options([CONF]).groups.get(group, ())
+    choose = f"{group}=<one of {', '.join(options)}>" if options else "its own settings"
+    return UserError(
+        f"{name}: {group} is given by its settings, not by a function",
+        choose,
+        f"{group}={options[0]}" if options else "",
+    )
+
+
+def _has_schema(document: DictConfig, group: str, schema: type) -> None:
+    """Refuses an option of a user's own that does not start from a schema, by which the framework reads it."""
+    if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
+        first = next(iter(SCHEMAS[group]))
+        raise UserError(
+            f"{group} is no {schema.__name__}",
+            f"an option whose file starts from a schema: /schema/{group}@_here_: {', '.join(SCHEMAS[group])}",
+            f"{group}={(read_options([CONF]).groups.get(group) or (first,))[0]}",
+        )

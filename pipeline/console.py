@@ -83,9 +83,10 @@ class Console:
         precision = experiment.document.precision.policy
         self.say(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
         widths = [max((len(text) for text in column), default=0) for column in zip(*map(_cells, plan), strict=True)]
+        digits = len(str(len(plan)))
         for index, stage in enumerate(plan, 1):
             name, option, inputs, makes = _cells(stage)
-            row = f"  {index}  {name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
+            row = f"  {index:>{digits}}  {name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
             self.say(row.rstrip())
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:

@@ -1,5 +1,6 @@
 """How a run ends: well, by an error, by a signal, or with its process."""
 
+import os
 import traceback
 from pathlib import Path
 
@@ -27,7 +28,11 @@ def failed(error: BaseException, run: Run, console: Console) -> int:
         return error.exit_code
     summary.status, summary.error = "FAILED", str(redact(one_line(error)))
     if not isinstance(error, UserError):
-        console.log_only("".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            console.say(text)
+        else:
+            console.log_only(text)
         summary.error += f" (traceback in {run.folder / 'pipeline.log'})"
     return FAILED
 

@@ -40,8 +40,13 @@ def explain(error: BaseException, keys: Iterable[str] = ()) -> UserError:
             "one value, a list in brackets, or a sweep with -m",
             f"python -m pipeline -m {key}={value}",
         )
-    if malformed := re.search(r"parsing override '([^']*)'", text):
-        return UserError(f"{malformed.group(1)} is no override", "key=value", "python -m pipeline --help")
+    if deleted := re.search(r"Error merging override ~([\w.]+)|Could not delete from config. '([^']+)' does not", text):
+        return _not_deletable(deleted.group(1), deleted.group(2))
+    if present := re.search(r"An item is already at '([^']+)'", text):
+        name = present.group(1)
+        return UserError(f"+{name}: there is a {name} already", "no plus sign", f"{name}=<value>")
+    if misplaced := re.search(r"Override (\S+?)@\S* looks like a config group", text):
+        return unknown_key(misplaced.group(1), list(keys))
     if missing := re.search(r"Missing mandatory value: (\S+)", text):
         return UserError(f"{missing.group(1)} is not given", "a value", f"{missing.group(1)}=<value>")
     return UserError(f"the configuration is wrong ({_first_sentence(error)})", "", "python -m pipeline --help")
@@ -52,6 +57,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None:
         yield link
         link = link.__cause__ or link.__context__
+
+
+def _not_deletable(name: str | None, absent: str | None) -> UserError:
+    if absent is not None:
+        return UserError(f"~{absent}: there is no {absent}", "", "python -m pipeline --cfg job")
+    return UserError(f"~{name}: a setting cannot be removed", "another value", f"{name}=<value>")
 
 
 def _missing_option(error: MissingConfigException) -> UserError:
@@ -90,7 +101,7 @@ def _children(name: str, keys: list[str]) -> list[str]:
 
 
 def _wrong_type(text: str) -> UserError:
-    value = re.search(r"Value '([^']*)'.*? (?:could not be converted to|is not a valid) (\w+)", text)
+    value = re.search(r"Value '(.*?)' (?:of type '[^']*' )?(?:could not be converted to|is not a valid) (\w+)", text)
     key = re.search(r"full_key: (\S+)", text)
     name = key.group(1) if key else "a setting"
     if value is None:

@@ -1,6 +1,7 @@
 """The plan: which stages run in which order, on whose results."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -66,7 +67,8 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
     return tuple(plan)
 
 
-def parameters(stage: str, target: str) -> dict[str, bool]:
+@functools.cache  # every job of a sweep has the same stages
+def parameters(stage: str, target: str) -> Mapping[str, bool]:
     """Returns a function's parameters and whether each is required, read from its source.
 
     Importing it would start TensorFlow, and a wrong plan has to be known before that. A function that is not written

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline import __version__, machine
+from pipeline.arguments import command_name
 from pipeline.paths import CHECKOUT
 from pipeline.secrets import redact
 
@@ -69,8 +70,8 @@ def packages() -> str:
 
 
 def command() -> str:
-    """Returns the command line that started this process, without secrets."""
-    return str(redact(f"python -m pipeline {shlex.join(sys.argv[1:])}".rstrip()))
+    """Returns the command line that started this process as it was typed, quoted for a shell, without secrets."""
+    return str(redact(f"{command_name()} {shlex.join(sys.argv[1:])}".rstrip()))
 
 
 def environment() -> dict[str, object]:

@@ -29,11 +29,15 @@ from stages.settings.train import FitSettings, TrainSettings
 SERVER_TIMEOUT_SECONDS = 5
 
 
-def check_rules(experiment: Experiment) -> None:
-    """Raises UserError for the first rule that `experiment` breaks."""
+def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
+    """Raises UserError for the first rule that `experiment` breaks.
+
+    Args:
+        surroundings: whether the folder and the server are tried, too, in which its results are kept.
+    """
     if not experiment.pipeline:
         raise UserError("`pipeline` names no stage", "at least one", "pipeline=standard")
-    for rule in RULES:
+    for rule in (*RULES, *(SURROUNDINGS if surroundings else ())):
         rule(experiment)
 
 
@@ -153,6 +157,7 @@ RULES: tuple[Callable[[Experiment], None], ...] = (
     *COMBINATIONS,
     _data_is_usable,
     _packages_exist,
-    _outputs_can_be_written,
-    server_answers,
 )
+
+SURROUNDINGS: tuple[Callable[[Experiment], None], ...] = (_outputs_can_be_written, server_answers)
+"""What does not depend on a job of a sweep: its jobs share `outputs` and `tracking`."""

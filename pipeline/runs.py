@@ -19,7 +19,7 @@ from pipeline.tracking.params import flatten
 from stages.errors import UserError
 
 WITHOUT_EFFECT = (
-    "resume", "dry_run", "outputs", "tags", "tracking", "cluster", "name",
+    "resume", "dry_run", "max_jobs", "outputs", "tags", "tracking", "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
 )  # fmt: skip
 """Settings that do not change what a run comes to."""

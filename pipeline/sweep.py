@@ -5,52 +5,51 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import environment, provenance
 from pipeline.compare import compare, write
-from pipeline.config import Experiment, read
+from pipeline.compose import Composed
+from pipeline.config import MOST_JOBS, Experiment, read
 from pipeline.console import Console
 from pipeline.end import PATIENCE_SECONDS, end_lost, send_rest
-from pipeline.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code, prepare
+from pipeline.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code
+from pipeline.keys import dotted
 from pipeline.launch import run_job
+from pipeline.messages import explain
 from pipeline.paths import shorter
+from pipeline.plan import make_plan
 from pipeline.processes import become_independent, process_context
-from pipeline.rules import server_answers
+from pipeline.rules import check_rules, server_answers
 from pipeline.runs import has_finished, identity, locked
 from pipeline.secrets import redact
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.sources import Sources, sources
 from pipeline.sweeps import unfinished, write_index
 from pipeline.tracking.tracker import NullTracker, Tracker
+from pipeline.unused import refuse_unused
 from stages.errors import UserError
 
 SERVER_PATIENCE_SECONDS = 600.0
 """How long a sweep waits for a tracking server that has gone; a job that begins without it is refused."""
 
 
-@dataclass(frozen=True)
-class Composed:
-    """One job as Hydra composed it.
-
-    Attributes:
-        document: the configuration without Hydra's node.
-        choices: the options taken. overrides: as given. config_dirs: folders of configuration that the user has added.
-    """
-
-    document: DictConfig
-    choices: Mapping[str, str]
-    overrides: tuple[str, ...]
-    config_dirs: tuple[Path, ...] = ()
+CHECK_NOTE_SECONDS = 2.0
+"""How long the jobs of a sweep may be checked without a word, and between two lines on how many are."""
 
 
-def run_sweep(composed: Sequence[Composed]) -> int:
-    """Runs the jobs and returns the sweep's exit code: 0, 3 where some failed, 130 or 143 where it was stopped.
+OF_A_SWEEP = ("dry_run", "max_jobs", "outputs", "resume", "tracking")
+"""Settings that all jobs of a sweep share."""
+
+
+def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int:
+    """Runs the jobs, `total` in number, and returns the sweep's exit code: 0, 3 where some failed, 130 or 143 where it
+    was stopped.
 
     Where the last sweep of the same jobs has not finished, it is gone on with: jobs that have finished stay as they
     are, one that was interrupted continues.
@@ -59,20 +58,21 @@ def run_sweep(composed: Sequence[Composed]) -> int:
         UserError: where any of the jobs is wrong; none has been started then. Settings without a schema are known
             only to the stage that declares them: each job checks those itself.
     """
-    experiments = [_checked(job, index, len(composed)) for index, job in enumerate(composed)]
-    first, console = experiments[0], Console()
-    labels = job_labels([job.overrides for job in composed])
+    overrides, experiments = _check_all(composed, total, console)
+    first = experiments[0]
+    typed = [[re.sub(r"\\(.)", r"\1", given) for given in job] for job in overrides]  # without Hydra's escapes
+    labels = job_labels(typed)
     if first.dry_run:
-        console.say(f"{len(composed)} jobs")
+        console.say(f"{total:,} jobs")
         for label, experiment in zip(labels, experiments, strict=True):
             console.say(f"\n{label}")
-            console.plan(experiment, prepare(experiment))
+            console.plan(experiment, make_plan(experiment))
         return DONE
     names = [f"{number}_{slug(str(redact(label)))}" for number, label in enumerate(labels, 1)]
     code = [sources(experiment) for experiment in experiments]
     index: list[dict[str, Any]] = [
-        {"folder": name, "overrides": redact(list(job.overrides)), "identity": identity(experiment), "code": own.digest}
-        for name, job, experiment, own in zip(names, composed, experiments, code, strict=True)
+        {"folder": name, "overrides": redact(job), "identity": identity(experiment), "code": own.digest}
+        for name, job, experiment, own in zip(names, typed, experiments, code, strict=True)
     ]
     everything = Sources({name: content for own in code for name, content in own.files.items()})
     folder = unfinished(index, first, everything, console.say)
@@ -80,17 +80,17 @@ def run_sweep(composed: Sequence[Composed]) -> int:
     if folder is None:
         folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
-    console.say(f"sweep {folder.name}: {len(composed)} jobs{', gone on with' if goes_on else ''}")
+    console.say(f"sweep {folder.name}: {total:,} jobs{', gone on with' if goes_on else ''}")
     with locked(folder):
         everything.write(folder)
         write_index(index, folder)
-        return _run(folder, index, composed, experiments, labels, console)
+        return _run(folder, index, overrides, experiments, labels, console)
 
 
 def _run(
     folder: Path,
     index: list[dict[str, Any]],
-    composed: Sequence[Composed],
+    overrides: Sequence[tuple[str, ...]],
     experiments: Sequence[Experiment],
     labels: Sequence[str],
     console: Console,
@@ -101,19 +101,19 @@ def _run(
     with as_exceptions():
         try:
             with deferred():  # what came meanwhile is raised here, when there is a run to end
-                parent = _parent_run(first, folder, len(composed), console)
-            for number, (job, experiment, label) in enumerate(zip(composed, experiments, labels, strict=True), 1):
+                parent = _parent_run(first, folder, len(experiments), console)
+            for number, (given, experiment, label) in enumerate(zip(overrides, experiments, labels, strict=True), 1):
                 place = folder / index[number - 1]["folder"]
                 if has_finished(place):
-                    console.say(f"\njob {number}/{len(composed)}  {label}: has finished", style="bold")
+                    console.say(f"\njob {number}/{len(experiments)}  {label}: has finished", style="bold")
                     send_rest(place, experiment, console)
                     codes.append(DONE)
                 else:
                     _wait_for_server(experiment, console)
-                    console.say(f"\njob {number}/{len(composed)}  {label}", style="bold")
-                    codes.append(_run_one(Job(experiment, job.overrides, place, parent.run_id, first.name), console))
+                    console.say(f"\njob {number}/{len(experiments)}  {label}", style="bold")
+                    codes.append(_run_one(Job(experiment, given, place, parent.run_id, first.name), console))
                     if codes[-1] != DONE:
-                        console.error(f"job {number}/{len(composed)}  {label}: exit code {codes[-1]}")
+                        console.error(f"job {number}/{len(experiments)}  {label}: exit code {codes[-1]}")
                 index[number - 1]["exit_code"] = codes[-1]
                 write_index(index, folder)
                 if codes[-1] in STOPPED:
@@ -137,13 +137,52 @@ def slug(label: str) -> str:
     return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ","))[:100]
 
 
-def _checked(job: Composed, index: int, jobs: int) -> Experiment:
-    try:
-        experiment = read(job.document, job.choices, job.config_dirs)
-        prepare(experiment)
-    except UserError as error:
-        raise error.within(f"job {index + 1} of {jobs} ({' '.join(job.overrides)})") from error
-    return experiment
+def refuse_too_many(total: int, limit: int) -> None:
+    """Raises UserError where a sweep has more jobs than `max_jobs` allows."""
+    if total > limit:
+        fix = f"max_jobs={total}" if total <= MOST_JOBS else "fewer values of each setting"
+        raise UserError(f"the values make {total:,} jobs, and max_jobs={limit}", f"{limit:,} jobs or fewer", fix)
+
+
+def _check_all(
+    composed: Iterable[Composed], total: int, console: Console
+) -> tuple[list[tuple[str, ...]], list[Experiment]]:
+    """Returns the overrides of each job, and its experiment, once all of them are known to work.
+
+    Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
+    """
+    experiments: list[Experiment] = []
+    overrides: list[tuple[str, ...]] = []
+    noted = time.monotonic()
+    for number, job in enumerate(composed, 1):
+        try:
+            experiment = read(job.document, job.choices, job.config_dirs)
+            refuse_unused(experiment, job.typed)
+            check_rules(experiment, surroundings=number == 1)
+            make_plan(experiment)
+            _refuse_differing(experiment, experiments[0] if experiments else experiment)
+        except (HydraException, OmegaConfBaseException, UserError) as error:
+            reason = error if isinstance(error, UserError) else explain(error, list(dotted(job.document)))
+            raise reason.within(f"job {number:,} of {total:,} ({' '.join(job.overrides)})") from error
+        experiments.append(experiment)
+        overrides.append(job.overrides)
+        if time.monotonic() - noted > CHECK_NOTE_SECONDS:
+            noted = time.monotonic()
+            console.say(f"checked {number:,} of {total:,} jobs")
+    return overrides, experiments
+
+
+def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
+    """Refuses jobs that differ in what a sweep has but once."""
+    for name in OF_A_SWEEP:
+        mine, others = getattr(experiment, name), getattr(first, name)
+        if mine != others:
+            shown, expected = (str(one.kind if name == "tracking" else one) for one in (mine, others))
+            if isinstance(mine, bool):
+                shown, expected = shown.lower(), expected.lower()
+            raise UserError(
+                f"{name}={shown}, where the first job has {expected}", "one for the whole sweep", f"{name}={expected}"
+            )
 
 
 def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:

@@ -152,7 +152,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     monkeypatch.setattr(sweep_module, "_parent_run", interrupted)
     given = experiment(outputs=outputs)
     composed = [Composed(given.document, given.choices, (f"seed={seed}",)) for seed in (1, 2)]
-    assert run_sweep(composed) == 130
+    assert run_sweep(composed, 2, Console()) == 130
     assert runs(outputs)[0].info.status == "KILLED"
     assert [job.status for job in compare(latest(outputs)).jobs] == ["NOT RUN", "NOT RUN"]
 

@@ -1,0 +1,77 @@
+"""The options of every group, as the folders of the configuration have them; nothing is composed."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from stages.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be chosen.
+
+    groups: from each group, in the order of the defaults list, to its options, the default one first.
+    defaults: from each group of the defaults list to its option; None: none is chosen.
+    """
+
+    groups: Mapping[str, tuple[str, ...]]
+    defaults: Mapping[str, str | None]
+
+
+def read_options(folders: Sequence[Path], primary: str = "config") -> Options:
+    """Returns the options below `folders`.
+
+    Args:
+        folders: where options are looked for; the first one has the primary configuration.
+        primary: its name, without `.yaml`.
+    """
+    defaults = _defaults(folders, primary)
+    found: dict[str, set[str]] = {group: set() for group in defaults}
+    for folder in folders:
+        for path in folder.rglob("*.yaml"):
+            group, *below = path.relative_to(folder).with_suffix("").parts
+            if below and group not in ("hydra", "schema") and not group.startswith((".", "_")):
+                found.setdefault(group, set()).add("/".join(below))
+    return Options({group: _in_order(names, defaults.get(group)) for group, names in found.items()}, defaults)
+
+
+def package_folder(address: str) -> Path:
+    """Returns the folder that `address` means: `pkg://my_package.conf`, `file:///there/conf`, or a path.
+
+    Raises:
+        UserError: where there is no such folder.
+    """
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme == "pkg":
+        try:
+            spec = importlib.util.find_spec(rest.replace("/", "."))
+        except (ImportError, ValueError):
+            spec = None
+        places = list(spec.submodule_search_locations or []) if spec else []
+    else:
+        places = [rest if separator else address]
+    if not places or not Path(places[0]).is_dir():
+        raise UserError(
+            f"{address} is no folder of options",
+            "a folder, or pkg://<a package>",
+            "--config-dir <folder>, or 'hydra.searchpath=[pkg://my_package.conf]'",
+        )
+    return Path(places[0])
+
+
+def _in_order(names: set[str], first: str | None) -> tuple[str, ...]:
+    return tuple(sorted(names, key=lambda name: (name != first, name)))
+
+
+def _defaults(folders: Sequence[Path], primary: str) -> dict[str, str | None]:
+    path = folders[0] / f"{primary}.yaml"
+    document = yaml.safe_load(path.read_text()) if path.is_file() else None
+    listed = document.get("defaults", []) if isinstance(document, dict) else []
+    entries = [entry for entry in listed if isinstance(entry, dict) and len(entry) == 1]
+    pairs = [(str(key), value) for entry in entries for key, value in entry.items()]
+    plain = [(key.removeprefix("optional ").lstrip("/"), value) for key, value in pairs if "override " not in key]
+    return {key: value for key, value in plain if "@" not in key and (value is None or isinstance(value, str))}
