@@ -39,7 +39,7 @@ NUMERIC = ("tensorflow", "keras", "numpy")
 """Installed packages that decide the numbers of every run."""
 
 _HERE = Path(__file__).resolve().parent.parent
-_PROJECT = ("pipeline", "stages", "hydra_plugins")
+_PROJECT = ("pipeline", "stages")
 
 
 class Sources:
@@ -80,9 +80,7 @@ def sources(experiment: Experiment) -> Sources:
     files: dict[str, str] = {}
     results = {experiment.outputs / name for name in RESULTS}
     for name in _PROJECT:
-        root = _HERE / name
-        project = root / "pipeline_sweeps" if name == "hydra_plugins" else root
-        _add(files, _files(project, SUFFIXES, results), _HERE)
+        _add(files, _files(_HERE / name, SUFFIXES, results), _HERE)
     _add(files, _files(CONF, CONFIGURATION_SUFFIXES, results), CONF.parent)
     for folder in experiment.config_dirs:
         _add(files, _files(folder, CONFIGURATION_SUFFIXES, results), folder, "--config-dir/")

@@ -224,7 +224,7 @@ def test_a_project_without_git_is_covered(tmp_path: Path, monkeypatch: pytest.Mo
     """As a wheel is: its files count by their content, too."""
     import shutil
 
-    for name in ("pipeline", "stages", "hydra_plugins"):
+    for name in ("pipeline", "stages"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr("pipeline.sources._HERE", tmp_path)
     given = experiment()
