@@ -10,6 +10,7 @@ from pipeline import __version__, environment
 from pipeline.arguments import Arguments, read_arguments
 from pipeline.help import help_text
 from pipeline.options import read_options
+from pipeline.secrets import guard_output, learn_arguments, redact
 from stages.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ INTERRUPTED = 130
 
 def main() -> NoReturn:
     """The command: ends the process with the contract's exit code."""
+    learn_arguments(sys.argv[1:])
+    guard_output()
     try:
         code = _answer(read_arguments(sys.argv[1:]))
     except KeyboardInterrupt:  # before a run has begun; later it is marked KILLED
@@ -32,7 +35,6 @@ def main() -> NoReturn:
 def _report(error: Exception) -> int:
     """Prints `error` without secrets and returns the exit code; a defect with its traceback, others when asked."""
     from pipeline.job import FAILED, WRONG_CONFIGURATION
-    from pipeline.secrets import redact
 
     is_mistake = isinstance(error, UserError)
     if not is_mistake or os.environ.get("HYDRA_FULL_ERROR") == "1":

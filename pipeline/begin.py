@@ -17,7 +17,7 @@ from pipeline.console import Console
 from pipeline.job import Job
 from pipeline.paths import shorter
 from pipeline.runs import has_finished, identity, locked, unknown_to_git
-from pipeline.secrets import redact
+from pipeline.secrets import redact, redact_overrides
 from pipeline.summary import Summary
 from pipeline.tracking.params import of_configuration
 from pipeline.tracking.tracker import NullTracker, Tracker
@@ -48,7 +48,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         name=experiment.name,
         folder=str(folder),
         choices={key: value for key, value in experiment.choices.items() if "/" not in key},
-        overrides=[given for given in job.overrides if not given.startswith(("resume=", "fork="))],
+        overrides=redact_overrides([one for one in job.overrides if not one.startswith(("resume=", "fork="))]),
         versions=provenance.versions(),
         identity=(job.resumed.identity if job.resumed else None) or identity(experiment),
         code=code.digest,

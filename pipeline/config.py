@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pipeline.keys import dotted
 from pipeline.messages import explain, unknown_key
 from pipeline.options import read_options
 from pipeline.paths import CONF, default_outputs
-from pipeline.secrets import remember
+from pipeline.secrets import learn
 from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
 from stages.settings.ranges import check, choice, number
@@ -29,6 +30,9 @@ class TrackingSettings:
     kind: str = choice("local", "local", "server", "off")
     """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`."""
     uri: str | None = None
+    untracked: bool = False
+    """Whether the recorded diff holds the contents of new files that git does not know yet; else only their names and
+    digests. What is secret in them is masked as everywhere, as far as it can be told."""
 
     def check(self, path: str) -> None:
         schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
@@ -192,6 +196,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
     try:
         values = OmegaConf.to_container(document, resolve=False)
         assert isinstance(values, dict)
+        learn(values)
         names = {entry.name for entry in dataclasses.fields(TopSettings)}
         typed = OmegaConf.merge(OmegaConf.structured(TopSettings), {key: values[key] for key in names & values.keys()})
         top = OmegaConf.to_object(typed)
@@ -213,6 +218,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
     check(cluster, "cluster")
     for stage, part in settings.items():
         check(part, _group(values, stage))
+    _learn_resolved(document)
     return Experiment(
         name=top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
         seed=top.seed,
@@ -232,6 +238,12 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         document=document,
         config_dirs=config_dirs,
     )
+
+
+def _learn_resolved(document: DictConfig) -> None:
+    """Learns the secrets that stand behind interpolations, such as `${oc.env:DB}`; a missing one is told elsewhere."""
+    with suppress(OmegaConfBaseException):
+        learn(OmegaConf.to_container(document, resolve=True))
 
 
 def _settings(document: DictConfig, stage: str) -> Any:

@@ -76,7 +76,7 @@ class Console:
         with plain.capture() as captured:
             plain.print(table)
         for line in captured.get().splitlines():
-            self._write(line)
+            self._write(str(redact(line)))
 
     def plan(self, experiment: Experiment, plan: Sequence[PlannedStage]) -> None:
         """Prints what will be done, before it is done."""

@@ -12,6 +12,7 @@ _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; the rest is noise
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the summary has the address, without a password
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # 13 s for a server that has gone; MLflow's own 7 take 4 minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",

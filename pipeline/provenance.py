@@ -13,7 +13,7 @@ from pathlib import Path
 from pipeline import __version__, machine
 from pipeline.arguments import command_name
 from pipeline.paths import CHECKOUT
-from pipeline.secrets import redact
+from pipeline.secrets import redact, redact_overrides
 
 DIFF_LIMIT_BYTES = 1_000_000
 _CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
@@ -71,7 +71,7 @@ def packages() -> str:
 
 def command() -> str:
     """Returns the command line that started this process as it was typed, quoted for a shell, without secrets."""
-    return str(redact(f"{command_name()} {shlex.join(sys.argv[1:])}".rstrip()))
+    return str(redact(f"{command_name()} {shlex.join(redact_overrides(sys.argv[1:]))}".rstrip()))
 
 
 def environment() -> dict[str, object]:

@@ -4,7 +4,7 @@ import fcntl
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from pipeline.config import Experiment
 from pipeline.paths import default_outputs, shorter
-from pipeline.secrets import redact
+from pipeline.secrets import MASK, redact
 from pipeline.summary import NAME, Summary
 from pipeline.tracking.params import flatten
 from stages.errors import UserError
@@ -177,10 +177,10 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
 def with_overrides_of_run(arguments: list[str]) -> list[str]:
     """Returns a command line with the overrides of the run that it resumes or forks, where it does not give its own.
 
-    The run is quoted: 4e123456 would be a number. Overrides with a secret in them are not known any more.
+    The run is quoted: 4e123456 would be a number.
 
     Raises:
-        UserError: where there is no such run.
+        UserError: where there is no such run, or a setting must be given again because its secret was not kept.
     """
     given = {_key(one): one.partition("=")[2].strip("'\"") for one in arguments if not one.startswith("-")}
     several = "-m" in arguments or "--multirun" in arguments
@@ -193,8 +193,22 @@ def with_overrides_of_run(arguments: list[str]) -> list[str]:
         if not several or option == "fork":
             outputs = Path(given["outputs"]).expanduser() if "outputs" in given else default_outputs()
             run = find(wanted, outputs, option)
-            more = [one for one in run.overrides if _key(one) not in given and "***" not in one]
+            kept = [one for one in run.overrides if _key(one) not in given]
+            _refuse_forgotten(kept, f"{option}={wanted}", given)
+            more = [one for one in kept if MASK not in one]
     return quoted + more
+
+
+def _refuse_forgotten(overrides: list[str], option: str, given: Mapping[str, str]) -> None:
+    """Raises UserError where a secret of an override was not kept, unless it is a tag or its group is given again."""
+    missing = [_key(one) for one in overrides if MASK in one]
+    missing = [key for key in missing if key.partition(".")[0] not in {"tags", *given}]
+    if missing:
+        raise UserError(
+            f"{option} was given {', '.join(missing)} with a secret in it, which is not kept",
+            "the setting once more",
+            f"{option} {' '.join(f'{key}=<as before>' for key in missing)}",
+        )
 
 
 def _key(override: str) -> str:

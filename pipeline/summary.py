@@ -51,12 +51,17 @@ class Summary:
         path = folder / NAME
         partial = path.with_name(f".{NAME}.partial")
         with partial.open("w") as file:
-            json.dump(_plain(redact(asdict(self))), file, indent=2)
+            json.dump(_plain(self._without_secrets()), file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
         return path
+
+    def _without_secrets(self) -> dict[str, Any]:
+        values = asdict(self)
+        metrics = {redact(name): value for name, value in values.pop("metrics").items()}  # numbers, whatever the name
+        return {**redact(values), "metrics": metrics}
 
     @classmethod
     def read(cls, folder: Path) -> "Summary":

@@ -10,6 +10,8 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
+from omegaconf import OmegaConf
+
 from pipeline import environment
 from pipeline.begin import new_folder
 from pipeline.cluster import Task, cluster_settings, local_tasks
@@ -20,6 +22,7 @@ from pipeline.paths import shorter
 from pipeline.plan import PlannedStage
 from pipeline.processes import become_independent, process_context
 from pipeline.runs import begun_in
+from pipeline.secrets import guard_output, learn
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.work import work
 from stages.errors import UserError
@@ -155,6 +158,8 @@ class _Cluster:
 
 def _member(job: Job, plan: Sequence[PlannedStage], task: Task, said: Sequence[str]) -> None:
     """What a member's process does."""
+    learn(OmegaConf.to_container(job.experiment.document, resolve=True))
+    guard_output()
     environment.prepare()
     task.enter()
     become_independent(signal.SIGINT if task.is_chief else None)  # the chief needs the others to save what there is

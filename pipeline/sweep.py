@@ -9,8 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
+=======
+from omegaconf import DictConfig, OmegaConf
+>>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
 
 from pipeline import environment, provenance
 from pipeline.compare import compare, write
@@ -27,7 +31,7 @@ from pipeline.plan import make_plan
 from pipeline.processes import become_independent, process_context
 from pipeline.rules import check_rules, server_answers
 from pipeline.runs import has_finished, identity, locked
-from pipeline.secrets import redact
+from pipeline.secrets import guard_output, learn, redact_overrides
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.sources import Sources, sources
 from pipeline.sweeps import unfinished, write_index
@@ -58,21 +62,37 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int
         UserError: where any of the jobs is wrong; none has been started then. Settings without a schema are known
             only to the stage that declares them: each job checks those itself.
     """
+<<<<<<< HEAD
     overrides, experiments = _check_all(composed, total, console)
     first = experiments[0]
     typed = [[re.sub(r"\\(.)", r"\1", given) for given in job] for job in overrides]  # without Hydra's escapes
     labels = job_labels(typed)
+=======
+    experiments = [_checked(job, index, len(composed)) for index, job in enumerate(composed)]
+    first, console = experiments[0], Console()
+    labels = job_labels([redact_overrides(job.overrides) for job in composed])
+>>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
     if first.dry_run:
         console.say(f"{total:,} jobs")
         for label, experiment in zip(labels, experiments, strict=True):
             console.say(f"\n{label}")
             console.plan(experiment, make_plan(experiment))
         return DONE
-    names = [f"{number}_{slug(str(redact(label)))}" for number, label in enumerate(labels, 1)]
+    names = [f"{number}_{slug(label)}" for number, label in enumerate(labels, 1)]
     code = [sources(experiment) for experiment in experiments]
     index: list[dict[str, Any]] = [
+<<<<<<< HEAD
         {"folder": name, "overrides": redact(job), "identity": identity(experiment), "code": own.digest}
         for name, job, experiment, own in zip(names, typed, experiments, code, strict=True)
+=======
+        {
+            "folder": name,
+            "overrides": redact_overrides(job.overrides),
+            "identity": identity(experiment),
+            "code": own.digest,
+        }
+        for name, job, experiment, own in zip(names, composed, experiments, code, strict=True)
+>>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
     ]
     everything = Sources({name: content for own in code for name, content in own.files.items()})
     folder = unfinished(index, first, everything, console.say)
@@ -137,6 +157,7 @@ def slug(label: str) -> str:
     return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ","))[:100]
 
 
+<<<<<<< HEAD
 def refuse_too_many(total: int, limit: int) -> None:
     """Raises UserError where a sweep has more jobs than `max_jobs` allows."""
     if total > limit:
@@ -183,6 +204,15 @@ def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
             raise UserError(
                 f"{name}={shown}, where the first job has {expected}", "one for the whole sweep", f"{name}={expected}"
             )
+=======
+def _checked(job: Composed, index: int, jobs: int) -> Experiment:
+    try:
+        experiment = read(job.document, job.choices, job.config_dirs)
+        prepare(experiment)
+    except UserError as error:
+        raise error.within(f"job {index + 1} of {jobs} ({' '.join(redact_overrides(job.overrides))})") from error
+    return experiment
+>>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
 
 
 def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:
@@ -235,6 +265,8 @@ def _run_one(job: Job, console: Console) -> int:
 
 def _work(job: Job) -> None:
     """What a job's process does."""
+    learn(OmegaConf.to_container(job.experiment.document, resolve=True))
+    guard_output()
     environment.prepare()
     become_independent()
     console = Console()

@@ -87,10 +87,12 @@ class JournaledTracker:
                 self.text(text, f"long_params/{name}.txt")
 
     def tags(self, values: Mapping[str, str]) -> None:
-        self._add("tags", values={name: str(redact(str(value)))[:5000] for name, value in values.items()})
+        plain = redact({str(name): str(value) for name, value in values.items()})
+        self._add("tags", values={name: text[:5000] for name, text in plain.items()})
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        new = {name: float(value) for name, value in values.items() if (name, step) not in self._metrics}
+        named = {str(redact(name)): float(value) for name, value in values.items()}
+        new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
             self._add("metrics", values=new, step=step, time=_now())
 
@@ -99,12 +101,12 @@ class JournaledTracker:
         self._add("artifact", path=str(path.relative_to(self._journal.folder) if inside else path), folder=folder)
 
     def text(self, content: str, name: str) -> None:
-        self._add("text", content=str(redact(content)), name=name)
+        self._add("text", content=str(redact(content)), name=str(redact(name)))
 
     def dataset(self, dataset: Dataset) -> None:
         if dataset.fingerprint not in self._datasets:
             sizes = {name: len(split) for name, split in dataset.splits.items()}
-            self._add("dataset", name=dataset.name, digest=dataset.fingerprint, sizes=sizes)
+            self._add("dataset", name=str(redact(dataset.name)), digest=dataset.fingerprint, sizes=sizes)
 
     def model(self, exported: Exported) -> None:
         folder, path = self._journal.folder, exported.path

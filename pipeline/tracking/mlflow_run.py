@@ -58,7 +58,7 @@ class MlflowRun:
             UserError: where the store cannot be used.
         """
         key = str(folder.relative_to(outputs)) if folder.is_relative_to(outputs) else str(folder)
-        given = {str(name): str(redact(value)) for name, value in {**tags, FOLDER: key}.items()}
+        given = {str(name): str(value) for name, value in {**redact(dict(tags)), FOLDER: key}.items()}
         try:
             client = open_client(settings, outputs)
             number = experiment_id(client, settings, outputs, experiment)

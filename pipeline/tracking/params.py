@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipeline.secrets import redact
+from pipeline.secrets import redact, redact_named
 
 LONGEST = 500
 """Characters of a parameter; what is longer goes to an artifact."""
@@ -45,7 +45,7 @@ def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """
     short, long = {}, {}
     for name, value in values.items():
-        clean, text = _NOT_ALLOWED.sub("_", name), str(redact(value))
+        clean, text = _NOT_ALLOWED.sub("_", redact(name)), str(redact_named(name, value))
         if len(text) > LONGEST:
             long[clean] = text
             text = f"{text[:60]}… ({len(text)} characters: long_params/{clean}.txt)"

@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ from mlflow.exceptions import MlflowException
 
 from pipeline.config import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.secrets import redact
+from pipeline.secrets import credentials_of, redact
+
+_USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+_of_shell = {name: os.environ.get(name) for name in (_USER, _PASSWORD)}
 
 
 def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
@@ -21,6 +25,7 @@ def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
     for noisy in ("mlflow", "alembic"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
     uri = store_uri(settings, outputs)
+    _log_in(settings.uri if settings.kind == "server" else None)
     if settings.kind == "server":
         return MlflowClient(tracking_uri=uri)
     outputs.mkdir(parents=True, exist_ok=True)
@@ -31,7 +36,32 @@ def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
 
 
 def store_uri(settings: TrackingSettings, outputs: Path) -> str:
-    return settings.uri or "" if settings.kind == "server" else f"sqlite:///{outputs / 'mlflow.db'}"
+    """Returns the store's address; that of a server without user and password, which MLflow would print."""
+    if settings.kind != "server":
+        return f"sqlite:///{outputs / 'mlflow.db'}"
+    return _credentials(settings.uri)[0]
+
+
+def _log_in(address: str | None) -> None:
+    """Hands the user and the password of a server's address to MLflow, which reads them with every request.
+
+    Without any, those of the shell hold again: one server's are not sent to the next one (`pipeline.sync`).
+    Source: mlflow.org/docs/latest/self-hosting/security/basic-http-auth, "Using Environment Variables".
+    """
+    _, user, password = _credentials(address)
+    wanted = {_USER: user, _PASSWORD: password} if password else _of_shell
+    for name, value in wanted.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _credentials(address: str | None) -> tuple[str, str, str]:
+    """Returns a server's address without user and password, and these; MLflow takes a user alone by the address."""
+    plain, user, password = credentials_of(address or "")
+    is_server = (address or "").startswith(("http://", "https://"))
+    return (plain, user, password) if is_server and user and password else (address or "", "", "")
 
 
 def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Path, name: str) -> str:

@@ -255,8 +255,11 @@ def test_secrets_do_not_reach_the_identity_or_the_overrides(tmp_path: Path) -> N
     run = Summary("abcdef", "KILLED", "x", str(tmp_path), {}, overrides=list(given))
     run.write(tmp_path)
     assert "hunter22" not in (tmp_path / "summary.json").read_text()
-    kept = with_overrides_of_run([f"resume={tmp_path}"])
-    assert kept == [f"resume='{tmp_path}'", "tracking=server"]
+    with pytest.raises(UserError, match=r"tracking.uri with a secret in it.*tracking.uri=<as before>"):
+        with_overrides_of_run([f"resume={tmp_path}"])
+    uri = "tracking.uri=http://me:again@127.0.0.1:1"
+    assert with_overrides_of_run([f"resume={tmp_path}", uri]) == [f"resume='{tmp_path}'", uri, "tracking=server"]
+    assert with_overrides_of_run([f"resume={tmp_path}", "tracking=off"]) == [f"resume='{tmp_path}'", "tracking=off"]
 
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from pipeline.config import TrackingSettings
 from pipeline.processes import process_context
 from pipeline.rules import check_rules
-from pipeline.secrets import redact, remember, without_user
+from pipeline.secrets import learn, redact, without_user
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
@@ -323,8 +323,8 @@ def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_pa
 
 
 def test_users_of_an_address_are_masked_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.secrets._told", set())
-    remember("postgresql://heinrich:p%40ss@host/db")
+    monkeypatch.setattr("pipeline.secrets._learned", set())
+    learn("postgresql://heinrich:p%40ss@host/db")
     assert redact('authentication failed for user "heinrich" (p@ss)') == 'authentication failed for user "***" (***)'
     assert redact("Authorization: Basic aGVpbnJpY2g6eA==") == "Authorization: Basic ***"
 

@@ -1,0 +1,103 @@
+"""Names under which something secret stands: of settings, tags, environment variables, headers, query parameters."""
+
+import re
+from functools import lru_cache
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""A word of a name in camelCase, snake_case, kebab-case or dotted; digits belong to none."""
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Returns the words of `text` as a set."""
+    return frozenset(text.split())
+
+
+_ALWAYS = words_of(
+    "password passwords passwd pwd passphrase passcode secret secrets credential credentials cred creds authorization "
+    "bearer cookie cookies sas signature sig jwt pat dsn apikey apikeys connstr webhook"
+)
+_COMPOUND_ENDS = (
+    "password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey",
+    "credential", "credentials", "connectionstring", "sessionid", "sessid", "accountkey", "authkey",
+)  # fmt: skip
+_COMPOUND_STARTS = ("password", "passwd", "apikey", "secretkey", "secretaccess", "secretvalue", "secrettoken")
+_ORDINARY = words_of("subtoken detoken")
+
+_KEY_OF = words_of(
+    "api access private secret signing encryption decryption account shared master ssh storage service subscription "
+    "session auth client deploy license app application consumer rsa pgp pem tls ssl aes hmac webhook "
+    "aws azure gcp google openai anthropic stripe github gitlab slack wandb hf huggingface sendgrid twilio datadog dd "
+    "cohere mistral replicate comet neptune clearml mailgun heroku ai"
+)
+"""Words before `key` with which it opens something: a `sort_key` or a `public_key` does not."""
+
+_TOKEN_AFTER = words_of(
+    "num max min n pad padding eos bos unk mask cls sep special start end begin first last next new image class word "
+    "stop per vision patch text input output total prompt separator"
+)
+_TOKEN_BEFORE = words_of(
+    "id ids index indices embedding embeddings dim dims mixing classification level weight weights mask dropout rate "
+    "labels label loss accuracy"
+)
+"""Neighbours of `token` that make it one of a text."""
+
+_PASS_AFTER = words_of(
+    "low high band all first second third one two single forward backward num per by train each multi dry"
+)
+_TOKENS_OF = words_of("api access auth refresh bearer secret github gitlab hf slack session")
+
+_ABOUT = words_of(
+    "path file filename dir directory folder name names type kind length len size count limit policy min max enabled "
+    "required ttl expiry expires timeout seconds minutes hours days age env var field column prompt help hint regex "
+    "pattern version provider backend scheme method mode"
+)
+"""Last words of names that are about a secret: `password_file`, `token_type`."""
+
+_ADDRESS = words_of("url uri endpoint host")
+
+
+@lru_cache(maxsize=10_000)
+def is_secret_name(name: str) -> bool:
+    """Returns whether any part of a dotted name says that its value is secret: `tags.apiKey`, `DB_PASSWORD`."""
+    return any(_is_secret(_words(part)) for part in re.split(r"[./\s]", name))
+
+
+@lru_cache(maxsize=10_000)
+def is_certain(name: str) -> bool:
+    """Returns whether a secret name means nothing else in code either, as `session` and `token` do."""
+    return any({"password", "passwd", "pwd", "passphrase", "secret", "apikey", "key"} & {*_words(name)})
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(name))
+
+
+def _is_secret(words: tuple[str, ...]) -> bool:
+    if not words or words[-1] in _ABOUT:
+        return False
+    return any(_is_secret_word(words, index) for index in range(len(words)))
+
+
+def _is_secret_word(words: tuple[str, ...], index: int) -> bool:
+    word, last = words[index], index == len(words) - 1
+    before, after = words[index - 1] if index else "", "" if last else words[index + 1]
+    if word in _ALWAYS:
+        return True
+    match word:
+        case "key" | "keys":
+            return before in _KEY_OF
+        case "string" | "str":
+            return before in ("connection", "conn")
+        case "token":
+            return before not in _TOKEN_AFTER and after not in _TOKEN_BEFORE | _ADDRESS
+        case "tokens":
+            return before in _TOKENS_OF
+        case "auth" | "oauth":
+            return last or after in ("header", "value", "data", "string", "code")
+        case "session":
+            return last or after in ("id", "value", "data")
+        case "pass":
+            return last and before not in _PASS_AFTER
+    if word in _ORDINARY:
+        return False
+    return word.startswith(_COMPOUND_STARTS) or (word.endswith(_COMPOUND_ENDS))
