@@ -39,7 +39,9 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
 
     The folder comes first: whenever the process dies, the same command finds what there is.
     """
-    experiment, code, state = job.experiment, sources.sources(job.experiment), provenance.code_state()
+    experiment = job.experiment
+    code = sources.sources(experiment)
+    state = provenance.code_state(untracked=experiment.tracking.untracked)
     folder = job.folder or new_folder(experiment)
     is_new = not folder.exists()
     summary = Summary(

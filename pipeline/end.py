@@ -10,7 +10,7 @@ from pipeline.console import Console
 from pipeline.job import FAILED
 from pipeline.runner import failed_stage, one_line
 from pipeline.runs import locked
-from pipeline.secrets import redact
+from pipeline.secrets import redact, redact_file
 from pipeline.signals import Interrupted
 from pipeline.summary import Summary
 from pipeline.tracking.journal import Journal
@@ -48,6 +48,7 @@ def end(run: Run, code: int, console: Console) -> int:
     except OSError as error:  # the disk is full, or gone: what happened is said all the same
         console.error(f"{run.folder / 'summary.json'} cannot be written ({error.strerror})")
         code = code or FAILED
+    redact_file(run.folder)  # what stages and callbacks have written beside what they recorded
     console.summary(summary, tracker.how_to_open())
     if summary.error:
         console.error(f"{stage}: {summary.error}")

@@ -1,6 +1,8 @@
 """From what code, packages and machine a run came."""
 
+import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,13 +18,21 @@ from pipeline.paths import CHECKOUT
 from pipeline.secrets import redact, redact_overrides
 
 DIFF_LIMIT_BYTES = 1_000_000
+_SECRET_FILE = re.compile(
+    r"(?i)(^|/)(\.?env(\.[\w.-]+)?|[\w.-]+\.env|\.netrc|_netrc|\.pgpass|\.my\.cnf|\.npmrc|\.pypirc|\.git-credentials|"
+    r"\.htpasswd|\.dockercfg|kubeconfig|id_(rsa|dsa|ecdsa|ed25519)|"
+    r"[\w.-]*(secret|credential|password|passwd)s?[\w-]*(\.(ya?ml|json|toml|ini|cfg|conf|txt|xml|csv|properties))?|"
+    r"[\w.-]+\.(pem|key|p12|pfx|jks|keystore|kdbx|tfvars|ovpn|ppk))$"
+)
+"""Files whose every line may be secret, by the names that tools and people give them."""
+
 _CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
 VERSIONED = ("tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf", "tensorflow-datasets", "scikit-learn")
 
 
 @dataclass(frozen=True)
 class CodeState:
-    """commit: of the repository at `root`; diff: what is not committed, cut at DIFF_LIMIT_BYTES.
+    """commit: of the repository at `root`; diff: what is not committed, without secrets, cut at DIFF_LIMIT_BYTES.
 
     dirty: whether anything is not committed; None where git did not say.
     """
@@ -33,11 +43,14 @@ class CodeState:
     diff: str
 
 
-def code_state(folder: Path | None = None) -> CodeState | None:
+def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState | None:
     """Returns the state of the repository around `folder`, or None where there is none.
 
     Without `folder`: the source tree of this project, and for an installed package that of the working directory.
     New files count as uncommitted changes where they are code or configuration; git's ignored ones never do.
+
+    Args:
+        untracked: whether the diff has the contents of new files, and not their names and digests alone.
     """
     start = folder or CHECKOUT or Path.cwd()
     root = _git(start, "rev-parse", "--show-toplevel")
@@ -48,7 +61,7 @@ def code_state(folder: Path | None = None) -> CodeState | None:
     status = _git(top, "status", "--porcelain")
     if status is None:
         return CodeState(top, commit, None, "")
-    return CodeState(top, commit, bool(status.strip()), _diff(top) if status.strip() else "")
+    return CodeState(top, commit, bool(status.strip()), _diff(top, untracked) if status.strip() else "")
 
 
 def versions() -> dict[str, str]:
@@ -78,7 +91,10 @@ def environment() -> dict[str, object]:
     return {"machine": machine.facts(), "versions": versions()}
 
 
-def _diff(top: Path) -> str:
+def _diff(top: Path, untracked: bool) -> str:
+    """Returns what is not committed, without secrets; new files by their names and digests, or as added ones."""
+    listed = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
+    new = [name for name in listed.split("\0") if name]
     # On a copy of the index, so that new files can be shown as added without touching the user's own index.
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
@@ -86,14 +102,31 @@ def _diff(top: Path) -> str:
         if own and (top / own.strip()).is_file():
             shutil.copy(top / own.strip(), index)
         variables = {"GIT_INDEX_FILE": str(index)}
-        new = (_git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or "").split("\0")
-        _git(top, "add", "--intent-to-add", "--", *filter(None, new), **variables)
+        if untracked and new:
+            _git(top, "add", "--intent-to-add", "--", *new, **variables)
         text = _git(top, "diff", "HEAD", **variables) or _git(top, "diff", **variables) or ""
-    data = text.encode()
-    if len(data) > DIFF_LIMIT_BYTES:
-        kept = data[:DIFF_LIMIT_BYTES].decode(errors="ignore")
-        return f"{kept}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
-    return text
+    notes = [] if untracked else [f"# new, known by its digest alone: {_named(top, name)}\n" for name in new]
+    data = "".join([*notes, *map(_of_file, re.split(r"(?m)^(?=diff --git )", text))]).encode()
+    if len(data) > DIFF_LIMIT_BYTES:  # between two lines: half a key would not be known as one
+        kept = data[: data.rfind(b"\n", 0, DIFF_LIMIT_BYTES) + 1 or DIFF_LIMIT_BYTES].decode(errors="ignore")
+        return f"{redact(kept)}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
+    return str(redact(data.decode()))
+
+
+def _named(top: Path, name: str) -> str:
+    try:
+        return f"{name} sha256:{hashlib.sha256((top / name).read_bytes()).hexdigest()}"
+    except OSError as error:  # a link to nowhere, or gone meanwhile
+        return f"{name} ({error.strerror})"
+
+
+def _of_file(section: str) -> str:
+    """Returns a file's part of a diff; of a file that is there to hold secrets, no line."""
+    header, mark, _ = section.partition("\n@@ ")
+    names = re.findall(r"(?m)^(?:diff --git|---|\+\+\+) .*", header)
+    if not mark or not any(_SECRET_FILE.search(part) for name in names for part in name.split()):
+        return section
+    return "".join(f"# {line}\n" for line in header.splitlines()) + "# its lines may be secret, and are not recorded\n"
 
 
 def _git(folder: Path, *arguments: str, **variables: str) -> str | None:

@@ -18,6 +18,7 @@ from pipeline.environment import quiet_stderr
 from pipeline.messages import explain
 from pipeline.plan import PlannedStage
 from pipeline.records import Recorded, clean_metrics, recorded
+from pipeline.secrets import redact, redact_file
 from pipeline.signals import as_exceptions, stopping
 from pipeline.summary import StageOutcome, Summary
 from pipeline.tracking.tracker import Tracker
@@ -92,6 +93,9 @@ class RunReporter:
         self._summary.resumed_from_step = step
         self._tracker.tags({"resumed_from_step": str(step)})
         self._console.say(f"training goes on after step {step}")
+
+    def is_secret(self, name: str, value: object) -> bool:
+        return bool(redact({name: value}) != {name: value})
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return stopping()
@@ -191,7 +195,8 @@ def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker
     reporter.metrics(found.metrics, step=0)
     tracker.params(found.params)
     for path, place in found.files:
-        tracker.artifact(path, place)
+        redact_file(path)
+        tracker.artifact(path, str(redact(place)))
 
 
 def _summarize(result: Any, tracker: Tracker, summary: Summary, new_dataset: bool) -> None:

@@ -97,7 +97,7 @@ def _is_secret_word(words: tuple[str, ...], index: int) -> bool:
         case "session":
             return last or after in ("id", "value", "data")
         case "pass":
-            return last and before not in _PASS_AFTER
+            return after in ("phrase", "word", "code") or (last and before not in _PASS_AFTER)
     if word in _ORDINARY:
         return False
     return word.startswith(_COMPOUND_STARTS) or (word.endswith(_COMPOUND_ENDS))

@@ -53,6 +53,6 @@ USER_INFO = re.compile(
 
 HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie2?|x-[\w-]*(?:key|token|secret|auth)[\w-]*)"
-    r"(\\?[\"']?\s*:\s*\\?[\"']?(?:(?:basic|bearer|digest|negotiate|token) )?)(?!\*\*\*)[^\"'\r\n]+"
+    r"(\\?[\"']?\s*+:\s*+\\?[\"']?+(?:(?:basic|bearer|digest|negotiate|token) )?+)(?!\*\*\*)[^\"'\r\n]+"
 )
 SCHEME = re.compile(r"\b(Basic|Bearer|basic|bearer|BEARER|BASIC)(\s+)([\w+/=.~-]{6,})")

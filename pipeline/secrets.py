@@ -24,6 +24,11 @@ SHORTEST, SHORTEST_WORD, SHORTEST_NUMBER, PLAIN_FROM = 4, 6, 8, 12
 """Characters of a value that is masked wherever it stands, of one of letters alone, and of one of digits alone; shorter
 ones would blot out common words. From PLAIN_FROM on it is also masked inside of words."""
 
+LARGEST_FILE = 10_000_000
+TEXT_FILES = words_of(".txt .csv .tsv .json .jsonl .md .log .yaml .yml .html .xml .toml .ini .cfg .py")
+OWN_FILES = words_of("tracking.jsonl pipeline.log config.yaml summary.json sweep.json")
+"""Files that are written without secrets to begin with, some of which are open."""
+
 _COMMON = words_of(
     "admin administrator anonymous apikey basic bearer changeme changeit client cookie credentials database default "
     "development digest disabled docker dryrun dummy empty enabled example experiment false google guest health local "
@@ -92,6 +97,32 @@ def redact_values(text: str) -> str:
     text = pattern.sub(MASK, text) if pattern is not None else text
     text = WEBHOOK.sub(MASK, USER_INFO.sub(f"{MASK}@", text))
     return SERVICES.sub(MASK, text)
+
+
+def redact_file(path: Path) -> None:
+    """Takes out of a text file, or those of a folder, what is secret by its value or its shape.
+
+    Files that are no UTF-8, that are larger than LARGEST_FILE or that cannot be written stay as they are.
+    """
+    if path.is_dir():
+        for inner in path.rglob("*"):
+            if (
+                inner.suffix in TEXT_FILES
+                and inner.name not in OWN_FILES
+                and inner.is_file()
+                and not inner.is_symlink()
+            ):
+                redact_file(inner)
+        return
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            return
+        text = path.read_bytes().decode()
+        plain = redact_values(text)
+        if plain != text:
+            path.write_bytes(plain.encode())
+    except (OSError, UnicodeDecodeError):
+        return
 
 
 def learn(settings: Any, name: str = "") -> None:

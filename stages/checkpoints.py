@@ -174,9 +174,18 @@ class Checkpoints:
     """Writes the checkpoints of a run in `folder`, off the training thread, when they are due.
 
     Where there is no folder, nothing is ever due.
+
+    Args:
+        is_secret: tells by name and value which attributes of callbacks are not written: they stay as made.
     """
 
-    def __init__(self, folder: Path | None, settings: TrainSettings) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        settings: TrainSettings,
+        is_secret: Callable[[str, object], bool] = lambda name, value: False,
+    ) -> None:
+        self._is_secret = is_secret
         self._folder, self._kept = folder, settings.checkpoints_kept
         self._steps, self._seconds = settings.checkpoint_every_steps, settings.checkpoint_every_seconds
         self._last, self._passed = time.monotonic(), 0
@@ -209,6 +218,7 @@ class Checkpoints:
         if self._folder is None:
             return
         self.wait()
+        checkpoint = self._without_secrets(checkpoint)
         self._writing = self._thread.submit(self._write, checkpoint, self._folder / f"step-{checkpoint.step:08}.npz")
 
     def wait(self) -> None:
@@ -230,6 +240,13 @@ class Checkpoints:
         finally:
             self._writing = None
             self._last = time.monotonic()
+
+    def _without_secrets(self, checkpoint: Checkpoint) -> Checkpoint:
+        callbacks = [
+            {**kept, "state": {key: value for key, value in kept["state"].items() if not self._is_secret(key, value)}}
+            for kept in checkpoint.facts.get("callbacks", [])
+        ]
+        return Checkpoint({**checkpoint.facts, "callbacks": callbacks}, checkpoint.arrays)
 
     def _write(self, checkpoint: Checkpoint, path: Path) -> None:
         write(checkpoint, path)

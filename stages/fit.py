@@ -58,7 +58,7 @@ def fit(
     found = newest(place, reporter.warn) if place is not None else None
     with reporter.stopping() as stop:
         state = State(strategy, model, dataset, settings, called)
-        checkpoints = Checkpoints(place, settings)
+        checkpoints = Checkpoints(place, settings, reporter.is_secret)
         report = _Report(dataset, settings, rate, reporter, state, checkpoints, found, stop)
         first = report.progress.epoch
         training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)

@@ -37,6 +37,9 @@ class Reporter(Protocol):
     def resumed(self, step: int) -> None:
         """Notes that the run goes on after `step` steps."""
 
+    def is_secret(self, name: str, value: object) -> bool:
+        """Returns whether there is a secret in `value`, or `name` says so: it is written to no file then."""
+
     def stopping(self) -> AbstractContextManager[Stop]:
         """Lets the first signal wait until the stage has kept what it has and calls `now()`."""
 
@@ -55,6 +58,9 @@ class Silent:
     def warn(self, line: str) -> None: ...
 
     def resumed(self, step: int) -> None: ...
+
+    def is_secret(self, name: str, value: object) -> bool:
+        return False
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return nullcontext(Never())

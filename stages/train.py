@@ -59,7 +59,7 @@ def train(
     parts = phases(model.network, settings)
     best, callbacks = build_callbacks(settings, reporter)
     place = folder / "checkpoints" if folder is not None else None
-    checkpoints = Checkpoints(place if is_chief(strategy) else None, settings)
+    checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)
     found, first = _found(place, strategy, reporter), 0
     if found is not None:
         found, first = entered(found, parts)

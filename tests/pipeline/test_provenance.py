@@ -1,6 +1,7 @@
 """What code a run came from, on real repositories."""
 
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_changes_and_new_code_are_in_the_diff_and_the_index_stays(repository: Pa
     (repository / "secrets.yaml").write_text("token: 123\n")
     (repository / "picture.png").write_bytes(b"\x00" * 100)
     before = git(repository, "status", "--porcelain")
-    state = provenance.code_state(repository / "..") or provenance.code_state(repository)
+    state = provenance.code_state(repository, untracked=True)
     assert state is not None
     assert state.dirty
     assert "-layers = 1\n+layers = 2" in state.diff
@@ -64,7 +65,40 @@ def test_a_repository_without_commits_and_no_repository(tmp_path: Path) -> None:
     state = provenance.code_state(tmp_path)
     assert state is not None
     assert (state.commit, state.dirty) == ("none", True)
-    assert "+a = 1" in state.diff
+    digest = sha256(b"a = 1\n").hexdigest()
+    assert state.diff == f"# new, known by its digest alone: new.py sha256:{digest}\n"
+
+
+def test_new_files_are_known_by_their_digests_and_no_secret_is_in_a_diff(repository: Path) -> None:
+    (repository / ".env").write_text("PLAIN=1\n")
+    (repository / "conf.yaml").write_text("host: a\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "second")
+    (repository / ".env").write_text("PLAIN=ordinary-looking-but-secret\n")
+    (repository / "conf.yaml").write_text("host: b\ndb_password: 'tulips and roses'\n")
+    (repository / "net.py").write_text("layers = 2\ntoken = tokenizer.next()\nkey = 'AKIAIOSFODNN7EXAMPLE'\n")
+    (repository / "new.py").write_text("password = 'not seen by git'\n")
+    kept = provenance.code_state(repository)
+    whole = provenance.code_state(repository, untracked=True)
+    assert kept is not None
+    assert whole is not None
+    for state in (kept, whole):
+        for secret in ("ordinary", "tulips", "AKIA", "not seen"):
+            assert secret not in state.diff
+        for ordinary in (
+            "+layers = 2",
+            "+token = tokenizer.next()",
+            "+host: b",
+            "+db_password: '***'",
+            ".env",
+            "new.py",
+        ):
+            assert ordinary in state.diff
+    assert "sha256:" in kept.diff
+    (repository / "new.py").write_text("password = 'also not seen'\n")
+    again = provenance.code_state(repository)
+    assert again is not None
+    assert again.diff != kept.diff
 
 
 def test_packages_have_versions_and_no_addresses() -> None:
