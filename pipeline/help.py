@@ -12,6 +12,7 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
   python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   a sweep of four jobs
   python -m pipeline.compare                             what the last sweep showed
   python -m pipeline.sync                                sends what was recorded while a store did not answer
+  python -m pipeline.clean                               frees disk space: old checkpoints, unused caches, leftovers
 
 The same command resumes a run, or a sweep, that was interrupted. resume=never begins a new one; resume=<run> resumes
 that one, with its settings; fork=<run> starts a new run from its weights, with its settings and those that you give,

@@ -9,7 +9,7 @@ from pipeline import environment
 from pipeline.config import TrackingSettings
 from pipeline.paths import default_outputs, shorter
 from pipeline.runs import LockedError, locked
-from pipeline.secrets import redact
+from pipeline.secrets import guard_output, learn_arguments, redact
 from pipeline.tracking.journal import NAME, Journal
 from stages.errors import UserError
 
@@ -72,4 +72,6 @@ def _send_unsent(folder: Path, outputs: Path, uri: str | None) -> int:
 
 
 if __name__ == "__main__":
+    learn_arguments(sys.argv[1:])
+    guard_output()
     sys.exit(main())

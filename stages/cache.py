@@ -5,8 +5,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from stages.errors import UserError
 from stages.reporter import Reporter
@@ -27,6 +28,7 @@ def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> 
     Raises:
         NoRoomError: where it cannot be kept.
     """
+    _mark_used(place)
     if place.is_dir():
         return False
     try:
@@ -34,6 +36,7 @@ def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> 
         with _locked(place, reporter):
             if place.is_dir():
                 return False
+            _mark_used(place)
             partial = place.with_name(f".partial-{place.name}")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
@@ -53,6 +56,20 @@ def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> 
             "outputs=<another folder>",
         ) from error
     return True
+
+
+_used: dict[Path, IO[str]] = {}
+
+
+def _mark_used(place: Path) -> None:
+    """Notes that this process uses an entry, until it ends: `pipeline.clean` removes none that is in use, and asks
+    when one last was. Where the folder cannot be written, nobody can remove anything from it either."""
+    with suppress(OSError):
+        file = _used.get(place)
+        if file is None:
+            file = _used[place] = place.with_name(f".{place.name}.use").open("a")
+            fcntl.flock(file, fcntl.LOCK_SH)  # waits for an entry that is being removed
+        os.utime(file.name)
 
 
 @contextmanager

@@ -1,0 +1,295 @@
+"""`python -m pipeline.clean`: frees disk space of what old runs no longer need; lists it, and asks."""
+
+import argparse
+import fcntl
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.paths import default_outputs, shorter
+from pipeline.runs import LockedError, locked
+from pipeline.secrets import redact
+from pipeline.summary import NAME, Summary
+from pipeline.tracking.journal import Journal
+from stages.errors import UserError
+
+KINDS = {
+    "checkpoints": "checkpoints of runs that have finished; a run without any can no longer be forked",
+    "cache": "decoded images and features that no run has used for as long; they are made again when needed",
+    "damaged": "files that were put aside because they were damaged",
+    "partial": "files that a process had not finished when it ended",
+}
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LEFTOVERS = {"damaged": ("damaged-*",), "partial": (".*.partial", "partial-*", ".partial-*")}
+
+
+@dataclass(frozen=True)
+class Removable:
+    """A file or folder that may go.
+
+    owner: the run's folder, or the cache's entry, that is locked while it is removed. age: seconds since the last use.
+    """
+
+    kind: str
+    path: Path
+    owner: Path
+    age: float
+    size: int
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is of the cache, and of no run."""
+        return self.owner.parent == self.path.parent
+
+    def held(self) -> AbstractContextManager[None]:
+        return _unused(self.owner) if self.is_shared else _held(self.owner)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns 0 where all is done, 1 where something could not be removed, 2 where it is refused."""
+    parser = argparse.ArgumentParser("python -m pipeline.clean", description=__doc__)
+    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
+    parser.add_argument(
+        "--older-than", default="30d", help="last used so long ago: 45m, 12h, 30d (default), 2w; 0d: all"
+    )
+    parser.add_argument(
+        "--kind", default=",".join(KINDS), help=f"of {', '.join(KINDS)}, those wanted: a,b (default: all)"
+    )
+    parser.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
+    parser.add_argument("--yes", action="store_true", help="remove it without asking")
+    given = parser.parse_args(arguments)
+    try:
+        kinds = _kinds(given.kind)
+        outputs = given.outputs.expanduser().resolve()
+        if not outputs.is_dir():
+            raise UserError(f"there is no folder {outputs}", "where runs leave things", "--outputs=<folder>")
+        found, kept = find(outputs, _seconds(given.older_than), kinds, given.unfinished)
+        _show(found, kept, outputs)
+        if not found or given.dry_run:
+            return 0
+        if not given.yes and not sys.stdin.isatty():
+            raise UserError(
+                "nobody can be asked here: standard input is no terminal", "", "python -m pipeline.clean --yes"
+            )
+        if not given.yes and input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing is removed")
+            return 0
+    except UserError as error:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, EOFError):
+        print("\nnothing is removed")
+        return 130
+    return _remove_all(found)
+
+
+def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) -> tuple[list[Removable], list[str]]:
+    """Returns what may be removed, and a line for each run whose files stay although they are old enough.
+
+    Args:
+        older: seconds since the last use.
+        unfinished: whether checkpoints of runs that could be resumed may go, too.
+    """
+    found: list[Removable] = []
+    kept: list[str] = []
+    for folder in _runs(outputs):
+        mine = [one for one in _of_run(folder) if one.kind in kinds and one.age >= older]
+        if mine and (why := _why_kept(folder)):
+            kept.append(f"{shorter(folder)}: {why}")
+        elif mine:
+            done = unfinished or _status(folder) == "FINISHED"
+            found += [one for one in mine if done or one.kind != "checkpoints"]
+            if not done and any(one.kind == "checkpoints" for one in mine):
+                kept.append(f"{shorter(folder)}: its checkpoints could be resumed from (--unfinished removes them)")
+    for one in _of_cache(outputs / "cache"):
+        if one.kind in kinds and one.age >= older:
+            try:
+                with one.held():
+                    found.append(one)
+            except (LockedError, OSError) as error:
+                kept.append(
+                    f"{shorter(one.path)}: {error.problem if isinstance(error, LockedError) else error.strerror}"
+                )
+    return found, kept
+
+
+def _runs(outputs: Path) -> Iterator[Path]:
+    """Yields the folders of runs below `outputs`; none that a link leads to."""
+    for top in ("runs", "sweeps"):
+        if (outputs / top).is_symlink():
+            continue
+        for folder in sorted((outputs / top).glob("*/*")):
+            if folder.is_dir() and not folder.is_symlink() and not folder.parent.is_symlink():
+                yield folder
+
+
+def _of_run(folder: Path) -> Iterator[Removable]:
+    checkpoints = folder / "checkpoints"
+    places = [folder, *([checkpoints] if checkpoints.is_dir() and not checkpoints.is_symlink() else [])]
+    for kind, patterns in _LEFTOVERS.items():
+        paths = [path for place in places for pattern in patterns for path in place.glob(pattern)]
+        yield from (_removable(kind, path, folder) for path in paths if not path.is_symlink())
+    if len(places) == 2:
+        paths = [path for pattern in ("step-*.npz", "start.npz") for path in sorted(checkpoints.glob(pattern))]
+        yield from (_removable("checkpoints", path, folder) for path in paths if not path.is_symlink())
+
+
+def _of_cache(cache: Path) -> Iterator[Removable]:
+    for path in sorted(cache.iterdir()) if cache.is_dir() and not cache.is_symlink() else ():
+        if path.is_symlink():
+            continue
+        if path.name.startswith(".partial-"):
+            yield _removable("partial", path, path.with_name(path.name.removeprefix(".partial-")))
+        elif path.is_dir() and not path.name.startswith("."):
+            kind = "damaged" if path.name.startswith("damaged-") else "cache"
+            yield _removable(kind, path, path)
+
+
+def _removable(kind: str, path: Path, owner: Path) -> Removable:
+    files = [path, *(path.rglob("*") if path.is_dir() else ())]
+    used = path.with_name(f".{path.name}.use")
+    last = max(_modified(file) for file in [*files, *([used] if used.exists() else [])])
+    return Removable(kind, path, owner, time.time() - last, sum(map(_on_disk, files)))
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:  # gone meanwhile
+        return 0.0
+
+
+def _on_disk(path: Path) -> int:
+    """Returns the bytes that removing a file gives back: none where it has another name, too."""
+    try:
+        facts = path.lstat()
+    except OSError:
+        return 0
+    return facts.st_blocks * 512 if facts.st_nlink == 1 or path.is_dir() else 0
+
+
+def _why_kept(folder: Path) -> str:
+    """Returns why nothing of a run may be touched, or an empty text."""
+    try:
+        with _held(folder):
+            return "not all of it has been sent (python -m pipeline.sync)" if _unsent(folder) else ""
+    except LockedError:
+        return "a process works on it"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"it cannot be read ({error})"
+
+
+def _unsent(folder: Path) -> bool:
+    return Journal(folder).unsent > 0
+
+
+def _status(folder: Path) -> str:
+    try:
+        return Summary.read(folder).status
+    except (OSError, ValueError, KeyError, TypeError):  # also a run of which nothing is known: it may be resumed
+        return "UNKNOWN"
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keeps runs off a folder; raises LockedError where one is on it, or on the sweep that it belongs to."""
+    with ExitStack() as stack:
+        for place in (folder.parent, folder) if folder.parent.parent.name == "sweeps" else (folder,):
+            if (place / NAME).exists() or (place / "sweep.json").exists() or (place / ".lock").exists():
+                stack.enter_context(locked(place, patience=0))
+        yield
+
+
+@contextmanager
+def _unused(entry: Path) -> Iterator[None]:
+    """Keeps runs off an entry of the cache; raises LockedError where one uses it or makes it (stages/cache.py)."""
+    with ExitStack() as stack:
+        for mark in ("use", "lock"):
+            file = stack.enter_context(entry.with_name(f".{entry.name}.{mark}").open("a"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LockedError(f"{shorter(entry)}: a run uses it") from error
+        yield
+
+
+def _remove_all(found: Sequence[Removable]) -> int:
+    """Removes what was listed, but what is in use or has been used meanwhile; returns the exit code."""
+    freed, failures = 0, 0
+    for one in found:
+        try:
+            with one.held():
+                if not one.is_shared and _unsent(one.owner):
+                    print(f"stays: {shorter(one.path)} (not all of the run has been sent)")
+                    continue
+                size = sum(map(_on_disk, [one.path, *(one.path.rglob("*") if one.path.is_dir() else ())]))
+                _remove(one.path)
+                freed += size
+        except LockedError as error:
+            print(f"stays: {shorter(one.path)} ({error.problem})")
+        except FileNotFoundError:  # another process was faster
+            continue
+        except OSError as error:
+            failures += 1
+            print(f"error: {shorter(one.path)} cannot be removed ({error.strerror})", file=sys.stderr)
+    print(f"{_bytes(freed)} freed")
+    return 1 if failures else 0
+
+
+def _remove(path: Path) -> None:
+    """Removes a file, or a folder whole or not at all; of a link that took its place meanwhile the link alone."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    aside = path
+    if not path.name.startswith(".partial-"):
+        aside = path.with_name(f".partial-{path.name}")  # never half an entry under its own name
+        shutil.rmtree(aside, ignore_errors=True)
+        path.replace(aside)
+    shutil.rmtree(aside)
+
+
+def _show(found: Sequence[Removable], kept: Sequence[str], outputs: Path) -> None:
+    for one in found:
+        print(f"{one.kind:11}  {_bytes(one.size):>10}  {_age(one.age):>6}  {redact(shorter(one.path))}")
+    for line in kept:
+        print(f"stays: {redact(line)}")
+    for kind in KINDS:
+        mine = [one for one in found if one.kind == kind]
+        if mine:
+            print(f"{len(mine)} × {kind}, {_bytes(sum(one.size for one in mine))}: {KINDS[kind]}")
+    print(f"{_bytes(sum(one.size for one in found))} to free in {shorter(outputs)}")
+
+
+def _kinds(text: str) -> list[str]:
+    kinds = text.split(",")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(f"--kind={text}: {kind or 'nothing'} is no kind", ", ".join(KINDS), "--kind=checkpoints")
+    return kinds
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,6})([mhdw])", text)
+    if match is None:
+        raise UserError(f"--older-than={text} is no age", "a number and m, h, d or w", "--older-than=30d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _age(seconds: float) -> str:
+    unit = next((unit for unit in ("d", "h") if seconds >= _UNITS[unit]), "m")
+    return f"{seconds / _UNITS[unit]:.0f} {unit}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.2f} GiB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""What `python -m pipeline.clean` removes: what it lists, and nothing that anybody still needs."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.clean import main
+from pipeline.runs import locked
+from pipeline.summary import Summary
+from pipeline.tracking.journal import Journal
+from stages.cache import made_once
+from stages.reporter import Silent
+
+DAYS = 86400
+
+
+def aged(folder: Path, days: float) -> None:
+    then = time.time() - days * DAYS
+    for path in [*folder.rglob("*"), folder]:
+        os.utime(path, (then, then), follow_symlinks=False)
+
+
+def make_run(outputs: Path, name: str, status: str, days: float = 40, place: str = "runs/digits_cnn") -> Path:
+    folder = outputs / place / name
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "export" / "saved_model").mkdir(parents=True)
+    Summary(name, status, "digits_cnn", str(folder), {}).write(folder)
+    for file in (
+        "config.yaml",
+        "pipeline.log",
+        "export/saved_model/saved_model.pb",
+        "checkpoints/best.weights.h5",
+        "checkpoints/step-00000010.npz",
+        "checkpoints/step-00000020.npz",
+        "checkpoints/damaged-step-00000005.npz",
+        "checkpoints/.step-00000030.npz.partial",
+    ):
+        (folder / file).write_bytes(bytes(10_000))
+    aged(folder, days)
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.name not in (".lock",)}
+
+
+def on_disk(folder: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in [folder, *folder.rglob("*")])
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    return tmp_path / "outputs"
+
+
+def clean(outputs: Path, *arguments: str) -> int:
+    return main(["--outputs", str(outputs), *arguments])
+
+
+LEFTOVERS = {"checkpoints/damaged-step-00000005.npz", "checkpoints/.step-00000030.npz.partial"}
+CHECKPOINTS = {"checkpoints/step-00000010.npz", "checkpoints/step-00000020.npz"}
+
+
+def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {
+        make_run(outputs, "finished", "FINISHED"): LEFTOVERS | CHECKPOINTS,
+        make_run(outputs, "1_seed=1", "FINISHED", place="sweeps/20260101"): LEFTOVERS | CHECKPOINTS,
+        make_run(outputs, "killed", "KILLED"): LEFTOVERS,
+        make_run(outputs, "new", "FINISHED", days=20): set(),
+    }
+    damaged = make_run(outputs, "unreadable", "FINISHED")
+    (damaged / "summary.json").write_text("{")
+    expected[damaged] = LEFTOVERS  # it may be one that could be resumed
+    unsent = make_run(outputs, "unsent", "FINISHED")
+    journal = Journal(unsent)
+    journal.begin({"run_id": "a"})
+    journal.add("tags", {"values": {"a": "b"}})
+    running = make_run(outputs, "running", "RUNNING")
+    expected |= {unsent: set(), running: set()}
+    before = {run: files(run) for run in expected}
+    size = on_disk(outputs)
+    with locked(running):
+        assert clean(outputs, "--dry-run") == 0
+        assert {run: files(run) for run in expected} == before
+        assert clean(outputs, "--yes") == 0
+    assert {run: before[run] - files(run) for run in expected} == expected
+    said = capsys.readouterr().out
+    assert f"{(size - on_disk(outputs)) / 2**20:,.1f} MiB freed" in said
+    for reason in ("a process works on it", "not all of it has been sent", "could be resumed"):
+        assert reason in said
+    assert clean(outputs, "--yes", "--unfinished", "--older-than=0d", "--kind=checkpoints") == 0
+    assert all(not CHECKPOINTS & files(run) for run in expected if run != unsent)
+    assert files(unsent) >= CHECKPOINTS
+    assert {"summary.json", "config.yaml", "export/saved_model/saved_model.pb"} <= set.intersection(*map(files, before))
+
+
+def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None:
+    elsewhere = make_run(tmp_path / "elsewhere", "mine", "FINISHED")
+    inside = make_run(outputs, "inside", "FINISHED")
+    (outputs / "runs" / "digits_cnn" / "linked").symlink_to(elsewhere)
+    (outputs / "runs" / "other").symlink_to(elsewhere.parent)
+    (outputs / "cache").symlink_to(elsewhere.parent)
+    for file in (inside / "checkpoints").iterdir():
+        file.unlink()
+    (inside / "checkpoints").rmdir()
+    (inside / "checkpoints").symlink_to(elsewhere / "checkpoints")
+    before = files(tmp_path)
+    assert clean(outputs, "--yes", "--older-than=0d") == 0
+    assert files(tmp_path) == before
+
+
+def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
+    cache = outputs / "cache"
+
+    def fill(folder: Path) -> None:
+        (folder / "data.npy").write_bytes(bytes(100_000))
+
+    for name in ("old", "other", "new"):
+        (cache / name).mkdir(parents=True)
+        fill(cache / name)
+    made_once(cache / "used", fill, Silent())  # by this process, which has not ended
+    (cache / ".partial-dead").mkdir()
+    fill(cache / ".partial-dead")
+    (cache / ".partial-making").mkdir()
+    for path in cache.iterdir():
+        aged(path, 1 if path.name == "new" else 40)
+    with (cache / ".making.lock").open("w") as held, (cache / ".other.use").open("w") as used:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(used, fcntl.LOCK_SH)
+        aged(cache / ".other.use", 40)
+        assert clean(outputs, "--yes") == 0
+    left = {path.name for path in cache.iterdir() if path.is_dir()}
+    assert left == {"other", "new", "used", ".partial-making"}
+    assert made_once(cache / "old", fill, Silent())
+    assert (cache / "old" / "data.npy").stat().st_size == 100_000
+
+
+def test_without_a_terminal_it_says_what_to_type(
+    outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(outputs, "finished", "FINISHED")
+    before = files(run)
+    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: PTH123, SIM115
+    assert clean(outputs) == 2
+    assert "python -m pipeline.clean --yes" in capsys.readouterr().err
+    answers: dict[str, Callable[[], int]] = {
+        "--older-than=soon is no age": lambda: clean(outputs, "--older-than=soon"),
+        "checkpoint is no kind": lambda: clean(outputs, "--kind=checkpoint"),
+        "there is no folder": lambda: clean(outputs / "nowhere"),
+    }
+    for said, command in answers.items():
+        assert command() == 2
+        assert said in capsys.readouterr().err
+    assert files(run) == before
