@@ -112,10 +112,10 @@ def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) ->
             try:
                 with one.held():
                     found.append(one)
-            except (LockedError, OSError) as error:
-                kept.append(
-                    f"{shorter(one.path)}: {error.problem if isinstance(error, LockedError) else error.strerror}"
-                )
+            except LockedError as error:
+                kept.append(error.problem)
+            except OSError as error:
+                kept.append(f"{shorter(one.path)}: {error.strerror}")
     return found, kept
 
 

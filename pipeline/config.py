@@ -210,7 +210,6 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         tracking, cluster = OmegaConf.to_object(document.tracking), OmegaConf.to_object(document.cluster)
         assert isinstance(tracking, TrackingSettings)
         assert isinstance(cluster, ClusterSettings)
-        remember(tracking.uri)
     except OmegaConfBaseException as error:
         raise explain(error, dotted(document)) from error
     check(top, "")

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-=======
-from omegaconf import DictConfig, OmegaConf
->>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
 
 from pipeline import environment, provenance
 from pipeline.compare import compare, write
@@ -62,16 +59,10 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int
         UserError: where any of the jobs is wrong; none has been started then. Settings without a schema are known
             only to the stage that declares them: each job checks those itself.
     """
-<<<<<<< HEAD
     overrides, experiments = _check_all(composed, total, console)
     first = experiments[0]
     typed = [[re.sub(r"\\(.)", r"\1", given) for given in job] for job in overrides]  # without Hydra's escapes
-    labels = job_labels(typed)
-=======
-    experiments = [_checked(job, index, len(composed)) for index, job in enumerate(composed)]
-    first, console = experiments[0], Console()
-    labels = job_labels([redact_overrides(job.overrides) for job in composed])
->>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
+    labels = job_labels([redact_overrides(job) for job in typed])
     if first.dry_run:
         console.say(f"{total:,} jobs")
         for label, experiment in zip(labels, experiments, strict=True):
@@ -81,18 +72,8 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int
     names = [f"{number}_{slug(label)}" for number, label in enumerate(labels, 1)]
     code = [sources(experiment) for experiment in experiments]
     index: list[dict[str, Any]] = [
-<<<<<<< HEAD
-        {"folder": name, "overrides": redact(job), "identity": identity(experiment), "code": own.digest}
+        {"folder": name, "overrides": redact_overrides(job), "identity": identity(experiment), "code": own.digest}
         for name, job, experiment, own in zip(names, typed, experiments, code, strict=True)
-=======
-        {
-            "folder": name,
-            "overrides": redact_overrides(job.overrides),
-            "identity": identity(experiment),
-            "code": own.digest,
-        }
-        for name, job, experiment, own in zip(names, composed, experiments, code, strict=True)
->>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
     ]
     everything = Sources({name: content for own in code for name, content in own.files.items()})
     folder = unfinished(index, first, everything, console.say)
@@ -157,7 +138,6 @@ def slug(label: str) -> str:
     return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ","))[:100]
 
 
-<<<<<<< HEAD
 def refuse_too_many(total: int, limit: int) -> None:
     """Raises UserError where a sweep has more jobs than `max_jobs` allows."""
     if total > limit:
@@ -184,7 +164,7 @@ def _check_all(
             _refuse_differing(experiment, experiments[0] if experiments else experiment)
         except (HydraException, OmegaConfBaseException, UserError) as error:
             reason = error if isinstance(error, UserError) else explain(error, list(dotted(job.document)))
-            raise reason.within(f"job {number:,} of {total:,} ({' '.join(job.overrides)})") from error
+            raise reason.within(f"job {number:,} of {total:,} ({' '.join(redact_overrides(job.overrides))})") from error
         experiments.append(experiment)
         overrides.append(job.overrides)
         if time.monotonic() - noted > CHECK_NOTE_SECONDS:
@@ -204,15 +184,6 @@ def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
             raise UserError(
                 f"{name}={shown}, where the first job has {expected}", "one for the whole sweep", f"{name}={expected}"
             )
-=======
-def _checked(job: Composed, index: int, jobs: int) -> Experiment:
-    try:
-        experiment = read(job.document, job.choices, job.config_dirs)
-        prepare(experiment)
-    except UserError as error:
-        raise error.within(f"job {index + 1} of {jobs} ({' '.join(redact_overrides(job.overrides))})") from error
-    return experiment
->>>>>>> d05b610 (Secrets are masked by the name they stand under, by their value wherever it stands, and by their shape)
 
 
 def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:
