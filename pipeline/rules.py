@@ -13,8 +13,8 @@ from pipeline.combinations import COMBINATIONS
 from pipeline.config import Experiment
 from pipeline.secrets import redact, without_user
 from stages.errors import UserError
-from stages.load import tfds_folder
-from stages.settings.data import TfdsSettings
+from stages.load import class_folders, tfds_folder
+from stages.settings.data import ImageFolderSettings, TfdsSettings
 from stages.settings.images import AugmentSettings
 from stages.settings.strategy import (
     CentralStorageSettings,
@@ -90,6 +90,8 @@ def _data_is_usable(experiment: Experiment) -> None:
     settings = experiment.settings.get("load")
     if isinstance(settings, TfdsSettings) and not settings.download:
         tfds_folder.check(settings)
+    if isinstance(settings, ImageFolderSettings):
+        class_folders.split_folders(settings.folder)
 
 
 def _packages_exist(experiment: Experiment) -> None:

@@ -3,12 +3,13 @@
 import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stages.errors import UserError
+from stages.load.class_folders import split_folders
 from stages.load.decode import Decoder
 from stages.load.loading import load
 from stages.load.source import Bad, BadPictureError, Listing
@@ -17,8 +18,6 @@ from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
-SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
-"""Folders that are splits, where one of them is called `train`."""
 
 
 def image_folder(
@@ -121,52 +120,6 @@ class ImageFolderSource:
         return content.hexdigest()[:32]
 
 
-def split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
-    """Returns the folder of each split and the names of the classes in them, each in order.
-
-    Raises:
-        UserError: where folders are neither classes nor splits, or there are fewer than two classes.
-    """
-    splits = _splits(root)
-    names = sorted({folder.name for split in splits.values() for folder in _folders(split)})
-    if len(names) < 2:
-        raise UserError(
-            f"data.dir={root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",
-            "a folder for each class, or train/, val/, test/ with those in them",
-            "data.dir=<the folder above the class folders>",
-        )
-    return splits, names
-
-
-def _splits(root: Path) -> dict[str, Path]:
-    folders = {folder.name: folder for folder in _folders(root)}
-    if folders and all(name.casefold() in SPLITS for name in folders):  # Train/ and Test/ are no classes
-        folders = {name.casefold(): folder for name, folder in folders.items()} if _differ(folders) else folders
-        if "train" not in folders:
-            raise UserError(
-                f"data.dir={root} has {', '.join(f'{folder.name}/' for folder in folders.values())} and no train/",
-                "train/, with val/ (or validation/) and test/ beside it, or a folder for each class",
-                "data.dir=<a folder with train/ in it>",
-            )
-    if "train" not in folders:
-        return {"train": root}
-    others = [name for name in folders if name not in SPLITS]
-    twice = {"val", "validation"} <= folders.keys()
-    if others or twice:
-        raise UserError(
-            f"data.dir={root} has train/ beside {'val/ and validation/' if twice else f'{others[0]}/'}",
-            "train/, val/ (or validation/), test/, and nothing else",
-            "data.dir=<a folder with those alone, or with a folder for each class>",
-        )
-    found = {SPLITS[name]: folder for name, folder in folders.items()}
-    return {name: found[name] for name in ("test", "train", "val") if name in found}
-
-
-def _differ(names: Iterable[str]) -> bool:
-    folded = [name.casefold() for name in names]
-    return len(set(folded)) == len(folded)
-
-
 def _alike(names: Sequence[str]) -> Iterator[str]:
     """Yields a warning for names that are different classes, and look as if they were meant to be one."""
     groups: dict[str, list[str]] = {}
@@ -178,10 +131,6 @@ def _alike(names: Sequence[str]) -> Iterator[str]:
                 f"the class folders {' and '.join(map(repr, group))} differ by case, blanks or code points alone, "
                 f"and are {len(group)} classes: rename them where they are meant to be one"
             )
-
-
-def _folders(root: Path) -> Iterator[Path]:
-    return (path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith("."))
 
 
 def _outside(folder: Path) -> Iterator[str]:

@@ -172,13 +172,17 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
     """Returns the rows of each split, in order; what the source does not have is cut from its training examples.
 
     Raises:
-        UserError: where an example is in two splits, a class has too few for each, or only one has any.
+        UserError: where a split has no example, an example is in two, a class has too few for each, or only one class
+            can be learned.
     """
-    present = np.unique(listing.labels)
+    for name, numbers in listing.parts.items():
+        if not len(numbers):
+            raise UserError(f"the {name} split has no example that can be used", "one at least")
+    present = np.unique(listing.labels[listing.parts["train"]])
     if len(present) < 2:
         raise UserError(
-            f"only the class {listing.class_names[int(present[0])]} has examples that can be used",
-            "examples of two classes or more",
+            f"only the class {listing.class_names[int(present[0])]} has training examples that can be used",
+            "training examples of two classes or more",
         )
     _refuse_shared(listing.parts)
     rows = {name: np.unique(numbers) for name, numbers in listing.parts.items()}  # a slice may name one twice

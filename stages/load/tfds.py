@@ -62,7 +62,11 @@ class TfdsSource:
         self._records: list[tuple[Path, int, int]] = []
 
     def listing(self) -> Listing:
-        """Reads every record once, for its label."""
+        """Reads every record once, for its label.
+
+        Raises:
+            UserError: where a file is not whole, or a split selects nothing.
+        """
         parts: dict[str, np.ndarray] = {}
         numbers: dict[tuple[Path, int], int] = {}
         labels: list[int] = []
@@ -87,6 +91,8 @@ class TfdsSource:
                         labels.append(label)
                         self._records.append((path, offset, length))
                     mine.append(number)
+            if not mine and not bad:
+                raise UserError(f"{self.name}: the {name} split selects no example", "one at least")
             parts[name] = np.array(mine, np.int64)
         return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(bad))
 

@@ -201,6 +201,13 @@ def test_too_few_classes_are_refused_whatever_is_left_out(made: dict[str, int], 
         assert "on_error" not in caught.value.fix
 
 
+def test_folders_that_are_no_classes_are_refused_before_tensorflow_starts(tmp_path: Path) -> None:
+    for name in ("train", "val", "other"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match="has train/ beside other/"):
+        check_rules(experiment("data=image_folder", f"data.dir={tmp_path}", f"outputs={tmp_path}/out"))
+
+
 def test_what_is_no_image_is_said_without_an_address(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images")
     webp = tmp_path / "one.webp"
@@ -321,10 +328,13 @@ def test_what_the_json_of_a_set_says_is_checked_without_tensorflow(tmp_path: Pat
         check(*[one for one in given if one.partition("=")[0] not in changed], *fix.split())
     assert "prepared as riegeli" in fixed("data.size=16", "data.name=riegeli")[0]
     assert "features.json: is no JSON" in fixed("data.size=16", "data.name=broken")[0]
+    for given, said in (({"train_split": "train[:0%]"}, "train split"), ({"test_split": "train[:0%]"}, "test split")):
+        for cache in ("disk", "off"):
+            assert said in str(refused(tfds, replace(made, cache=cache, **given))), given
     overlapping = replace(made, train_split="train[:60%]", test_split="train[50%:]")
     tfds(typed(overlapping, refused(tfds, overlapping)))
     script = (
-        "import sys; from pipeline.rules import check_rules; from stages.load import tfds_folder;"
+        "import sys; from pipeline.rules import check_rules; from stages.load import class_folders, tfds_folder;"
         "assert not {'tensorflow', 'tensorflow_datasets', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)

@@ -1,0 +1,59 @@
+"""The folders of an image set: which are splits and which are classes, known without reading an image."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from stages.errors import UserError
+
+SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
+"""Folders that are splits, where one of them is called `train`."""
+
+
+def split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
+    """Returns the folder of each split and the names of the classes in them, each in order.
+
+    Raises:
+        UserError: where folders are neither classes nor splits, or there are fewer than two classes.
+    """
+    splits = _splits(root)
+    names = sorted({folder.name for split in splits.values() for folder in _folders(split)})
+    if len(names) < 2:
+        raise UserError(
+            f"data.dir={root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",
+            "a folder for each class, or train/, val/, test/ with those in them",
+            "data.dir=<the folder above the class folders>",
+        )
+    return splits, names
+
+
+def _splits(root: Path) -> dict[str, Path]:
+    folders = {folder.name: folder for folder in _folders(root)}
+    if folders and all(name.casefold() in SPLITS for name in folders):  # Train/ and Test/ are no classes
+        folders = {name.casefold(): folder for name, folder in folders.items()} if _differ(folders) else folders
+        if "train" not in folders:
+            raise UserError(
+                f"data.dir={root} has {', '.join(f'{folder.name}/' for folder in folders.values())} and no train/",
+                "train/, with val/ (or validation/) and test/ beside it, or a folder for each class",
+                "data.dir=<a folder with train/ in it>",
+            )
+    if "train" not in folders:
+        return {"train": root}
+    others = [name for name in folders if name not in SPLITS]
+    twice = {"val", "validation"} <= folders.keys()
+    if others or twice:
+        raise UserError(
+            f"data.dir={root} has train/ beside {'val/ and validation/' if twice else f'{others[0]}/'}",
+            "train/, val/ (or validation/), test/, and nothing else",
+            "data.dir=<a folder with those alone, or with a folder for each class>",
+        )
+    found = {SPLITS[name]: folder for name, folder in folders.items()}
+    return {name: found[name] for name in ("test", "train", "val") if name in found}
+
+
+def _differ(names: Iterable[str]) -> bool:
+    folded = [name.casefold() for name in names]
+    return len(set(folded)) == len(folded)
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    return (path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith("."))
