@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pipeline import __version__, environment
 from pipeline.arguments import Arguments, read_arguments
 from pipeline.help import help_text
+from pipeline.limits import check_arguments
 from pipeline.options import read_options
 from pipeline.secrets import guard_output, learn_arguments, redact
 from stages.errors import UserError
@@ -24,6 +25,7 @@ def main() -> NoReturn:
     learn_arguments(sys.argv[1:])
     guard_output()
     try:
+        check_arguments(sys.argv[1:])
         code = _answer(read_arguments(sys.argv[1:]))
     except KeyboardInterrupt:  # before a run has begun; later it is marked KILLED
         code = INTERRUPTED
@@ -70,7 +72,7 @@ def _with_those_of_run(arguments: Arguments) -> Arguments:
     from pipeline import runs
 
     flags = ["-m"] if arguments.sweep else []
-    words = runs.with_overrides_of_run([*flags, *arguments.overrides])[len(flags) :]
+    words = runs.with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
     own = len(arguments.overrides)
     return replace(arguments, overrides=tuple(words[:own]), inherited=tuple(words[own:]))
 
@@ -92,7 +94,7 @@ def _compose_and_run(arguments: Arguments) -> int:
             return 0
         return _run_sweep(composer) if arguments.sweep else _run_one(composer)
     except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, composer.keys()) from error
+        raise explain(error, composer.keys(), composer.addable()) from error
 
 
 def _run_one(composer: "Composer") -> int:

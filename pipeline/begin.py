@@ -23,6 +23,9 @@ from pipeline.tracking.params import of_configuration
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
 
+OF_COMMAND = ("resume=", "fork=", "trust=")
+"""Overrides that say which run is meant, and are no settings of it."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -50,7 +53,9 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         name=experiment.name,
         folder=str(folder),
         choices={key: value for key, value in experiment.choices.items() if "/" not in key},
-        overrides=redact_overrides([one for one in job.overrides if not one.startswith(("resume=", "fork="))]),
+        overrides=redact_overrides(
+            [one for one in job.overrides if not one.startswith(("resume=", "fork=", "trust="))]
+        ),
         versions=provenance.versions(),
         identity=(job.resumed.identity if job.resumed else None) or identity(experiment),
         code=code.digest,

@@ -10,6 +10,7 @@ from pipeline.cluster import cluster_settings
 from pipeline.config import Experiment
 from pipeline.transfer import transfer_is_possible
 from stages.errors import UserError
+from stages.settings.data import DataSettings
 from stages.settings.model import ModelSettings
 from stages.settings.optimizer import AdamSettings
 from stages.settings.strategy import (
@@ -79,6 +80,21 @@ def _fit_is_right(experiment: Experiment) -> None:
     for given, reason in wrong.items():
         if reason:
             raise UserError(f"{given} with train=fit: Keras does it otherwise ({reason})", "train=loop", "train=loop")
+    _fit_shares_are_equal(experiment, train, mirrored)
+
+
+def _fit_shares_are_equal(experiment: Experiment, train: FitSettings, mirrored: MirroredSettings | None) -> None:
+    replicas = 1 if mirrored is None else len(mirrored.devices) or len(machine.gpus()) or mirrored.cpu_replicas
+    data = experiment.settings.get("load")
+    examples = data.train_examples() if isinstance(data, DataSettings) else None
+    last = (examples or 0) % train.batch_size
+    if train.batch_size % replicas or last % replicas:
+        raise UserError(
+            f"train=fit averages the replicas' means, which is wrong where shares differ: {replicas} replicas, "
+            f"train.batch_size={train.batch_size}, a last batch of {last or train.batch_size} ({KERAS}/19891)",
+            f"batches that {replicas} divides, or train=loop, which is right for all",
+            "train=loop",
+        )
 
 
 def _jit_is_possible(experiment: Experiment) -> None:
@@ -114,7 +130,7 @@ def _determinism_is_possible(experiment: Experiment) -> None:
         raise UserError(
             "deterministic=true with strategy=parameter_server: workers take steps in no fixed order",
             "every other strategy",
-            "strategy=multi_worker, or deterministic=false",
+            "deterministic=false",
         )
 
 
@@ -145,7 +161,7 @@ def _precision_has_hardware(experiment: Experiment) -> None:
         raise UserError(
             f"optimizer={train.optimizer.name} with precision={policy}: {HALF_VARIABLES[policy]}",
             "optimizer=sgd, or mixed, mixed_bfloat16, mixed_float16, whose variables are float32",
-            f"optimizer=sgd, or precision=mixed_{policy}",
+            f"precision=mixed_{policy}",
         )
     named = [strategy.device] if isinstance(strategy, OneDeviceSettings) else getattr(strategy, "devices", [])
     on_cpu = any(named) and all("cpu" in str(device).lower() for device in named)
@@ -181,7 +197,7 @@ def _tpu_is_there(experiment: Experiment) -> None:
             raise UserError(
                 "strategy=tpu finds no TPU in this machine, and none is named",
                 "a machine with a TPU, or the name or address of one",
-                "strategy=mirrored, or strategy.name=grpc://<host>:8470",
+                "strategy=mirrored",
             )
     elif name.startswith("grpc://"):
         host, _, port = name.removeprefix("grpc://").partition(":")

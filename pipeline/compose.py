@@ -10,7 +10,7 @@ import itertools
 import math
 import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pipeline.arguments import Arguments
 from pipeline.config import register_schemas
-from pipeline.keys import dotted
+from pipeline.keys import declared, dotted
+from pipeline.messages import readable
 from pipeline.options import read_options
 from pipeline.overrides import checked, of_hydra, parsed, sweep_length, sweep_lines, without_replaced
 from stages.errors import UserError
@@ -111,10 +112,17 @@ class Composer:
 
     def keys(self) -> list[str]:
         """Returns the dotted names that exist under the options that were chosen, else under the default ones."""
+        return self._names(dotted)
+
+    def addable(self) -> list[str]:
+        """Returns the names that own stages declare and no file has: they are set with a plus sign."""
+        return self._names(declared)
+
+    def _names(self, listed: Callable[[DictConfig], Iterator[str]]) -> list[str]:
         chosen = [override for override in self._overrides if self._chooses(override)]
         for attempt in ([one for one in chosen if not one.is_sweep_override()], []):
             try:
-                return list(dotted(self._composed(attempt).document))
+                return list(listed(self._composed(attempt).document))
             except Exception:  # whatever is wrong is being explained already
                 continue
         return []
@@ -161,16 +169,17 @@ class Composer:
         for override in overrides:
             if not self._chooses(override):
                 _refuse_alias(document, override)
-        ConfigLoaderImpl._apply_overrides_to_config(
-            [override for override in overrides if not self._chooses(override)], document
-        )
+        with readable():
+            values = [override for override in overrides if not self._chooses(override)]
+            ConfigLoaderImpl._apply_overrides_to_config(values, document)
         choices = dict(with_hydra.hydra.runtime.choices)
         typed = tuple(one.key_or_group for one in overrides if one.key_or_group not in self._inherited)
         return Composed(document, choices, lines, typed, self._config_dirs)
 
     def _base(self, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
         """Returns the configuration under `options`, pickled without Hydra's node, and with it."""
-        document = self.loader.load_configuration(self._primary, list(options), RunMode.RUN)
+        with readable():
+            document = self.loader.load_configuration(self._primary, list(options), RunMode.RUN)
         if self._has_own:
             self._refuse_hydras_own(document)
         without = copy.copy(document)

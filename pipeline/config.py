@@ -8,19 +8,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.keys import dotted
+from pipeline.limits import check_values
 from pipeline.messages import explain, unknown_key
 from pipeline.options import read_options
 from pipeline.paths import CONF, default_outputs
 from pipeline.secrets import learn
 from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
-from stages.settings.ranges import check, choice, number
+from stages.settings.places import resolved
+from stages.settings.ranges import borrows, check, choice, number
 
 
 @dataclass
@@ -36,12 +39,21 @@ class TrackingSettings:
 
     def check(self, path: str) -> None:
         schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
-        if self.kind == "server" and not (self.uri or "").startswith(schemes):
+        if (self.kind == "server" and not (self.uri or "").startswith(schemes)) or not is_address(self.uri or ""):
             raise UserError(
                 f"{path}.uri={self.uri} is no address of an MLflow store",
                 "http(s)://host:port or a database URI",
                 f"{path}.uri=http://127.0.0.1:5000",
             )
+
+
+def is_address(text: str) -> bool:
+    """Returns whether `text` can be taken apart as an address: an IPv6 one is closed, a port is a number."""
+    try:
+        parts = urlsplit(text)
+        return not text.startswith(("http://", "https://")) or (bool(parts.hostname) and parts.port != 0)
+    except ValueError:
+        return False
 
 
 @dataclass
@@ -56,6 +68,9 @@ class ClusterSettings:
 
 MOST_JOBS = 100_000
 """Of a sweep: each is composed and checked before the first one runs."""
+
+LONGEST_NAME, LONGEST_TAG = 200, 5000
+"""Bytes of a folder's name, with room for a suffix; characters of a tag's text in MLflow."""
 
 
 @dataclass
@@ -78,18 +93,31 @@ class TopSettings:
     run to go on with, by its folder or the beginning of its id."""
     fork: str | None = None
     """A run, by its folder or the beginning of its id, from whose weights a new run starts, with other settings."""
+    trust: bool = False
+    """Whether a run that is resumed or forked may bring code, addresses and places that no file of the configuration
+    names."""
     tags: dict[str, str] = field(default_factory=dict)
     """For the MLflow run, such as `+tags.note=baseline`."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
     """From each stage, in order, to the name of what it makes; null leaves a stage out."""
 
     def check(self, path: str) -> None:
-        if self.name is not None and not re.fullmatch(r"\w[\w .=+-]*", self.name):
+        if self.name is not None and (
+            not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
+        ):
+            short = re.sub(r"\W+", "_", self.name).strip("_")[: LONGEST_NAME // 4]
             raise UserError(
                 f"name={self.name} cannot name a folder",
-                "letters, digits and _ . = + -, a letter, digit or _ first",
-                "name=" + (re.sub(r"\W+", "_", self.name).strip("_") or "mine"),
+                f"letters, digits and _ . = + -, a letter, digit or _ first, {LONGEST_NAME} bytes at most",
+                f"name={short or 'mine'}",
             )
+        for key, value in self.tags.items():
+            if not re.fullmatch(r"[\w.:/ -]{1,250}", key) or len(value) > LONGEST_TAG:
+                raise UserError(
+                    f"tags.{key}={value} cannot be a tag of MLflow",
+                    f"a name of letters, digits and _ . : / -, a text of {LONGEST_TAG:,} characters at most",
+                    "tags={}",
+                )
 
 
 GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster")
@@ -197,6 +225,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         values = OmegaConf.to_container(document, resolve=False)
         assert isinstance(values, dict)
         learn(values)
+        check_values(values)
         names = {entry.name for entry in dataclasses.fields(TopSettings)}
         typed = OmegaConf.merge(OmegaConf.structured(TopSettings), {key: values[key] for key in names & values.keys()})
         top = OmegaConf.to_object(typed)
@@ -215,7 +244,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
     check(top, "")
     check(tracking, "tracking")
     check(cluster, "cluster")
-    for stage, part in settings.items():
+    for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
         check(part, _group(values, stage))
     _learn_resolved(document)
     return Experiment(
@@ -224,7 +253,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         deterministic=top.deterministic,
         dry_run=top.dry_run,
         max_jobs=top.max_jobs,
-        outputs=Path(top.outputs).expanduser().resolve() if top.outputs else default_outputs(),
+        outputs=_outputs(top.outputs),
         resume=top.resume,
         fork=top.fork,
         tags=top.tags,
@@ -245,13 +274,22 @@ def _learn_resolved(document: DictConfig) -> None:
         learn(OmegaConf.to_container(document, resolve=True))
 
 
+def _outputs(given: str | None) -> Path:
+    if not given:
+        return default_outputs()
+    place = resolved(given)
+    if place is None:
+        raise UserError(f"outputs={given} can be no directory", "a directory of yours", "outputs=./outputs")
+    return place
+
+
 def _settings(document: DictConfig, stage: str) -> Any:
     """Returns the settings object of a stage: an instance of its schema, or a dict where it has none."""
     if OmegaConf.select(document, stage) is None:
         raise UserError(
             f"the stage {stage} of `pipeline` has no settings",
-            f"a group {stage} with a `_target_`",
-            f"pipeline.{stage}=null, or +{stage}=<option>",
+            f"a group {stage} with a `_target_` (+{stage}=<option>), or no such stage",
+            f"pipeline.{stage}=null",
         )
     node = document[stage]
     return OmegaConf.to_object(node) if OmegaConf.is_config(node) else node

@@ -16,7 +16,8 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
 
 The same command resumes a run, or a sweep, that was interrupted. resume=never begins a new one; resume=<run> resumes
 that one, with its settings; fork=<run> starts a new run from its weights, with its settings and those that you give,
-such as fork=4d9eb298 train.epochs=60. A run is named by its folder or the beginning of its id.
+such as fork=4d9eb298 train.epochs=60. A run is named by its folder or the beginning of its id. Code, addresses and
+places that its folder asks for, and no file of the configuration names, need trust=true.
 
 Choose an option of a group by group=option (the first one is the default):
 

@@ -72,10 +72,18 @@ def continued(job: Job, console: Console) -> Job:
             raise UserError(
                 f"fork={experiment.fork} has no checkpoint in {shorter(Path(run.folder))}", "a run that has one", ""
             )
+        console.say(f"starts from {shorter(Path(run.folder))}, which is {run.status}")
+        _say_settings(run, console)
         return replace(job, fork=run)
     return job
 
 
 def _going_on(job: Job, run: Summary, console: Console) -> Job:
     console.say(f"goes on with {shorter(Path(run.folder))}, which is {run.status}")
+    _say_settings(run, console)
     return replace(job, folder=Path(run.folder), resumed=run)
+
+
+def _say_settings(run: Summary, console: Console) -> None:
+    if run.overrides:
+        console.say(f"with its settings, where this command gives no others: {' '.join(run.overrides)}")

@@ -2,8 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import yaml
 from hydra.errors import MissingConfigException
 from omegaconf.errors import ValidationError
 
@@ -11,26 +12,57 @@ from stages.errors import UserError
 
 _TYPES = {
     "Integer": "a whole number",
+    "int": "a whole number",
     "Float": "a number",
+    "float": "a number",
     "Boolean": "true or false",
     "bool": "true or false",
     "String": "a text",
 }
 
 
-def explain(error: BaseException, keys: Iterable[str] = ()) -> UserError:
+UNREADABLE = (
+    yaml.YAMLError,
+    UnicodeError,
+    RecursionError,
+    OverflowError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OSError,
+)
+"""What Hydra and OmegaConf let through of files and values that they cannot read."""
+
+
+def explain(error: BaseException, keys: Iterable[str] = (), addable: Iterable[str] = ()) -> UserError:
     """Returns the error to show for one that Hydra or OmegaConf raised.
 
     Args:
         error: an exception of Hydra or OmegaConf.
         keys: the dotted names that exist, to name the nearest of them.
+        addable: names that exist once they are added with a plus sign.
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _missing_option(error)
+    if isinstance(error, yaml.YAMLError):
+        mark = getattr(error, "problem_mark", None)
+        place = f" ({mark.name}, line {mark.line + 1})" if mark is not None else ""
+        return UserError(f"a file of the configuration is no YAML{place}: {getattr(error, 'problem', error)}", "YAML")
+    if isinstance(error, UnicodeDecodeError):
+        return UserError("a file of the configuration is not written in UTF-8", "YAML in UTF-8")
+    if isinstance(error, RecursionError):
+        return UserError("the configuration refers to itself", "interpolations without a circle")
     text = " ".join(str(part) for part in _chain(error))
+    if absent := re.search(r"Interpolation key '([^']+)' not found", text):
+        holder = re.search(r"full_key: (\S+)", text)
+        return UserError(
+            f"{holder.group(1) if holder else 'a setting'} refers to ${{{absent.group(1)}}}, which does not exist",
+            "${<a dotted name>}",
+            f"{holder.group(1)}=<value>" if holder else "",
+        )
     if unknown := re.search(r"Key '([^']+)' (?:is )?not in|Could not override '([^']+)'", text):
         whole = re.search(r"Could not override '([^']+)'", text) or re.search(r"full_key: (\S+)", text)
-        return unknown_key(whole.group(1) if whole else unknown.group(1), list(keys))
+        return unknown_key(whole.group(1) if whole else unknown.group(1), list(keys), list(addable))
     if isinstance(error, ValidationError) or "could not be converted" in text or "ValidationError" in text:
         return _wrong_type(text)
     if ambiguous := re.search(r"Ambiguous value for argument '([^']+)'", text):
@@ -49,7 +81,9 @@ def explain(error: BaseException, keys: Iterable[str] = ()) -> UserError:
         return unknown_key(misplaced.group(1), list(keys))
     if missing := re.search(r"Missing mandatory value: (\S+)", text):
         return UserError(f"{missing.group(1)} is not given", "a value", f"{missing.group(1)}=<value>")
-    return UserError(f"the configuration is wrong ({_first_sentence(error)})", "", "python -m pipeline --help")
+    full = re.search(r"full_key: (\S+)", text)
+    what = f"{full.group(1)} is wrong" if full else "the configuration is wrong"
+    return UserError(f"{what} ({_first_sentence(error)})", "", "python -m pipeline --cfg job")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -74,8 +108,11 @@ def _missing_option(error: MissingConfigException) -> UserError:
     return UserError(f"{group}={option} is no option", ", ".join(options), f"{group}={near[0]}")
 
 
-def unknown_key(name: str, keys: list[str]) -> UserError:
+def unknown_key(name: str, keys: list[str], addable: Sequence[str] = ()) -> UserError:
     """Returns the error for a dotted name that is none of `keys`, with the nearest of them."""
+    if name in addable:
+        return UserError(f"{name} is in no file of the configuration", "a plus sign, which adds it", f"+{name}=<value>")
+    keys = [*keys, *addable]
     if name in keys:  # a mapping that takes names of its own
         return UserError(f"{name} is a mapping, to which names are added", "a plus sign", f"'+{name}={{name: value}}'")
     parent = name.rpartition(".")[0]
@@ -85,7 +122,8 @@ def unknown_key(name: str, keys: list[str]) -> UserError:
     place = parent if parent in keys else near.rpartition(".")[0]
     names = [key for key in _children(place, keys) if not key.startswith("_")]
     allowed = f"{place or 'the top'} has {', '.join(names)}"
-    return UserError(f"{name} is no setting", allowed, f"{near}=…" if near else "python -m pipeline --cfg job")
+    fix = f"{'+' if near in addable else ''}{near}=…" if near else "python -m pipeline --cfg job"
+    return UserError(f"{name} is no setting", allowed, fix)
 
 
 def _nearest(name: str, keys: list[str]) -> str:
@@ -106,8 +144,13 @@ def _wrong_type(text: str) -> UserError:
     name = key.group(1) if key else "a setting"
     if value is None:
         return UserError(f"{name}: {text.splitlines()[0]}", "", "python -m pipeline --cfg job")
-    wanted = _TYPES.get(value.group(2), value.group(2))
-    return UserError(f"{name}={value.group(1)} has the wrong type", wanted, f"{name}=<{wanted.removeprefix('a ')}>")
+    return wrong_type(name, value.group(1), value.group(2))
+
+
+def wrong_type(name: str, value: object, kind: str) -> UserError:
+    """Returns the error for a value of another type than `kind`, such as `Integer` or `int`."""
+    wanted = _TYPES.get(kind, kind)
+    return UserError(f"{name}={value} has the wrong type", wanted, f"{name}=<{wanted.removeprefix('a ')}>")
 
 
 def _first_sentence(error: BaseException) -> str:

@@ -1,17 +1,15 @@
 """The plan: which stages run in which order, on whose results."""
 
-import ast
 import functools
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.config import Experiment
 from pipeline.environment import quiet_stderr
+from pipeline.signatures import AbsentError, find, signature
 from stages.errors import UserError
 
 GIVEN_BY_RUNNER = ("settings", "reporter", "folder", "cache")
@@ -29,16 +27,8 @@ class PlannedStage:
     makes: str
 
     def load(self) -> Callable[..., Any]:
-        """Imports the function, and with it TensorFlow.
-
-        Raises:
-            UserError: where the module has no such function.
-        """
-        module, _, function = self.target.rpartition(".")
-        found = getattr(importlib.import_module(module), function, None)
-        if not callable(found):
-            raise _no_function(self.name, self.target)
-        return found
+        """Imports the function, and with it TensorFlow; raises what `imported` does."""
+        return imported(self.name, self.target)
 
 
 def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
@@ -71,47 +61,37 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
 def parameters(stage: str, target: str) -> Mapping[str, bool]:
     """Returns a function's parameters and whether each is required, read from its source.
 
-    Importing it would start TensorFlow, and a wrong plan has to be known before that. A function that is not written
-    out in its module (made by a decorator, imported from elsewhere) is imported after all.
+    Importing it would start TensorFlow, and a wrong plan has to be known before that. A function whose source does not
+    tell (made by a decorator, or by another function) is imported after all.
     """
-    module, _, function = target.rpartition(".")
     try:
-        spec = importlib.util.find_spec(module) if module else None
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        raise _no_function(stage, target)
-    if spec.origin and spec.origin.endswith(".py"):
-        body = ast.parse(Path(spec.origin).read_text()).body
-        for node in body:
-            if isinstance(node, ast.FunctionDef) and node.name == function and not node.decorator_list:
-                return _of_definition(node.args)
-        if function not in _names(body):
-            raise _no_function(stage, target)
+        found = signature(find(target))
+    except AbsentError as error:
+        raise _no_function(stage, target) from error
+    if found is not None:
+        return {name: parameter.required for name, parameter in found.parameters.items()}
     with quiet_stderr():
-        found = getattr(importlib.import_module(module), function, None)
-    if not callable(found):
-        raise _no_function(stage, target)
+        function = imported(stage, target)
     empty = inspect.Parameter.empty
-    return {name: entry.default is empty for name, entry in inspect.signature(found).parameters.items()}
+    return {name: entry.default is empty for name, entry in inspect.signature(function).parameters.items()}
 
 
-def _names(body: list[ast.stmt]) -> set[str]:
-    """Returns every name that a module's statements mention."""
-    found = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
-    for statement in body:
-        found |= {part.asname or part.name for part in getattr(statement, "names", []) if isinstance(part, ast.alias)}
-        found |= {statement.name} if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else set()
-    return found
+def imported(stage: str, target: str) -> Callable[..., Any]:
+    """Imports a stage's function, and with it TensorFlow.
 
-
-def _of_definition(arguments: ast.arguments) -> dict[str, bool]:
-    positional = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
-    required = len(positional) - len(arguments.defaults)
-    found = {name: index < required for index, name in enumerate(positional)}
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found[argument.arg] = default is None
-    return found
+    Raises:
+        UserError: where there is no such function, or its module imports what is not there.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise UserError(
+            f"the stage {stage} cannot import {target} ({error})", "a module whose own imports are installed"
+        ) from error
+    if not callable(function):
+        raise _no_function(stage, target)
+    return function
 
 
 def _target(settings: Any, stage: str) -> str:

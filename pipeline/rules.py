@@ -1,16 +1,14 @@
 """Combinations that cannot work, refused before TensorFlow is imported and anything is recorded."""
 
-import dataclasses
-import importlib.util
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from pipeline import machine
 from pipeline.combinations import COMBINATIONS
 from pipeline.config import Experiment
+from pipeline.own_settings import check_own_settings
 from pipeline.secrets import redact, without_user
 from stages.errors import UserError
 from stages.load import class_folders, tfds_folder
@@ -36,7 +34,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
         surroundings: whether the folder and the server are tried, too, in which its results are kept.
     """
     if not experiment.pipeline:
-        raise UserError("`pipeline` names no stage", "at least one", "pipeline=standard")
+        raise UserError("`pipeline` names no stage", "at least one", "pipeline.<stage>=<what it makes>")
     for rule in (*RULES, *(SURROUNDINGS if surroundings else ())):
         rule(experiment)
 
@@ -81,7 +79,7 @@ def _augmentation_is_possible(experiment: Experiment) -> None:
         raise UserError(
             "augment.where=model, augment.mixup or augment.cutmix with the stage augment after model, which must know",
             "augment before model",
-            "pipeline=standard",
+            "augment.where=input augment.mixup=0 augment.cutmix=0",
         )
 
 
@@ -92,29 +90,6 @@ def _data_is_usable(experiment: Experiment) -> None:
         tfds_folder.check(settings)
     if isinstance(settings, ImageFolderSettings):
         class_folders.split_folders(settings.folder)
-
-
-def _packages_exist(experiment: Experiment) -> None:
-    """Looks for the package of every `_target_` below a stage's own; the plan has looked for the stages themselves."""
-    for stage, settings in experiment.settings.items():
-        for target in _targets(settings):
-            package = target.partition(".")[0]
-            if "." not in target or importlib.util.find_spec(package) is None:
-                raise UserError(
-                    f"{stage}: there is no package {package} for _target_={target}",
-                    "the import path of a function, its package installed or in the working directory",
-                    "_target_=my_package.my_module.my_function",
-                )
-
-
-def _targets(settings: Any) -> Iterator[str]:
-    for value in settings.values() if isinstance(settings, Mapping) else vars(settings).values():
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, Mapping) or dataclasses.is_dataclass(part):
-                target = part.get("_target_") if isinstance(part, Mapping) else getattr(part, "_target_", None)
-                if target:
-                    yield str(target)
-                yield from _targets(part)
 
 
 def _outputs_can_be_written(experiment: Experiment) -> None:
@@ -148,8 +123,8 @@ def server_answers(experiment: Experiment) -> None:
         reason = getattr(error, "reason", error)
         raise UserError(
             f"tracking.uri={redact(uri)} does not answer ({reason})",
-            "a running MLflow server, tracking=local, tracking=off",
-            "mlflow server --port 5000 in another terminal, or tracking=local",
+            "a running MLflow server (mlflow server --port 5000), tracking=local, tracking=off",
+            "tracking=local",
         ) from error
 
 
@@ -158,7 +133,7 @@ RULES: tuple[Callable[[Experiment], None], ...] = (
     _augmentation_is_possible,
     *COMBINATIONS,
     _data_is_usable,
-    _packages_exist,
+    check_own_settings,
 )
 
 SURROUNDINGS: tuple[Callable[[Experiment], None], ...] = (_outputs_can_be_written, server_answers)

@@ -2,30 +2,30 @@
 
 import dataclasses
 import inspect
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
 from pipeline import machine
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.environment import quiet_stderr
-from pipeline.messages import explain
+from pipeline.own_settings import typed
 from pipeline.plan import PlannedStage
 from pipeline.records import Recorded, clean_metrics, recorded
 from pipeline.secrets import redact, redact_file
 from pipeline.signals import as_exceptions, stopping
+from pipeline.signatures import as_dataclass
 from pipeline.summary import StageOutcome, Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.reporter import Stop
 from stages.results import Dataset, Exported, Model, Record, Strategy
-from stages.settings.ranges import check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStag
     with quiet_stderr():
         for planned in plan:
             function, name = planned.load(), planned.name
-            settings = _typed(function, experiment.groups[name], experiment.settings[name])
+            settings = _typed(function, experiment.groups[name], experiment.settings[name], experiment.document)
             bound.append(BoundStage(planned, function, settings))
     return bound
 
@@ -211,23 +211,13 @@ def _summarize(result: Any, tracker: Tracker, summary: Summary, new_dataset: boo
         tracker.model(result)
 
 
-def _typed(function: Callable[..., Any], group: str, settings: Any) -> Any:
+def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:
     """Returns settings as the dataclass that `function` declares, where they came without a schema."""
-    wanted = function.__annotations__.get("settings") if hasattr(function, "__annotations__") else None
+    wanted = getattr(function, "__annotations__", {}).get("settings")
     if isinstance(wanted, str):  # of a module with `from __future__ import annotations`
-        wanted = function.__globals__.get(wanted)
-    if not isinstance(settings, Mapping) or not dataclasses.is_dataclass(wanted):
-        return settings
-    known = {field.name for field in dataclasses.fields(wanted)}
-    given = {key: value for key, value in settings.items() if key != "_target_" or key in known}
-    try:
-        # Below the group's name, so that errors speak of `data.size` and not of `size`.
-        merged = OmegaConf.merge({group: OmegaConf.structured(wanted)}, {group: given})
-        filled = OmegaConf.to_object(OmegaConf.select(merged, group))
-    except OmegaConfBaseException as error:
-        raise explain(error, [f"{group}.{name}" for name in known]) from error
-    check(filled, group)
-    return filled
+        wanted = eval(wanted, vars(sys.modules[function.__module__]))
+    declared = as_dataclass(wanted)
+    return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
 
 
 def failed_stage(summary: Summary) -> str | None:

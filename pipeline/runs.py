@@ -3,8 +3,9 @@
 import fcntl
 import hashlib
 import json
+import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from pipeline.paths import default_outputs, shorter
 from pipeline.secrets import MASK, redact
 from pipeline.summary import NAME, Summary
 from pipeline.tracking.params import flatten
+from pipeline.trust import check_overrides, check_trust
 from stages.errors import UserError
 
 WITHOUT_EFFECT = (
-    "resume", "dry_run", "max_jobs", "outputs", "tags", "tracking", "cluster", "name",
+    "resume", "trust", "dry_run", "max_jobs", "outputs", "tags", "tracking", "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
 )  # fmt: skip
 """Settings that do not change what a run comes to."""
@@ -136,9 +138,15 @@ def check_same(experiment: Experiment, run: Summary) -> None:
         if str(before.get(name)) != str(now.get(name)):
             raise UserError(
                 f"resume={experiment.resume}: {name} was {before.get(name)} and is {now.get(name)}",
-                "the settings of the run (its strategy may change), or a new run from its weights",
-                f"{name}={before.get(name)}, or fork={experiment.resume}",
+                f"the settings of the run (its strategy may change), or a new run: fork={experiment.resume}",
+                override(name, before.get(name)),
             )
+
+
+def override(name: str, value: Any) -> str:
+    """Returns what to type, so that the setting `name` is `value`."""
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return shlex.quote(f"{name}={text}")
 
 
 def checkpoints_in(run: Summary) -> Path | None:
@@ -174,13 +182,14 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
         yield
 
 
-def with_overrides_of_run(arguments: list[str]) -> list[str]:
+def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
     """Returns a command line with the overrides of the run that it resumes or forks, where it does not give its own.
 
     The run is quoted: 4e123456 would be a number.
 
     Raises:
-        UserError: where there is no such run, or a setting must be given again because its secret was not kept.
+        UserError: where there is no such run, it would run code that the configuration does not name, or a setting must
+            be given again because its secret was not kept.
     """
     given = {_key(one): one.partition("=")[2].strip("'\"") for one in arguments if not one.startswith("-")}
     several = "-m" in arguments or "--multirun" in arguments
@@ -193,9 +202,12 @@ def with_overrides_of_run(arguments: list[str]) -> list[str]:
         if not several or option == "fork":
             outputs = Path(given["outputs"]).expanduser() if "outputs" in given else default_outputs()
             run = find(wanted, outputs, option)
-            kept = [one for one in run.overrides if _key(one) not in given]
+            kept = [one for one in run.overrides if _key(one) not in {*given, "trust"}]
             _refuse_forgotten(kept, f"{option}={wanted}", given)
             more = [one for one in kept if MASK not in one]
+            check_overrides(run, more, f"{option}={wanted}")
+            if given.get("trust", "").lower() not in ("true", "yes", "on", "1"):
+                check_trust(run, more, outputs, config_dirs, f"{option}={wanted}")
     return quoted + more
 
 

@@ -152,7 +152,10 @@ def learn_arguments(arguments: Sequence[str]) -> None:
 
 def credentials_of(address: str) -> tuple[str, str, str]:
     """Returns `address` without the user and the password before its host, and these two, decoded; empty if none."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # no address, which its check tells
+        return address, "", ""
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return plain, unquote(parts.username or ""), unquote(parts.password or "")
 

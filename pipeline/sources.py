@@ -8,18 +8,16 @@ import ast
 import hashlib
 import json
 import os
-import site
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from pipeline.config import Experiment
+from pipeline.packages import find_package, is_installed, is_standard, places
 from pipeline.paths import CONF
 
 NAME = "code.json"
@@ -109,20 +107,6 @@ def targets_in(values: Any) -> Iterator[str]:
             yield from targets_in(part)
 
 
-def is_installed(spec: ModuleSpec) -> bool:
-    """Returns whether a top-level package was installed: what is only linked to from there is the user's own."""
-    places = _places(spec)
-    return bool(places) and all(any(place.is_relative_to(root) for root in _installed_roots()) for place in places)
-
-
-def find_package(name: str) -> ModuleSpec | None:
-    """Returns where a top-level package or module lies, without importing it; None where there is none."""
-    try:
-        return find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-
-
 def _add_packages(files: dict[str, str], names: Iterable[str], results: set[Path]) -> None:
     """Adds top-level packages, and what the user's own among them import."""
     left, seen = sorted({*names, *NUMERIC}), set(_PROJECT)
@@ -130,39 +114,15 @@ def _add_packages(files: dict[str, str], names: Iterable[str], results: set[Path
         name = left.pop()
         spec = None if name in seen else find_package(name)
         seen.add(name)
-        if spec is None or _is_standard(spec):
+        if spec is None or is_standard(spec):
             continue
         if is_installed(spec):
             files[name] = _version(name, spec)
             continue
-        for place in _places(spec):
+        for place in places(spec):
             found = _files(place, SUFFIXES, results) if place.is_dir() else [place]
             _add(files, found, place.parent)
             left += sorted(set(_imports(found)) - seen)
-
-
-def _places(spec: ModuleSpec) -> list[Path]:
-    """Returns the folders of a package (several of a namespace), or the file of a module or of a zip archive."""
-    if spec.submodule_search_locations is not None:
-        return [_existing(Path(place)) for place in spec.submodule_search_locations]
-    return [_existing(Path(spec.origin))] if spec.has_location and spec.origin else []
-
-
-def _existing(path: Path) -> Path:
-    path = path.resolve()
-    return next((place for place in (path, *path.parents) if place.exists()), path)
-
-
-def _is_standard(spec: ModuleSpec) -> bool:
-    if spec.origin in ("built-in", "frozen"):
-        return True
-    roots = [Path(sysconfig.get_paths()[name]).resolve() for name in ("stdlib", "platstdlib")]
-    return not is_installed(spec) and all(any(place.is_relative_to(root) for root in roots) for place in _places(spec))
-
-
-def _installed_roots() -> list[Path]:
-    paths = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
-    return [Path(path).resolve() for path in [*paths, *site.getsitepackages(), site.getusersitepackages()]]
 
 
 def _version(name: str, spec: ModuleSpec) -> str:
@@ -170,9 +130,8 @@ def _version(name: str, spec: ModuleSpec) -> str:
     try:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:  # of another name than its distribution: sizes tell versions apart
-        places = _places(spec)
-        sizes = [f"{path.name} {path.stat().st_size}" for place in places for path in _files(place, SUFFIXES, set())]
-        return _hex("\n".join(sizes).encode())
+        files = [path for place in places(spec) for path in _files(place, SUFFIXES, set())]
+        return _hex("\n".join(f"{path.name} {path.stat().st_size}" for path in files).encode())
     if distribution.read_text("direct_url.json") is None:
         return distribution.version
     lines = (distribution.read_text("RECORD") or "").splitlines()

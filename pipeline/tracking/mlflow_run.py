@@ -158,5 +158,5 @@ def _unusable(settings: TrackingSettings, error: Exception) -> UserError:
     return UserError(
         f"tracking={settings.kind} cannot be used ({reason})",
         "a store that MLflow can open, and that has the run to go on with",
-        "tracking=local, or tracking=server tracking.uri=<an MLflow server>",
+        "tracking=local",
     )

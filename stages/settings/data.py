@@ -1,11 +1,14 @@
 """Settings of the `load` stage, under the group `data`."""
 
+import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stages.errors import UserError
+from stages.settings.places import is_folder, resolved
 from stages.settings.ranges import choice, number
 
 
@@ -23,12 +26,22 @@ class DataSettings:
     """Fixes which examples go to a split that is cut. It is apart from the run's `seed`, so that runs of several seeds
     are compared on the same test examples."""
 
+    def train_examples(self) -> int | None:
+        """Returns how many examples training will see, where that is known before they are read."""
+        return None
+
+    def _without_val(self, examples: int) -> int:
+        return examples - math.ceil(self.val_fraction * examples)
+
 
 @dataclass(kw_only=True)
 class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 grey pixels from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
+
+    def train_examples(self) -> int | None:
+        return self._without_val(1797 - math.ceil(self.test_fraction * 1797))
 
 
 @dataclass(kw_only=True)
@@ -49,13 +62,16 @@ class SyntheticSettings(SourceSettings):
     tests."""
 
     _target_: str = "stages.load.synthetic.synthetic"
-    examples: int = number(1024, at_least=10, unit="training and validation examples")
-    test_examples: int = number(256, at_least=1, unit="examples")
-    height: int = number(32, at_least=4, unit="pixels")
-    width: int = number(32, at_least=4, unit="pixels")
+    examples: int = number(1024, at_least=10, at_most=10_000_000, unit="training and validation examples")
+    test_examples: int = number(256, at_least=1, at_most=10_000_000, unit="examples")
+    height: int = number(32, at_least=4, at_most=8192, unit="pixels")
+    width: int = number(32, at_least=4, at_most=8192, unit="pixels")
     channels: int = number(3, at_least=1, at_most=4)
     num_classes: int = number(10, at_least=2, at_most=16)
     cache: str = choice("off", "disk", "off")
+
+    def train_examples(self) -> int | None:
+        return self._without_val(self.examples)
 
     def check(self, path: str) -> None:
         if self.examples * min(self.val_fraction, 1 - self.val_fraction) < self.num_classes:
@@ -98,7 +114,7 @@ class PicturesSettings(SourceSettings):
 
     def check(self, path: str) -> None:
         sides = self.size if isinstance(self.size, list) else [self.size]
-        right = len(sides) in (1, 2) and all(isinstance(side, int) and 1 <= side <= 8192 for side in sides)
+        right = len(sides) in (1, 2) and all(type(side) is int and 1 <= side <= 8192 for side in sides)
         if self.size is not None and (not right or (isinstance(self.size, list) and len(sides) != 2)):
             raise UserError(
                 f"{path}.size={self.size} is no size of a picture",
@@ -140,19 +156,25 @@ class TfdsSettings(PicturesSettings):
     def check(self, path: str) -> None:
         """Says at once that a set is missing; TFDS itself would wait minutes for the network."""
         super().check(path)
+        if not re.fullmatch(r"[\w.:/-]{1,200}", self.name):
+            raise UserError(
+                f"{path}.name={self.name} is no name of a data set", "a name that TFDS has", f"{path}.name=mnist"
+            )
+        if self.dir and resolved(self.dir) is None:
+            raise UserError(f"{path}.dir={self.dir} can be no directory", "a directory", f"{path}.dir=<that directory>")
         if self.download:
             return
         if self.dir and not self.folder.is_dir():
             raise UserError(
                 f"{path}.dir={self.dir} is not a directory ({self.folder})",
-                "a directory that TFDS prepared",
-                f"{path}.dir=<that directory>, or {path}.download=true to make it",
+                f"a directory that TFDS prepared, or {path}.download=true to make it",
+                f"{path}.dir=<that directory>",
             )
         if not any((self.folder / self.name.split(":")[0].split("/")[0]).glob("**/dataset_info.json")):
             raise UserError(
                 f"{path}.name={self.name} is not prepared in {self.folder}",
-                "a set that TFDS has prepared there, or leave to download it",
-                f"{path}.dir=<where it is>, or {path}.download=true",
+                f"a set that TFDS has prepared there, or leave to download it: {path}.download=true",
+                f"{path}.dir=<where it is>",
             )
 
 
@@ -174,9 +196,9 @@ class ImageFolderSettings(PicturesSettings):
         super().check(path)
         if self.dir is None:
             raise UserError(f"{path}.dir is not set", "a directory with a folder for each class", f"{path}.dir=<it>")
-        if not self.folder.is_dir():
+        if not is_folder(self.dir):
             raise UserError(
-                f"{path}.dir={self.dir} is not a directory ({self.folder})",
+                f"{path}.dir={self.dir} is not a directory ({resolved(self.dir) or 'too long a name'})",
                 "a directory with a folder for each class",
                 f"{path}.dir=<it>",
             )

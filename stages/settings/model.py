@@ -1,12 +1,12 @@
 """Settings of the `model` stage: the network, and the precision it computes in."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from omegaconf import II, MISSING
 
 from stages.errors import UserError
+from stages.settings.places import exists
 from stages.settings.ranges import choice, number
 
 
@@ -25,7 +25,7 @@ class MlpSettings:
     """Dense layers on the flattened picture."""
 
     _target_: str = "stages.networks.mlp.mlp"
-    hidden: list[int] = number([256, 256], at_least=1, unit="units in each hidden layer")
+    hidden: list[int] = number([256, 256], at_least=1, at_most=65536, unit="units in each hidden layer")
     dropout: float = number(0.0, at_least=0, below=1)
 
 
@@ -34,8 +34,8 @@ class CnnSettings:
     """Convolutions and pooling, then dropout and one dense layer."""
 
     _target_: str = "stages.networks.cnn.cnn"
-    filters: list[int] = number([32, 64], at_least=1, unit="filters in each convolution")
-    kernel_size: int = number(3, at_least=1, unit="pixels")
+    filters: list[int] = number([32, 64], at_least=1, at_most=65536, unit="filters in each convolution")
+    kernel_size: int = number(3, at_least=1, at_most=1024, unit="pixels")
     dropout: float = number(0.5, at_least=0, below=1)
 
 
@@ -44,8 +44,10 @@ class CnnPhotoSettings:
     """Blocks of convolution, BatchNorm and ReLU, for photographs."""
 
     _target_: str = "stages.networks.cnn_photo.cnn_photo"
-    filters: list[int] = number([16, 32, 64, 128, 256], at_least=1, unit="filters in each block's convolutions")
-    convolutions: int = number(2, at_least=1, unit="convolutions in each block")
+    filters: list[int] = number(
+        [16, 32, 64, 128, 256], at_least=1, at_most=65536, unit="filters in each block's convolutions"
+    )
+    convolutions: int = number(2, at_least=1, at_most=100, unit="convolutions in each block")
     dropout: float = number(0.3, at_least=0, below=1)
 
 
@@ -54,8 +56,8 @@ class ResnetSettings:
     """Residual blocks, for pictures of about 32×32 pixels."""
 
     _target_: str = "stages.networks.resnet.resnet"
-    blocks: int = number(3, at_least=1, unit="residual blocks in each group: 3 are ResNet-20, 9 ResNet-56")
-    filters: list[int] = number([16, 32, 64], at_least=1, unit="filters in each group's convolutions")
+    blocks: int = number(3, at_least=1, at_most=1000, unit="residual blocks a group: 3 are ResNet-20, 9 ResNet-56")
+    filters: list[int] = number([16, 32, 64], at_least=1, at_most=65536, unit="filters in each group's convolutions")
 
 
 @dataclass(kw_only=True)
@@ -96,11 +98,7 @@ class ModelSettings:
         return self.weights.startswith(("runs:/", "models:/"))
 
     def check(self, path: str) -> None:
-        if (
-            self.weights not in ("none", "imagenet")
-            and not self.is_tracked
-            and not Path(self.weights).expanduser().exists()
-        ):
+        if self.weights not in ("none", "imagenet") and not self.is_tracked and not exists(self.weights):
             raise UserError(
                 f"{path}.weights={self.weights} is no file",
                 "none, imagenet, a file (.h5, .weights.h5), a SavedModel, runs:/<run id>, models:/<name>/<version>",

@@ -18,7 +18,7 @@ class OptimizerSettings:
     weight_decay: float = number(0.0, at_least=0, unit="share of a weight taken off per step, times the rate")
     clip_norm: float = number(0.0, at_least=0, unit="largest norm of all gradients together; 0: not clipped")
     """The norm is that of the global batch's gradient, after the sum over the replicas."""
-    accumulation: int = number(1, at_least=1, unit="parts in which a replica computes its share of a batch")
+    accumulation: int = number(1, at_least=1, at_most=65536, unit="parts of a replica's share of a batch")
     """Saves memory: a batch of 64 in 2 parts gives the gradient of 64 with the memory of 32."""
     ema_momentum: float = number(0.0, at_least=0, below=1, unit="of moving averages of the weights; 0: none are kept")
     ema_use: bool = False
@@ -62,10 +62,10 @@ class ScheduleSettings:
     """The learning rate over the run, as a share of `optimizer.learning_rate`."""
 
     name: str = choice("constant", "constant", "cosine", "step", "plateau")
-    warmup_epochs: float = number(0.0, at_least=0, unit="epochs of linear growth from 0")
+    warmup_epochs: float = number(0.0, at_least=0, at_most=1e6, unit="epochs of linear growth from 0")
     final_share: float = number(0.0, at_least=0, at_most=1)
     """`cosine`: what is left of the rate at the last step; `plateau`: the least that may be left of it."""
-    decay_epochs: list[float] = number([], above=0, unit="epochs after which the rate falls")
+    decay_epochs: list[float] = number([], above=0, at_most=1e6, unit="epochs after which the rate falls")
     """`step`: when the rate is multiplied by `decay_factor`."""
     decay_factor: float = number(0.1, above=0, at_most=1)
     """`step` and `plateau`: what the rate is multiplied by."""

@@ -29,6 +29,31 @@ def choice(default: Any, *options: str) -> Any:
     return dataclasses.field(default=default, metadata={"options": options})
 
 
+def known_as(field: dataclasses.Field, path: str) -> str:
+    """Returns the dotted name under which the user sets a field of the settings at `path`.
+
+    A default such as `${optimizer}` says that settings stand, and are set, elsewhere; a number can be set in either
+    place.
+    """
+    is_elsewhere = isinstance(field.default, str) and field.default.startswith("${")
+    if is_elsewhere and field.type not in (int, float, bool):
+        return str(field.default)[2:-1]
+    return f"{path}.{field.name}".lstrip(".")
+
+
+LARGEST_WHOLE = 2**31 - 1
+"""What a setting may be at most that says nothing else: shapes and steps are 32-bit numbers in places."""
+
+LARGEST, SMALLEST = 3.4e38, 1.2e-38
+"""Of the numbers that float32 holds in full, in which most runs compute."""
+
+
+def borrows(settings: Any) -> bool:
+    """Returns whether settings take a number from others by default: those are to be checked first."""
+    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
+    return any(field.metadata.get("bounds") and isinstance(field.default, str) for field in fields)
+
+
 _HOLDS = {
     "at least": lambda value, bound: value >= bound,
     "above": lambda value, bound: value > bound,
@@ -50,29 +75,50 @@ def check(settings: Any, path: str) -> None:
     if not dataclasses.is_dataclass(settings):
         return
     for field in dataclasses.fields(settings):
-        value, name = getattr(settings, field.name), f"{path}.{field.name}".lstrip(".")
-        if isinstance(field.default, str) and field.default.startswith("${"):
-            name = field.default[2:-1]  # it stands, and is set, under the name that it points at
+        value, name = getattr(settings, field.name), known_as(field, path)
         options = field.metadata.get("options")
         if options and value not in options:
             raise UserError(f"{name}={value} is not known", ", ".join(options), f"{name}={options[0]}")
-        for one in value if isinstance(value, list) else [value]:
-            _check_bounds(name, one, field)
+        for index, one in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            _check_number(name if index is None else f"{name}[{index}]", name, one, field)
         check(value, name)
     own = getattr(settings, "check", None)
     if own:
         own(path)
 
 
-def _check_bounds(name: str, value: Any, field: dataclasses.Field) -> None:
-    bounds = field.metadata.get("bounds")
-    if not bounds or value is None:
+def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -> None:
+    """Checks a number against its field's bounds, and against what the machine can hold.
+
+    Args:
+        place: the name of the value, within a list too; name: of the setting.
+    """
+    bounds = field.metadata.get("bounds") or {}
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
-    if math.isfinite(value) and all(_HOLDS[word](value, bound) for word, bound in bounds.items()):
+    if holds(value) and all(_HOLDS[word](value, bound) for word, bound in bounds.items()):
         return
-    unit = f" ({field.metadata['unit']})" if field.metadata["unit"] else ""
+    shown = place if len(str(place)) < 200 else name
+    unit = f" ({field.metadata['unit']})" if field.metadata.get("unit") else ""
     allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items())
-    raise UserError(f"{name}={value} is out of range", allowed + unit, f"{name}={_example(field)}")
+    if not holds(value):
+        allowed += " and " if allowed else ""
+        allowed += f"at most {LARGEST_WHOLE}" if isinstance(value, int) else "a number that float32 holds"
+    fix = f"{name}={_example(field) if bounds else '<number>'}"
+    raise UserError(f"{shown}={_short(value)} is out of range", allowed + unit, fix)
+
+
+def holds(value: float) -> bool:
+    """Returns whether every part of a run can compute with a number, whole or not."""
+    if isinstance(value, int):
+        return abs(value) <= LARGEST_WHOLE
+    return math.isfinite(value) and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
+
+
+def _short(value: float) -> str:
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"{'-' if value < 0 else ''}<a number of {int(value.bit_length() * math.log10(2)) + 1} digits>"
+    return str(value)
 
 
 def _example(field: dataclasses.Field) -> Any:

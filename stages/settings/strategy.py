@@ -1,11 +1,21 @@
 """Settings of the `strategy` stage."""
 
+import re
 from dataclasses import dataclass, field
 
 from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.ranges import choice, number
+
+DEVICE = re.compile(r"/?(device:)?(cpu|gpu|tpu):\d{1,3}", re.IGNORECASE)
+
+
+def check_device(path: str, device: str) -> None:
+    """Raises UserError where `device` is no name of a device; whether there is one of that name, TensorFlow tells."""
+    if not DEVICE.fullmatch(device):
+        fix = f"{path}=/cpu:0" if path.endswith("device") else f"'{path}=[/cpu:0,/cpu:1]'"
+        raise UserError(f"{path}: {device} is no name of a device", "/cpu:<number>, /gpu:<number>", fix)
 
 
 @dataclass(kw_only=True)
@@ -28,6 +38,10 @@ class OneDeviceSettings(StrategySettings):
     device: str | None = None
     """A TensorFlow device such as `/cpu:0`; null: the first GPU, else the CPU."""
 
+    def check(self, path: str) -> None:
+        if self.device is not None:
+            check_device(f"{path}.device", self.device)
+
 
 @dataclass(kw_only=True)
 class DevicesSettings(StrategySettings):
@@ -38,6 +52,8 @@ class DevicesSettings(StrategySettings):
     cpu_replicas: int = number(2, at_least=1, at_most=64, unit="logical CPU devices, where there is no GPU")
 
     def check(self, path: str) -> None:
+        for device in self.devices:
+            check_device(f"{path}.devices", device)
         plain = {device.lower().replace("device:", "").strip("/") for device in self.devices}
         if len(plain) != len(self.devices):
             raise UserError(

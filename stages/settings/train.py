@@ -1,5 +1,6 @@
 """Settings of the `train` stage."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +8,7 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.optimizer import ScheduleSettings
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, holds, number
 
 
 @dataclass(kw_only=True)
@@ -60,8 +61,21 @@ class TrainSettings:
                 f"less than {self.fine_tune_epochs}",
                 f"schedule.warmup_epochs={self.fine_tune_epochs / 10:g}",
             )
+        for index, entry in enumerate(self.callbacks):
+            if (
+                entry is None
+                or isinstance(entry, (str, int, float, list))
+                or (isinstance(entry, Mapping) and not isinstance(entry.get("_target_"), str))
+            ):
+                raise UserError(
+                    f"{path}.callbacks[{index}]={entry} names no callback",
+                    "a mapping with the `_target_` of a Keras callback and its arguments",
+                    f"'{path}.callbacks=[{{_target_: keras.callbacks.TerminateOnNaN}}]'",
+                )
         given = self.class_weights
-        numbers = isinstance(given, list) and all(isinstance(weight, (int, float)) and weight >= 0 for weight in given)
+        numbers = isinstance(given, list) and all(
+            isinstance(weight, (int, float)) and holds(weight) and weight >= 0 for weight in given
+        )
         if given is not None and given != "balanced" and not (numbers and any(given)):
             raise UserError(
                 f"{path}.class_weights={given} weighs no classes",

@@ -77,7 +77,7 @@ WRONG = {
     "train.batch_size=-4": r"train\.batch_size=-4 is out of range",
     "seed=-1": r"seed=-1 is out of range",
     "data.val_fraction=1": r"data\.val_fraction=1\.0 is out of range\. Allowed: above 0 and below 1",
-    "model.network.filters=[8,0]": r"model\.network\.filters=0 is out of range",
+    "model.network.filters=[8,0]": r"model\.network\.filters\[1\]=0 is out of range",
     "optimizer.learning_rate=nan": r"optimizer\.learning_rate=nan is out of range",
     "train.monitor=speed": r"train\.monitor=speed is not known\. Allowed: val_loss, val_accuracy",
     "train.epochs=1,2": r"several values to one run.*Type: python -m pipeline -m train\.epochs=1,2",

@@ -120,7 +120,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "own_dist-1.0.dist-info" / "RECORD").write_text("own_dist.py,sha256=1,1\n../../bin/own,sha256=2,1\n")
     (folder / "own_dist.py").write_text("import own_not_looked_at\n")
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr("pipeline.sources._installed_roots", lambda: [folder.resolve()])
+    monkeypatch.setattr("pipeline.packages.installed_roots", lambda: [folder.resolve()])
     return folder
 
 
