@@ -3,10 +3,11 @@
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import yaml
-from hydra.errors import MissingConfigException
-from omegaconf.errors import ValidationError
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from stages.errors import UserError
 
@@ -21,17 +22,15 @@ _TYPES = {
 }
 
 
-UNREADABLE = (
-    yaml.YAMLError,
-    UnicodeError,
-    RecursionError,
-    OverflowError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OSError,
-)
-"""What Hydra and OmegaConf let through of files and values that they cannot read."""
+@contextmanager
+def readable() -> Iterator[None]:
+    """Tells as a mistake of the user's what Hydra and OmegaConf let through of files and values they cannot read."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, UserError):
+        raise
+    except Exception as error:
+        raise explain(error) from error
 
 
 def explain(error: BaseException, keys: Iterable[str] = (), addable: Iterable[str] = ()) -> UserError:

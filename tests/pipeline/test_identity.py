@@ -14,11 +14,13 @@ from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.job import Job
 from pipeline.launch import continued
+from pipeline.paths import CONF
 from pipeline.runs import identity
 from pipeline.sources import Sources, sources
 from pipeline.summary import Summary
-from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
+
+ROOT = CONF.parent
 
 TARGETS = {
     "network": "model.network={_target_: %s}",

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.job import prepare
+from pipeline.paths import CONF
 from pipeline.signatures import declared_settings, find
 from stages.errors import UserError
-from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
+
+ROOT = CONF.parent
 
 FIELDS = """\
     bins: int = number(10, at_least=1, unit="bins")
