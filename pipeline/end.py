@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.begin import Run
@@ -48,6 +49,9 @@ def end(run: Run, code: int, console: Console) -> int:
     except OSError as error:  # the disk is full, or gone: what happened is said all the same
         console.error(f"{run.folder / 'summary.json'} cannot be written ({error.strerror})")
         code = code or FAILED
+    if summary.status == "FINISHED" and any(run.folder.glob("checkpoints/step-*.npz")):
+        with suppress(OSError):  # a fork has checkpoints of its own by now
+            (run.folder / "checkpoints" / "start.npz").unlink(missing_ok=True)
     redact_file(run.folder)  # what stages and callbacks have written beside what they recorded
     console.summary(summary, tracker.how_to_open())
     if summary.error:

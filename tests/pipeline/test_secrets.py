@@ -6,8 +6,11 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import zipfile
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from urllib.parse import quote
@@ -296,3 +299,38 @@ def test_masking_changes_nothing_that_runs(leaking: tuple[Path, str, Mapping[str
     outputs, _, planted = leaking
     plain = experiment(f"+tags.api_key={planted['tag']}", outputs=outputs)
     assert plain.tags["api_key"] == planted["tag"]
+
+
+def test_a_servers_password_reaches_that_server_alone_and_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By real requests: MLflow prints the address that it is given, and asks for nothing else."""
+    from mlflow.exceptions import MlflowException
+
+    from pipeline.config import TrackingSettings
+    from pipeline.tracking.store import how_to_open, open_client, store_uri
+
+    headers: list[str | None] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers.append(self.headers.get("Authorization"))
+            self.send_error(404)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{server.server_port}"
+        for address in (f"http://heinrich:p%40ss-word@{place}", f"http://{place}"):
+            settings = TrackingSettings(kind="server", uri=address)
+            assert store_uri(settings, tmp_path) == f"http://{place}"
+            assert "heinrich" not in how_to_open(settings, tmp_path, "1", "a")
+            with pytest.raises(MlflowException):
+                open_client(settings, tmp_path).get_run("a")
+        server.shutdown()
+    assert headers == [f"Basic {b64encode(b'heinrich:p@ss-word').decode()}", None]
+    assert "MLFLOW_TRACKING_PASSWORD" not in os.environ
