@@ -15,6 +15,7 @@ from pipeline import provenance, sources
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.job import Job
+from pipeline.origin import Origin
 from pipeline.paths import shorter
 from pipeline.runs import has_finished, identity, locked, unknown_to_git
 from pipeline.secrets import redact, redact_overrides
@@ -69,6 +70,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         if job.fork is not None and job.resumed is None:
             _start_from(job.fork, folder)
         code.write(folder)
+        _origin_of(summary).write(folder)  # before the summary: by this it is found where that is damaged
         summary.write(folder)
         tracker = _tracker(job, folder, state, console)
     except BaseException as error:
@@ -93,6 +95,17 @@ def new_folder(experiment: Experiment) -> Path:
     return experiment.outputs / "runs" / experiment.name / f"{started}-{short}"
 
 
+def _origin_of(summary: Summary) -> Origin:
+    return Origin(
+        name=summary.name,
+        identity=summary.identity,
+        code=summary.code,
+        choices=summary.choices,
+        overrides=summary.overrides,
+        versions=summary.versions,
+    )
+
+
 def _start_from(run: Summary, folder: Path) -> None:
     checkpoints = import_module("stages.checkpoints")  # with TensorFlow, which is imported by now
     checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints")
@@ -103,14 +116,14 @@ def _tracker(job: Job, folder: Path, code: provenance.CodeState | None, console:
     if experiment.tracking.kind == "off":
         return NullTracker()
     from pipeline.tracking.journaled import JournaledTracker  # seconds to import
+    from pipeline.tracking.spec import RunSpec
 
     tags = {**experiment.tags, **_origin(code)}
     if job.fork is not None:
         tags["forked_from"] = job.fork.run_id or job.fork.folder
     where = job.mlflow_experiment or experiment.name
-    return JournaledTracker.begin(
-        experiment.tracking, experiment.outputs, folder, where, folder.name, tags, job.parent, console.warn
-    )
+    spec = RunSpec(experiment.tracking, experiment.outputs, folder, where, folder.name, job.parent)
+    return JournaledTracker.begin(spec, tags, console.warn)
 
 
 def _origin(code: provenance.CodeState | None) -> dict[str, str]:

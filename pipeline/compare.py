@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 
 from pipeline.paths import default_outputs
+from pipeline.rebuild import read_run
 from pipeline.summary import NAME
+from pipeline.sweeps import INDEX, read_index
 from stages.errors import UserError
-
-INDEX = "sweep.json"
-"""The file in a sweep's folder that lists its jobs."""
 
 METRICS = {
     "test/accuracy": ".4f",
@@ -97,8 +96,7 @@ def compare(folder: Path) -> Comparison:
             "a folder under outputs/sweeps",
             "python -m pipeline -m strategy=one_device,mirrored",
         )
-    listed = json.loads(index.read_text())
-    listed = listed["jobs"] if isinstance(listed, dict) else listed  # a list: of an earlier version
+    _, listed = read_index(folder)
     given = [{name: value for name, _, value in (one.partition("=") for one in job["overrides"])} for job in listed]
     names = list(dict.fromkeys(name for overrides in given for name in overrides))
     differing = [name for name in names if len({overrides.get(name) for overrides in given}) > 1]
@@ -179,8 +177,11 @@ def _status(told: str | None, exit_code: int | None) -> str:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    path = folder / NAME
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
+    try:
+        return dict(json.loads((folder / NAME).read_text()))
+    except (OSError, ValueError, TypeError):
+        rebuilt = read_run(folder, lambda line: None)
+        return asdict(rebuilt) if rebuilt is not None else {}
 
 
 def _text(value: float | None, style: str) -> str:

@@ -2,23 +2,31 @@
 
 import os
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.begin import Run
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.job import FAILED
+from pipeline.rebuild import read_run
 from pipeline.runner import failed_stage, one_line
 from pipeline.runs import locked
 from pipeline.secrets import redact, redact_file
-from pipeline.signals import Interrupted
+from pipeline.settle import settings_for, settle
+from pipeline.signals import Interrupted, stopping
 from pipeline.summary import Summary
 from pipeline.tracking.journal import Journal
+from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
 
 PATIENCE_SECONDS, STOPPED_PATIENCE_SECONDS = 20.0, 4.0
 """How long the end of a run waits for a store that does not answer; what it has not got then is kept."""
+
+LONGEST_SECONDS = 600.0
+"""How long the end of a run that has finished waits for a store that answers, but slowly."""
 
 
 def failed(error: BaseException, run: Run, console: Console) -> int:
@@ -39,11 +47,13 @@ def failed(error: BaseException, run: Run, console: Console) -> int:
 
 
 def end(run: Run, code: int, console: Console) -> int:
-    """Writes the summary and ends the tracked run; returns the exit code."""
+    """Writes the summary and ends the tracked run; returns the exit code.
+
+    In this order: once the summary says how the run ended, nothing of it runs again, whenever the process dies; and
+    the store says so last, when it has everything.
+    """
     summary, tracker, stage = run.summary, run.tracker, failed_stage(run.summary) or "recording"
-    if summary.error:
-        tracker.tags({"failed_stage": stage, "error": summary.error})
-    tracker.status(summary.status)  # in the journal before the summary says so: nothing can fall between
+    summary.run_id = tracker.run_id  # another one where the store has lost the first
     try:
         summary.write(run.folder)
     except OSError as error:  # the disk is full, or gone: what happened is said all the same
@@ -56,50 +66,112 @@ def end(run: Run, code: int, console: Console) -> int:
     console.summary(summary, tracker.how_to_open())
     if summary.error:
         console.error(f"{stage}: {summary.error}")
+        tracker.tags({"failed_stage": stage, "error": summary.error})
     for name in ("summary.json", "pipeline.log"):
         if (run.folder / name).exists():
             tracker.artifact(run.folder / name)
-    tracker.close(PATIENCE_SECONDS if summary.status == "FINISHED" else STOPPED_PATIENCE_SECONDS)
+    tracker.status(summary.status)
+    flush(tracker, summary.status == "FINISHED", console)
+    if summary.run_id != tracker.run_id:
+        summary.run_id = tracker.run_id
+        try:
+            summary.write(run.folder)
+            tracker.artifact(run.folder / "summary.json")
+            tracker.flush(Patience(STOPPED_PATIENCE_SECONDS))
+        except OSError as error:
+            console.error(f"{run.folder / 'summary.json'} cannot be written ({error.strerror})")
+    tracker.close()
     console.close()
     return code
 
 
+def flush(tracker: Tracker, finished: bool, console: Console) -> int:
+    """Waits until the store has everything, and returns how many entries it misses; a signal ends the wait.
+
+    Args:
+        finished: whether the run was not stopped; one that was is to end soon.
+    """
+    left = 0
+    try:
+        with stopping() as stop:
+            patience = (
+                patience_of(console.say, lambda: stop.requested) if finished else Patience(STOPPED_PATIENCE_SECONDS)
+            )
+            left = tracker.flush(patience)
+    except Interrupted:  # the run is over: its end is what it was
+        console.say("the rest is sent by the same command, or by `python -m pipeline.sync`")
+    return left
+
+
+def patience_of(say: Callable[[str], None], stopped: Callable[[], bool] = lambda: False) -> Patience:
+    """Returns how long a run that has finished waits for its store."""
+    return Patience(PATIENCE_SECONDS, LONGEST_SECONDS, say, stopped)
+
+
 def end_lost(folder: Path, experiment: Experiment, status: str, console: Console) -> None:
-    """Ends a run whose process died before it could, and says so; nothing where it has ended itself, or lives."""
+    """Ends a run whose process died before it could, and says so; one that has ended or lives, it leaves."""
     try:
         with locked(folder):
-            summary = Summary.read(folder)
-            if summary.status != "RUNNING":
+            summary = read_run(folder, console.warn)
+            if summary is None:
                 return
-            summary.status, summary.error = status, "its process was killed or did not answer"
-            console.error(f"the run is {status}: {summary.error}")
-            summary.write(folder)
-            _send(folder, experiment, console, summary)
+            if summary.status == "RUNNING":
+                summary = replace(summary, status=status, error="its process was killed or did not answer")
+                console.error(f"the run is {status}: {summary.error}")
+                summary.write(folder)
+            elif not is_unsent(summary, experiment):
+                return
+            _send(folder, experiment, console, Patience(STOPPED_PATIENCE_SECONDS))
     except (OSError, ValueError):
         return
     except UserError as error:
         console.error(f"recording: {one_line(error)}")
 
 
-def send_rest(folder: Path, experiment: Experiment, console: Console) -> None:
-    """Sends what a run that has finished has left when its process died."""
+def is_unsent(summary: Summary, experiment: Experiment) -> bool:
+    """Returns whether a run that has ended was recorded, but not to its end: its process died, or the store was away.
+
+    Nothing is known of that under `tracking=off`.
+    """
+    journal = Journal(Path(summary.folder))
+    tracked = summary.run_id is not None or journal.run_id is not None
+    return experiment.tracking.kind != "off" and tracked and not journal.is_closed
+
+
+def send_rest(folder: Path, experiment: Experiment, console: Console, parent: str | None = None) -> int:
+    """Sends what a run that has ended has left when its process died; returns how many entries are left.
+
+    Args:
+        parent: the id of the sweep's run that it now belongs to.
+    """
     try:
         with locked(folder):
-            if Journal(folder).unsent:
-                _send(folder, experiment, console)
+            return _send(folder, experiment, console, patience_of(console.say), parent)
     except (OSError, UserError) as error:
         console.warn(f"recording: {one_line(error)}")
+        return 1
 
 
-def _send(folder: Path, experiment: Experiment, console: Console, lost: Summary | None = None) -> None:
+def close_finished(summary: Summary, experiment: Experiment, console: Console) -> int:
+    """Sends what a run that has finished has left, prints what it came to, and returns the exit code.
+
+    Raises:
+        UserError: where the store cannot be used.
+    """
+    folder = Path(summary.folder)
+    with locked(folder), stopping() as stop:
+        tracker = settle(
+            folder, settings_for(folder, experiment.tracking), experiment.outputs, console.warn,
+            patience_of(console.say, lambda: stop.requested),
+        )  # fmt: skip
+    found = read_run(folder, console.warn) or summary
+    console.summary(found, tracker.how_to_open())
+    console.say("it had finished: nothing was trained. resume=never begins a new run")
+    return 0
+
+
+def _send(folder: Path, experiment: Experiment, console: Console, patience: Patience, parent: str | None = None) -> int:
     if experiment.tracking.kind == "off":
-        return
-    from pipeline.tracking.journaled import JournaledTracker
-
-    tracker = JournaledTracker.reopen(experiment.tracking, experiment.outputs, folder, console.warn)
-    if tracker is None:
-        return
-    if lost is not None:
-        tracker.tags({"error": lost.error or ""})
-        tracker.status(lost.status)
-    tracker.close(STOPPED_PATIENCE_SECONDS)
+        return 0
+    settings = settings_for(folder, experiment.tracking)
+    return settle(folder, settings, experiment.outputs, console.warn, patience, parent).left

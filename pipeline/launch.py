@@ -7,6 +7,7 @@ from pipeline import runs
 from pipeline.cluster import cluster_settings, given_task
 from pipeline.combinations import advice
 from pipeline.console import Console
+from pipeline.end import close_finished, is_unsent
 from pipeline.job import DONE, Job, prepare
 from pipeline.paths import shorter
 from pipeline.sources import new_for_other_code, sources
@@ -30,6 +31,8 @@ def run_job(job: Job, console: Console) -> int:
     job = continued(job, console)
     if experiment.dry_run:
         return DONE
+    if job.resumed is not None and job.resumed.status == "FINISHED":
+        return close_finished(job.resumed, experiment, console)
     settings = cluster_settings(experiment)
     if settings is None:
         return work(job, plan, console)
@@ -46,11 +49,13 @@ def continued(job: Job, console: Console) -> Job:
     """
     experiment, outputs = job.experiment, job.experiment.outputs
     if job.folder is not None:  # of a sweep, which has looked for it
-        begun = runs.begun_in(job.folder)
+        begun = runs.begun_in(job.folder, console.warn)
         if begun is not None:
             return replace(job, resumed=begun)
     elif experiment.resume not in ("auto", "never"):
         run = runs.find(experiment.resume, outputs, "resume")
+        if run.status == "FINISHED" and is_unsent(run, experiment):
+            return _to_be_closed(job, run, console)
         if run.status == "FINISHED":
             raise UserError(
                 f"resume={experiment.resume} has finished",
@@ -60,10 +65,18 @@ def continued(job: Job, console: Console) -> Job:
         runs.check_same(experiment, run)
         return _going_on(job, run, console)
     elif experiment.resume == "auto":
-        last = runs.last_unfinished(experiment)
+        last = runs.last_of(experiment, console.warn)
+        if last is not None and last.status == "FINISHED" and not is_unsent(last, experiment):
+            last = None
         if last is not None and last.code == sources(experiment).digest:
-            return _going_on(job, last, console)
-        if last is not None:
+            finished = last.status == "FINISHED"
+            return _to_be_closed(job, last, console) if finished else _going_on(job, last, console)
+        if last is not None and last.status == "FINISHED":
+            place = shorter(Path(last.folder))
+            console.warn(
+                f"the store does not have all of {place} yet; `python -m pipeline.sync {place}` sends the rest"
+            )
+        elif last is not None:
             place = shorter(Path(last.folder))
             console.say(new_for_other_code(sources(experiment), Path(last.folder), place, "run"))
     if experiment.fork is not None:
@@ -76,6 +89,14 @@ def continued(job: Job, console: Console) -> Job:
         _say_settings(run, console)
         return replace(job, fork=run)
     return job
+
+
+def _to_be_closed(job: Job, run: Summary, console: Console) -> Job:
+    console.say(
+        f"{shorter(Path(run.folder))} has finished, and the store does not have all of it: the rest is sent, "
+        "nothing is trained"
+    )
+    return replace(job, folder=Path(run.folder), resumed=run)
 
 
 def _going_on(job: Job, run: Summary, console: Console) -> Job:

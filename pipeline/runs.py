@@ -5,15 +5,19 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config import Experiment
+from pipeline.origin import NAME as ORIGIN
 from pipeline.paths import default_outputs, shorter
+from pipeline.rebuild import read_run
 from pipeline.secrets import MASK, redact
 from pipeline.summary import NAME, Summary
 from pipeline.tracking.params import flatten
@@ -59,14 +63,23 @@ def _relevant(document: Any, ignored: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def last_unfinished(experiment: Experiment) -> Summary | None:
-    """Returns the last run of this experiment, unless it has finished."""
+def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:
+    """Returns the last run of this experiment.
+
+    Args:
+        warn: is told of files that are damaged.
+    """
     mine = identity(experiment)
-    for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NAME}"), reverse=True):
-        summary = _read(path.parent)
+    for folder in reversed(_run_folders(experiment.outputs / "runs" / experiment.name, "*")):
+        summary = read_run(folder, warn)
         if summary is not None and summary.identity == mine:
-            return None if summary.status == "FINISHED" else summary
+            return summary
     return None
+
+
+def _run_folders(place: Path, pattern: str) -> list[Path]:
+    """Returns the folders of runs below `place`, also of those whose summary is missing."""
+    return sorted({path.parent for name in (NAME, ORIGIN) for path in place.glob(f"{pattern}/{name}")})
 
 
 def unknown_to_git(outputs: Path) -> None:
@@ -76,15 +89,15 @@ def unknown_to_git(outputs: Path) -> None:
         path.write_text("*\n")
 
 
-def begun_in(folder: Path) -> Summary | None:
-    """Returns the run of `folder` where one was begun and has not finished."""
-    summary = _read(folder)
+def begun_in(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Summary | None:
+    """Returns the run of `folder` where one was begun and has not finished; `warn` is told of damaged files."""
+    summary = read_run(folder, warn)
     return None if summary is None or summary.status == "FINISHED" else summary
 
 
 def has_finished(folder: Path) -> bool:
     """Returns whether there is a run in `folder` that is done."""
-    summary = _read(folder)
+    summary = read_run(folder, _ignore)
     return summary is not None and summary.status == "FINISHED"
 
 
@@ -98,11 +111,14 @@ def find(text: str, outputs: Path, option: str) -> Summary:
         UserError: where there is none, or several.
     """
     given = Path(text).expanduser()
-    places = [given] if (given / NAME).is_file() else []
+    places = [given] if (given / NAME).is_file() or (given / ORIGIN).is_file() else []
     if not places and len(text) >= SHORTEST_ID:
-        folders = [path.parent for pattern in ("runs/*/*", "sweeps/*/*") for path in outputs.glob(f"{pattern}/{NAME}")]
+        folders = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in _run_folders(outputs, pattern)]
         places = [folder for folder in folders if folder.name == text or _has_id(folder, text)]
-    found = [summary for summary in map(_read, places) if summary is not None]
+    damaged: list[str] = []
+    found = [summary for place in places if (summary := read_run(place, damaged.append)) is not None]
+    if not found and damaged:
+        raise UserError(f"{option}={text}: {damaged[0]}", "a run whose files are whole", f"{option}=<run id>")
     if len(found) != 1:
         raise UserError(
             f"{option}={text} is {'no run' if not found else f'{len(found)} runs'} under {shorter(outputs)}",
@@ -113,17 +129,12 @@ def find(text: str, outputs: Path, option: str) -> Summary:
 
 
 def _has_id(folder: Path, text: str) -> bool:
-    summary = _read(folder)
+    summary = read_run(folder, _ignore)
     return summary is not None and (summary.run_id or "").startswith(text)
 
 
-def _read(folder: Path) -> Summary | None:
-    try:
-        summary = Summary.read(folder)
-    except (OSError, ValueError, TypeError, KeyError):  # of another version, or not of ours
-        return None
-    summary.folder = str(folder.resolve())  # it may have been moved
-    return summary
+def _ignore(line: str) -> None:
+    """For readers of which another one tells the user what is damaged."""
 
 
 def check_same(experiment: Experiment, run: Summary) -> None:
@@ -132,7 +143,16 @@ def check_same(experiment: Experiment, run: Summary) -> None:
     if not path.is_file():
         return
     ignored = WITHOUT_EFFECT + WHEN_ASKED
-    before = _relevant(OmegaConf.to_container(OmegaConf.load(path)), ignored)
+    try:
+        before = _relevant(OmegaConf.to_container(OmegaConf.load(path)), ignored)
+    except (OSError, ValueError, AttributeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        if run.identity == identity(experiment):
+            return
+        raise UserError(
+            f"resume={experiment.resume}: {shorter(path)} is damaged, so its settings cannot be compared with these",
+            "the settings of the run, unchanged",
+            f"fork={experiment.resume}",
+        ) from error
     now = settings_of(experiment, ignored)
     for name in dict.fromkeys([*before, *now]):
         if str(before.get(name)) != str(now.get(name)):

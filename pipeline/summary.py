@@ -2,15 +2,16 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.sealed import write_whole
 from pipeline.secrets import redact
 
 NAME = "summary.json"
+STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
 
 @dataclass
@@ -48,15 +49,8 @@ class Summary:
 
     def write(self, folder: Path) -> Path:
         """Writes the file whole or not at all; numbers that JSON does not have (nan, inf) become null."""
-        path = folder / NAME
-        partial = path.with_name(f".{NAME}.partial")
-        with partial.open("w") as file:
-            json.dump(_plain(self._without_secrets()), file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        return path
+        write_whole(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2) + "\n")
+        return folder / NAME
 
     def _without_secrets(self) -> dict[str, Any]:
         values = asdict(self)
@@ -65,11 +59,25 @@ class Summary:
 
     @classmethod
     def read(cls, folder: Path) -> "Summary":
-        """Returns what `write` has written there."""
-        with (folder / NAME).open() as file:
-            values = json.load(file)
-        values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
-        return cls(**values)
+        """Returns what `write` has written there; null as a metric is nan.
+
+        Raises:
+            FileNotFoundError: where there is none.
+            ValueError: where it is damaged, or of another version.
+        """
+        try:
+            values = json.loads((folder / NAME).read_text())
+            values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
+            values["metrics"] = {
+                name: math.nan if value is None else float(value) for name, value in values["metrics"].items()
+            }
+            summary = cls(**values)
+            texts = [summary.name, summary.folder, *summary.overrides, summary.run_id or "", summary.identity or ""]
+            if summary.status not in STATUSES or not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"{folder / NAME} holds something else")
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{folder / NAME} is damaged ({error})") from error
+        return summary
 
 
 def _plain(value: Any) -> Any:

@@ -18,11 +18,12 @@ from pipeline.compare import compare, write
 from pipeline.compose import Composed
 from pipeline.config import MOST_JOBS, Experiment, read
 from pipeline.console import Console
-from pipeline.end import PATIENCE_SECONDS, end_lost, send_rest
+from pipeline.end import end_lost, flush, send_rest
 from pipeline.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code
 from pipeline.keys import dotted
 from pipeline.launch import run_job
 from pipeline.messages import explain
+from pipeline.origin import Origin
 from pipeline.paths import shorter
 from pipeline.plan import make_plan
 from pipeline.processes import become_independent, process_context
@@ -32,6 +33,7 @@ from pipeline.secrets import guard_output, learn, redact_overrides
 from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
 from pipeline.sources import Sources, sources
 from pipeline.sweeps import unfinished, write_index
+from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import NullTracker, Tracker
 from pipeline.unused import refuse_unused
 from stages.errors import UserError
@@ -76,7 +78,7 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int
         for name, job, experiment, own in zip(names, typed, experiments, code, strict=True)
     ]
     everything = Sources({name: content for own in code for name, content in own.files.items()})
-    folder = unfinished(index, first, everything, console.say)
+    folder = unfinished(index, first, everything, console.say, lambda folder: _is_sent(folder, index, first))
     goes_on = folder is not None
     if folder is None:
         folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
@@ -84,6 +86,7 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int
     console.say(f"sweep {folder.name}: {total:,} jobs{', gone on with' if goes_on else ''}")
     with locked(folder):
         everything.write(folder)
+        Origin(first.name, jobs=index).write(folder)
         write_index(index, folder)
         return _run(folder, index, overrides, experiments, labels, console)
 
@@ -99,15 +102,17 @@ def _run(
     """Runs the jobs of a sweep that have not finished."""
     first, parent = experiments[0], NullTracker()  # type: Experiment, Tracker
     codes: list[int] = []
+    begun: str | None = None
     with as_exceptions():
         try:
             with deferred():  # what came meanwhile is raised here, when there is a run to end
                 parent = _parent_run(first, folder, len(experiments), console)
+                begun = parent.run_id
             for number, (given, experiment, label) in enumerate(zip(overrides, experiments, labels, strict=True), 1):
                 place = folder / index[number - 1]["folder"]
                 if has_finished(place):
                     console.say(f"\njob {number}/{len(experiments)}  {label}: has finished", style="bold")
-                    send_rest(place, experiment, console)
+                    send_rest(place, experiment, console, parent.run_id)
                     codes.append(DONE)
                 else:
                     _wait_for_server(experiment, console)
@@ -123,6 +128,9 @@ def _run(
             codes.append(interrupted.exit_code)
         with ignored():
             status = _finish(folder, parent, codes, console)
+            if parent.run_id != begun:  # the store has lost the sweep's run: its jobs belong to the new one
+                for one, experiment in zip(index[: len(codes)], experiments, strict=False):
+                    send_rest(folder / one["folder"], experiment, console, parent.run_id)
             write_index(index, folder, status)  # last of all: before it, the same command goes on with this sweep
             return exit_code(codes)
 
@@ -190,12 +198,19 @@ def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Consol
     if experiment.tracking.kind == "off":
         return NullTracker()
     from pipeline.tracking.journaled import JournaledTracker
+    from pipeline.tracking.spec import RunSpec
 
     tags = {**experiment.tags, "sweep": folder.name, "jobs": str(jobs)}
-    name = f"sweep {folder.name}"
-    return JournaledTracker.begin(
-        experiment.tracking, experiment.outputs, folder, experiment.name, name, tags, None, console.warn
-    )
+    spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, f"sweep {folder.name}")
+    return JournaledTracker.begin(spec, tags, console.warn)
+
+
+def _is_sent(folder: Path, index: Sequence[dict[str, Any]], experiment: Experiment) -> bool:
+    """Returns whether the store has everything of a sweep that has finished, and of its jobs."""
+    if experiment.tracking.kind == "off":
+        return True
+    journals = [Journal(path) for path in (folder, *(folder / job["folder"] for job in index))]
+    return all(journal.is_closed for journal in journals if journal.run_id is not None or not journal.trusted)
 
 
 def _wait_for_server(experiment: Experiment, console: Console) -> None:
@@ -269,5 +284,6 @@ def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Consol
     parent.tags({"failed": str(sum(code != DONE for code in codes))})
     status = "KILLED" if code in STOPPED else "FAILED" if code else "FINISHED"
     parent.status(status)
-    parent.close(PATIENCE_SECONDS)
+    flush(parent, code == DONE, console)
+    parent.close()
     return status

@@ -1,74 +1,119 @@
-"""`python -m pipeline.sync`: sends what runs have recorded while their store did not answer."""
+"""`python -m pipeline.sync`: has every store learn all that its runs have recorded.
+
+It sends what was recorded while a store did not answer or when a process died, and fills a store that has lost a run
+(its file deleted, or replaced by an older one) from the run's journal. A run that somebody has deleted in MLflow's
+pages, and that had everything, stays deleted.
+"""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import environment
+from pipeline import environment, rebuild
 from pipeline.config import TrackingSettings
+from pipeline.end import patience_of
+from pipeline.origin import NAME as ORIGIN
 from pipeline.paths import default_outputs, shorter
 from pipeline.runs import LockedError, locked
 from pipeline.secrets import guard_output, learn_arguments, redact
+from pipeline.settle import settle
+from pipeline.summary import NAME as SUMMARY
 from pipeline.tracking.journal import NAME, Journal
 from stages.errors import UserError
-
-PATIENCE_SECONDS = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Sends what the command line asks for; returns 0 where nothing is left to send, else 1."""
-    parser = argparse.ArgumentParser("python -m pipeline.sync", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "python -m pipeline.sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="*", type=Path, help="of runs or sweeps; all of them if left out")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
     parser.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
     given = parser.parse_args(arguments)
     environment.prepare()
     outputs = given.outputs.expanduser().resolve()
-    patterns = ("runs/*/*", "sweeps/*", "sweeps/*/*")
-    folders = given.folder or sorted(path.parent for one in patterns for path in outputs.glob(f"{one}/{NAME}"))
+    folders = [folder.expanduser().resolve() for folder in given.folder] or _tracked(outputs)
     left = 0
     for folder in folders:
         try:
-            left += _send(folder.resolve(), outputs, given.uri)
+            left += _sync(folder, outputs, given.uri, asked=bool(given.folder))
         except UserError as error:
-            print(f"error: {redact(str(error))}", file=sys.stderr)
+            print(f"error: {redact(f'{shorter(folder)}: {error}')}", file=sys.stderr)
             left += 1
+        except KeyboardInterrupt:
+            print("stopped; the same command sends the rest", file=sys.stderr)
+            return 130
+    if not left:
+        print(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: nothing is left to send")
     return 1 if left else 0
 
 
-def _send(folder: Path, outputs: Path, uri: str | None) -> int:
-    """Sends the entries of one run, and returns how many are left."""
-    if not (folder / NAME).is_file():
-        raise UserError(f"{shorter(folder)} has no {NAME}", "the folder of a run or a sweep that was tracked")
+def _tracked(outputs: Path) -> list[Path]:
+    """Returns the folders of sweeps and runs that were tracked, a sweep before its jobs; also without their journal."""
+    folders = {
+        path.parent
+        for pattern in ("runs/*/*", "sweeps/*", "sweeps/*/*")
+        for name in (NAME, SUMMARY, ORIGIN)
+        for path in outputs.glob(f"{pattern}/{name}")
+    }
+    return sorted(folder for folder in folders if _was_tracked(folder))
+
+
+def _was_tracked(folder: Path) -> bool:
+    summary = rebuild.read_run(folder, lambda line: None)
+    return (folder / NAME).is_file() or (summary is not None and summary.run_id is not None)
+
+
+def _sync(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
+    """Sends what is left of one run, and returns how many entries are left then."""
+    if not folder.is_dir() or not _was_tracked(folder):
+        raise UserError("it is no run that was tracked", "the folder of a run or a sweep that was tracked", "")
     try:
         with locked(folder, patience=0):
-            return _send_unsent(folder, outputs, uri)
+            return _settle(folder, outputs, uri, asked)
     except LockedError:
         print(f"{shorter(folder)}: a process works on it, and sends what it has itself")
         return 0
 
 
-def _send_unsent(folder: Path, outputs: Path, uri: str | None) -> int:
+def _settle(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
     journal = Journal(folder)
-    count = journal.unsent
-    if not count:
-        return 0
     kind, address = journal.store.get("kind") or "local", uri or journal.store.get("uri")
     if address and "***" in address:
-        raise UserError(
-            f"{shorter(folder)}: the password of {address} was not kept", "the whole address", f"--uri={address}"
-        )
-    from pipeline.tracking.journaled import JournaledTracker
-
-    noted = Path(journal.store.get("outputs") or outputs)
-    outputs = noted if noted.is_dir() else outputs
+        if not journal.unsent and journal.trusted and not asked:
+            return 0  # it has everything, and cannot be asked without its password
+        raise UserError(f"the password of {address} was not kept", "the whole address", f"--uri={address}")
     settings = TrackingSettings(kind="server" if uri else kind, uri=address)
-    tracker = JournaledTracker.reopen(settings, outputs, folder, lambda line: print(f"warning: {line}"))
-    assert tracker is not None
-    left = tracker.close(PATIENCE_SECONDS)
-    print(f"{shorter(folder)}: {count - left} entries sent, {left} left")
-    return left
+    outputs = outputs_of(folder) or outputs
+    count = journal.unsent
+    if journal.is_closed and not asked and _deleted_by_hand(folder, settings, outputs, journal.run_id):
+        print(f"{shorter(folder)}: deleted in MLflow, and left so; name the folder to have it filled again")
+        return 0
+    settled = settle(folder, settings, outputs, lambda line: print(f"warning: {line}"), patience_of(print))
+    sent = count if settled.run_id == journal.run_id and journal.trusted else settled.entries
+    if sent or settled.left:
+        print(f"{shorter(folder)}: {max(sent - settled.left, 0)} entries sent, {settled.left} left")
+    return settled.left
+
+
+def _deleted_by_hand(folder: Path, settings: TrackingSettings, outputs: Path, run_id: str | None) -> bool:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from pipeline.tracking.mlflow_run import lifecycle
+    from pipeline.tracking.spec import RunSpec
+
+    try:
+        return run_id is not None and lifecycle(RunSpec(settings, outputs, folder, "", ""), run_id) == "deleted"
+    except (MlflowException, SQLAlchemyError, ImportError):  # settling says so in one line
+        return False
+
+
+def outputs_of(folder: Path) -> Path | None:
+    """Returns the `outputs` that a run's or a sweep's folder is in, wherever it was moved."""
+    return next((path.parent for path in folder.parents if path.name in ("runs", "sweeps")), None)
 
 
 if __name__ == "__main__":

@@ -1,78 +1,86 @@
 """The tracker of a run that is recorded in MLflow: into its journal first, from there to the store."""
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
+from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
+from sqlalchemy.exc import SQLAlchemyError
 
-from pipeline.config import TrackingSettings
+from pipeline.paths import shorter
 from pipeline.secrets import redact
-from pipeline.tracking.journal import Journal
-from pipeline.tracking.mlflow_run import MlflowRun
+from pipeline.tracking.journal import DAMAGED, ENDED, NAME, Journal
+from pipeline.tracking.mlflow_run import MlflowRun, Recorded
 from pipeline.tracking.params import as_text
 from pipeline.tracking.sender import Sender
+from pipeline.tracking.spec import RunSpec
+from pipeline.tracking.tracker import Patience
+from stages.errors import UserError
 from stages.results import Dataset, Exported
 
 
 class JournaledTracker:
-    """See `pipeline.tracking.tracker.Tracker`. What the journal of a continued run has is not recorded again."""
+    """See `pipeline.tracking.tracker.Tracker`. What the journal of a resumed run has is not recorded again."""
 
-    def __init__(self, run: MlflowRun, journal: Journal, warn: Callable[[str], None]) -> None:
-        self.run_id: str | None = run.run_id
-        self._open_with, self._journal, self._warn = run.open_with, journal, warn
-        self._params: dict[str, str] = {}
-        self._metrics: set[tuple[str, int]] = set()
-        self._datasets: set[str] = set()
-        for entry in journal.entries:
-            self._remember(entry.call, entry.given)
-        self._sender = Sender(run, journal, warn)
+    def __init__(self, spec: RunSpec, tags: Mapping[str, str], warn: Callable[[str], None]) -> None:
+        """Begins the run of `spec`, or resumes it; one that the store has lost is filled again from its journal.
 
-    @classmethod
-    def begin(
-        cls,
-        settings: TrackingSettings,
-        outputs: Path,
-        folder: Path,
-        experiment: str,
-        name: str,
-        tags: Mapping[str, str],
-        parent: str | None,
-        warn: Callable[[str], None],
-    ) -> "JournaledTracker":
-        """Begins the run of `folder`, or goes on with it.
+        Args:
+            tags: of a run that is begun.
 
         Raises:
             UserError: where the store cannot be used.
         """
-        journal = Journal(folder)
-        if journal.run_id is not None:
-            tracker = cls(MlflowRun.known(settings, outputs, folder, journal.run_id), journal, warn)
-        else:
-            run = MlflowRun.begin(settings, outputs, folder, experiment, name, tags, parent)
-            uri = str(redact(settings.uri)) if settings.uri else None
-            journal.begin({"run_id": run.run_id, "kind": settings.kind, "uri": uri, "outputs": str(outputs)})
-            tracker = cls(run, journal, warn)
+        self._journal, self._warn = Journal(spec.folder), warn
+        self._params: dict[str, str] = {}
+        self._metrics: set[tuple[str, int]] = set()
+        self._datasets: set[str] = set()
+        try:
+            self._run = MlflowRun(spec, self._journal.run_id, tags)
+            self._agree()
+        except (MlflowException, SQLAlchemyError, ImportError) as error:
+            raise _unusable(spec, error) from error
+        for entry in self._journal.entries:
+            self._remember(entry.call, entry.given)
+        self._sender = Sender(self._run, self._journal, self._note_run, warn)
+
+    @classmethod
+    def begin(cls, spec: RunSpec, tags: Mapping[str, str], warn: Callable[[str], None]) -> "JournaledTracker":
+        """Begins the run of `spec`, or resumes it: it is RUNNING then.
+
+        Raises:
+            UserError: where the store cannot be used.
+        """
+        tracker = cls(spec, tags, warn)
+        resumed = bool(tracker._journal.entries)
         tracker.status("RUNNING")
-        if journal.entries:
+        if resumed:
             tracker._add("forget", names=["failed_stage", "error"])  # of the attempt before
         tracker.tags({**tags, **({MLFLOW_RUN_NOTE: tags["note"]} if "note" in tags else {})})
         return tracker
 
-    @classmethod
-    def reopen(
-        cls, settings: TrackingSettings, outputs: Path, folder: Path, warn: Callable[[str], None]
-    ) -> "JournaledTracker | None":
-        """Returns the tracker of a run whose process has gone, to send what it has left; None where there is none.
+    @property
+    def run_id(self) -> str | None:
+        """Of the run in the store; another one where the store has lost the first."""
+        return self._run.run_id
 
-        Raises:
-            UserError: where the store cannot be used.
-        """
-        journal = Journal(folder)
-        if journal.run_id is None:
-            return None
-        return cls(MlflowRun.known(settings, outputs, folder, journal.run_id), journal, warn)
+    @property
+    def recorded_status(self) -> str | None:
+        """The last status that was recorded."""
+        return self._journal.status
+
+    @property
+    def entries(self) -> int:
+        """How many entries the run has."""
+        return len(self._journal.entries)
+
+    @property
+    def refused(self) -> list[str]:
+        """What the store will never take, and why."""
+        return list(self._journal.refused.values())
 
     def params(self, values: Mapping[str, Any]) -> None:
         short, long = as_text(values)
@@ -96,6 +104,11 @@ class JournaledTracker:
         if new:
             self._add("metrics", values=new, step=step, time=_now())
 
+    def missing_metrics(self, values: Mapping[str, float]) -> None:
+        """Records those metrics of which nothing is known at any step, at step 0."""
+        names = {name for name, _ in self._metrics}
+        self.metrics({name: value for name, value in values.items() if name not in names})
+
     def artifact(self, path: Path, folder: str = "") -> None:
         inside = path.is_relative_to(self._journal.folder)
         self._add("artifact", path=str(path.relative_to(self._journal.folder) if inside else path), folder=folder)
@@ -117,18 +130,95 @@ class JournaledTracker:
     def status(self, status: str) -> None:
         self._add("status", status=status, time=_now())
 
-    def close(self, patience: float) -> int:
-        self._sender.close(patience)
+    def flush(self, patience: Patience) -> int:
+        reason = self._sender.flush(patience)
         left = self._journal.unsent
         if left:
             self._warn(
-                f"tracking: {left} entries could not be sent ({self._sender.trouble}); they are kept in "
-                f"{self._journal.folder}, and `python -m pipeline.sync` sends them"
+                f"tracking: {left} of {len(self._journal.entries)} entries are not sent yet ({reason}); they are kept, "
+                f"and `{self._sync_command()}` sends them"
             )
         return left
 
+    def close(self, patience: float | None = None) -> int:
+        left = self._journal.unsent if patience is None else self.flush(Patience(patience))
+        self._sender.close()
+        if self._journal.refused:
+            self._warn(f"tracking: the store will never take: {'; '.join(self.refused)[:2000]}")
+        return left
+
     def how_to_open(self) -> str:
-        return self._open_with
+        return self._run.open_with
+
+    def _sync_command(self) -> str:
+        uri = str(redact(self._run.spec.settings.uri or ""))
+        address = " --uri=<the address, with its password>" if "***" in uri else ""
+        return f"python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}"
+
+    def _agree(self) -> None:
+        """Has the journal and the store agree on which run this is, and on what of it is still to be sent."""
+        journal, run = self._journal, self._run
+        if journal.damaged:
+            journal.repair()
+            self._warn(
+                f"tracking: {journal.damaged} damaged or missing lines of {shorter(journal.folder / NAME)} were "
+                f"skipped (kept as {DAMAGED}); the store is asked what it has"
+            )
+        lost, found, whole = journal.run_id, not run.is_new, journal.trusted and journal.run_id is not None
+        if lost != run.run_id:
+            if lost is not None:
+                self._warn(
+                    f"tracking: the store does not have the run {lost}: all {len(journal.entries)} entries are sent "
+                    f"again, as run {run.run_id}"
+                )
+            self._note_run()
+        if found and (lost != run.run_id or not journal.trusted or run.lacks(journal.taken)):
+            run.known = run.recorded()
+            self._adopt(run.known, whole)
+            journal.restart()
+        spec = run.spec
+        if found and spec.parent and lost is not None:
+            self._add_parent(spec.parent)
+
+    def _adopt(self, recorded: Recorded, whole: bool) -> None:
+        """Adds to the journal what the store has and the journal, where it is not `whole`, has lost."""
+        journal = self._journal
+        for entry in journal.entries:
+            self._remember(entry.call, entry.given)
+        batches: dict[tuple[int, int], dict[str, float]] = {}
+        for name, points in recorded.points.items():
+            for step, (value, moment) in points.items():
+                if (name, step) not in self._metrics:
+                    batches.setdefault((step, moment), {})[name] = value
+        for (step, moment), values in sorted(batches.items(), key=lambda item: item[0]):
+            journal.add("metrics", {"values": values, "step": step, "time": moment})
+        params = {name: text for name, text in recorded.params.items() if name not in self._params}
+        if params:
+            journal.add("params", {"values": params})
+        self._datasets |= recorded.datasets
+        if not whole and recorded.status in ENDED and journal.status not in ENDED:
+            journal.add("status", {"status": recorded.status, "time": recorded.ended})
+
+    def _add_parent(self, parent: str) -> None:
+        known: dict[str, str] = {}
+        for entry in self._journal.entries:
+            if entry.call == "tags":
+                known |= entry.given["values"]
+        if known.get(MLFLOW_PARENT_RUN_ID, self._journal.store.get("parent")) != parent:
+            self._journal.add("tags", {"values": {MLFLOW_PARENT_RUN_ID: parent}})
+
+    def _note_run(self) -> None:
+        spec = self._run.spec
+        self._journal.begin(
+            {
+                "run_id": self._run.run_id,
+                "kind": spec.settings.kind,
+                "uri": str(redact(spec.settings.uri)) if spec.settings.uri else None,
+                "experiment": spec.experiment,
+                "name": spec.name,
+                "parent": spec.parent,
+            }
+        )
 
     def _add(self, call: str, **given: Any) -> None:
         self._remember(call, given)
@@ -146,6 +236,15 @@ class JournaledTracker:
                 self._metrics |= {(name, given["step"]) for name in given["values"]}
             case "dataset":
                 self._datasets.add(given["digest"])
+
+
+def _unusable(spec: RunSpec, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200]
+    return UserError(
+        f"tracking={spec.settings.kind} cannot be used ({reason})",
+        "a store that MLflow can open",
+        "tracking=local",
+    )
 
 
 def _now() -> int:

@@ -4,10 +4,12 @@ import fcntl
 import logging
 import os
 import shlex
+import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -19,20 +21,40 @@ from pipeline.secrets import credentials_of, redact
 _USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _of_shell = {name: os.environ.get(name) for name in (_USER, _PASSWORD)}
 
+_files: dict[str, tuple[int, int, bool] | None] = {}
+"""Of each SQLite store that this process has opened, the file that it was then."""
+
 
 def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
-    """Returns a client of the store that `settings` name; makes the file of `tracking=local` if it is missing."""
+    """Returns a client of the store that `settings` name; makes the file of `tracking=local` if it is missing.
+
+    A file that was deleted or replaced since this process opened it is opened again: connections would still write
+    into the one that is gone.
+    """
     for noisy in ("mlflow", "alembic"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
     uri = store_uri(settings, outputs)
     _log_in(settings.uri if settings.kind == "server" else None)
-    if settings.kind == "server":
+    file = _sqlite_file(uri)
+    if file is None:
         return MlflowClient(tracking_uri=uri)
-    outputs.mkdir(parents=True, exist_ok=True)
-    with _locked(outputs / "mlflow.lock"):  # two processes must not migrate one new database at a time
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(file.with_name("mlflow.lock")):  # two processes must not migrate one new database at a time
+        if was_replaced(settings, outputs):
+            _disconnect(uri)
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
+        _files[uri] = _identity(file)
+        if settings.kind == "local":
+            _follow_artifacts(file, outputs)
     return client
+
+
+def was_replaced(settings: TrackingSettings, outputs: Path) -> bool:
+    """Returns whether the store is an SQLite file that is not the one that this process has opened."""
+    uri = store_uri(settings, outputs)
+    file = _sqlite_file(uri)
+    return file is not None and uri in _files and _files[uri] != _identity(file)
 
 
 def store_uri(settings: TrackingSettings, outputs: Path) -> str:
@@ -62,6 +84,57 @@ def _credentials(address: str | None) -> tuple[str, str, str]:
     plain, user, password = credentials_of(address or "")
     is_server = (address or "").startswith(("http://", "https://"))
     return (plain, user, password) if is_server and user and password else (address or "", "", "")
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+
+
+def _identity(file: Path) -> tuple[int, int, bool] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size > 0
+
+
+def _disconnect(uri: str) -> None:
+    """Has MLflow 3.17 open the store at `uri` again: it keeps engines, stores and artifact folders for ever."""
+    from mlflow.tracking._tracking_service import utils
+
+    with suppress(MlflowException):
+        utils._get_store(uri).engine.dispose()
+    utils._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
+    _forget_folders()
+
+
+def _forget_folders() -> None:
+    from mlflow.tracking._tracking_service import utils
+
+    utils._artifact_repos_cache.clear()
+
+
+def _follow_artifacts(file: Path, outputs: Path) -> None:
+    """Corrects where the store looks for artifacts after `outputs` was moved or copied: MLflow keeps absolute paths."""
+    with closing(sqlite3.connect(file, timeout=60)) as database:
+        for name, location in database.execute("SELECT name, artifact_location FROM experiments").fetchall():
+            here = outputs / "artifacts" / name
+            there = unquote(urlsplit(location or "").path)
+            if Path(there).parts[-2:] != ("artifacts", name) or Path(there) == here or not here.is_dir():
+                continue
+            old, new = location, here.as_uri()
+            statements = (
+                "UPDATE experiments SET artifact_location = ?1 || substr(artifact_location, length(?2) + 1) "
+                "WHERE artifact_location = ?2",
+                "UPDATE runs SET artifact_uri = ?1 || substr(artifact_uri, length(?2) + 1) "
+                "WHERE substr(artifact_uri, 1, length(?2) + 1) = ?2 || '/'",
+                "UPDATE logged_models SET artifact_location = ?1 || substr(artifact_location, length(?2) + 1) "
+                "WHERE substr(artifact_location, 1, length(?2) + 1) = ?2 || '/'",
+            )
+            with database:
+                for statement in statements:
+                    database.execute(statement, (new, old))
+            _forget_folders()
 
 
 def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Path, name: str) -> str:

@@ -1,10 +1,29 @@
 """What a tracker does, and the one that does nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from stages.results import Dataset, Exported
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the end of a run waits for its store.
+
+    seconds: since the store last answered; limit: in all, None: as `seconds`.
+    say: is told what is waited for; stopped: whether the user will not wait any longer.
+    """
+
+    seconds: float
+    limit: float | None = None
+    say: Callable[[str], None] = lambda line: None
+    stopped: Callable[[], bool] = lambda: False
+
+    @property
+    def longest(self) -> float:
+        return self.seconds if self.limit is None else self.limit
 
 
 class Tracker(Protocol):
@@ -38,8 +57,12 @@ class Tracker(Protocol):
     def status(self, status: str) -> None:
         """Records what the run is: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
 
-    def close(self, patience: float) -> int:
-        """Waits for the store, `patience` seconds at most; returns how many entries it has not got."""
+    def flush(self, patience: Patience) -> int:
+        """Waits until the store has everything; says why and what to type where it has not, and returns how many
+        entries it misses."""
+
+    def close(self, patience: float | None = None) -> int:
+        """Ends: nothing is sent afterwards. `patience`: seconds to wait before, in all, as `flush` does."""
 
     def how_to_open(self) -> str | None:
         """Returns what to type and where to look, a line each, or None where nothing is recorded."""
@@ -66,7 +89,10 @@ class NullTracker:
 
     def status(self, status: str) -> None: ...
 
-    def close(self, patience: float) -> int:
+    def flush(self, patience: Patience) -> int:
+        return 0
+
+    def close(self, patience: float | None = None) -> int:
         return 0
 
     def how_to_open(self) -> str | None:

@@ -25,6 +25,7 @@ from pipeline.secrets import learn, redact, without_user
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
+from pipeline.tracking.spec import RunSpec
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
@@ -38,7 +39,7 @@ def begin(
     """Begins a run, or goes on with it, in a folder of that name."""
     folder = outputs / "runs" / experiment / name
     folder.mkdir(parents=True, exist_ok=True)
-    return JournaledTracker.begin(settings, outputs, folder, experiment, name, tags or {}, parent, print)
+    return JournaledTracker.begin(RunSpec(settings, outputs, folder, experiment, name, parent), tags or {}, print)
 
 
 @pytest.fixture
@@ -230,8 +231,9 @@ def test_what_a_dead_process_has_left_is_sent_once(outputs: Path, monkeypatch: p
     first.metrics({"train/loss": 1.0, "val/loss": float("nan")}, step=1)
     assert first.close(30) == 0
     folder = outputs / "runs" / "tried" / "a run"
-    count = int((folder / "tracking.sent").read_text())
-    (folder / "tracking.sent").write_text(str(count - 1))
+    journal = Journal(folder)
+    journal.sent -= 1
+    journal._write_sent()
     with (folder / "tracking.jsonl").open("a") as file:
         file.write('{"call": "metrics", "given": {"values": {"train/')  # killed while it wrote
     again = begin(outputs)
