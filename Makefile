@@ -13,6 +13,7 @@ test: lint  ## everything: linting, types, the whole suite
 faults: .venv/.installed  ## kills real runs and sweeps at random moments, and tells how many ended as if nobody had
 	$(BIN)/python -m tests.faults $(ARGS)
 	$(BIN)/python -m tests.sweep_faults
+	$(BIN)/python -m tests.random_kills
 
 experiments: .venv/.installed  ## the reference experiments whose data is at hand, against what their headers say
 	$(BIN)/python -m benchmarks.experiments $(ARGS)

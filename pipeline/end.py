@@ -159,13 +159,15 @@ def close_finished(summary: Summary, experiment: Experiment, console: Console) -
         UserError: where the store cannot be used.
     """
     folder = Path(summary.folder)
-    with locked(folder), stopping() as stop:
-        tracker = settle(
-            folder, settings_for(folder, experiment.tracking), experiment.outputs, console.warn,
-            patience_of(console.say, lambda: stop.requested),
-        )  # fmt: skip
+    settings = settings_for(folder, experiment.tracking)
+    try:
+        with locked(folder), stopping() as stop:
+            patience = patience_of(console.say, lambda: stop.requested)
+            settled = settle(folder, settings, experiment.outputs, console.warn, patience)
+    except Interrupted as interrupted:
+        return interrupted.exit_code
     found = read_run(folder, console.warn) or summary
-    console.summary(found, tracker.how_to_open())
+    console.summary(found, settled.open_with)
     console.say("it had finished: nothing was trained. resume=never begins a new run")
     return 0
 

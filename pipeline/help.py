@@ -11,7 +11,7 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
   python -m pipeline strategy=mirrored precision=mixed   the same on all devices, in mixed precision
   python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   a sweep of four jobs
   python -m pipeline.compare                             what the last sweep showed
-  python -m pipeline.sync                                sends what was recorded while a store did not answer
+  python -m pipeline.sync                                sends what a store has not got, or has lost
   python -m pipeline.clean                               frees disk space: old checkpoints, unused caches, leftovers
 
 The same command resumes a run, or a sweep, that was interrupted. resume=never begins a new one; resume=<run> resumes

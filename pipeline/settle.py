@@ -28,9 +28,6 @@ class Settled:
     refused: list[str]
     open_with: str | None
 
-    def how_to_open(self) -> str | None:
-        return self.open_with
-
 
 def settings_for(folder: Path, given: TrackingSettings) -> TrackingSettings:
     """Returns where the run in `folder` is recorded: `given`, with its password, where that is of the same kind."""

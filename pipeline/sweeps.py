@@ -11,6 +11,7 @@ from pipeline.origin import Origin
 from pipeline.paths import shorter
 from pipeline.sealed import write_whole
 from pipeline.sources import Sources, new_for_other_code
+from pipeline.summary import STATUSES
 from stages.errors import UserError
 
 INDEX = "sweep.json"
@@ -31,14 +32,18 @@ def read_index(folder: Path, warn: Callable[[str], None] = lambda line: None) ->
     Raises:
         UserError: where neither can be read.
     """
+    origin = Origin.read(folder)
     try:
         listed = json.loads((folder / INDEX).read_text())
-        if isinstance(listed, list):  # of an earlier version
-            listed = {"status": "", "jobs": listed}
+        if isinstance(listed, list) and listed:  # of an earlier version
+            listed = {"status": "RUNNING", "jobs": listed}
         jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed["jobs"]]
+        if origin is not None and len(origin.jobs) == len(jobs):  # which is checked, and never changes
+            jobs = [{**job, **written} for job, written in zip(jobs, origin.jobs, strict=True)]
+        if listed["status"] not in STATUSES:
+            raise ValueError(f"its status is {listed['status']}")
         return str(listed["status"]), jobs
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        origin = Origin.read(folder)
         if origin is None or not origin.jobs:
             raise UserError(
                 f"{shorter(folder / INDEX)} is damaged ({error})",

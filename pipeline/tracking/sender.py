@@ -73,7 +73,7 @@ class Sender:
             if now > told:
                 told = now + TOLD_EVERY_SECONDS
                 patience.say(
-                    f"sending {self._journal.unsent} entries to the store, {patience.longest / 60:.0f} minutes at most "
+                    f"sending {self._journal.unsent} entries to the store, {_time(patience.longest)} at most "
                     "(Ctrl-C leaves them to `python -m pipeline.sync`)"
                 )
         return None
@@ -180,6 +180,10 @@ class Sender:
             f"{len(self._journal.entries)} entries are sent again, as {name}"
         )
         return True
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def _reason(error: Exception) -> str:

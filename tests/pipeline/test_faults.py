@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import random_kills
 from tests.faults import Fault, Outcome, outcome, prepared, run, trial
+from tests.random_kills import Moment
 
 FAULTS = {
     "one_device": [Fault("step", 45), Fault("writing", 3)],
@@ -22,3 +24,12 @@ def test_a_killed_run_ends_as_one_that_nobody_killed(strategy: str, tmp_path: Pa
         wrong, found, _ = trial(strategy, fault, migrated_store, expected)
         assert wrong is None, str(fault)
         assert found.summary.resumed_from_step is not None
+
+
+def test_a_run_killed_at_any_moment_is_whole_after_the_same_command(tmp_path: Path, migrated_store: Path) -> None:
+    """A few of what `python -m tests.random_kills` does."""
+    (tmp_path / "usual").mkdir()
+    usually = random_kills.usual(prepared(tmp_path / "usual", migrated_store))
+    for index, moment in enumerate((Moment(False, 0.3), Moment(True, 0.4), Moment(True, 0.8, kill_sync=True))):
+        (tmp_path / str(index)).mkdir()
+        random_kills.trial(prepared(tmp_path / str(index), migrated_store), moment, usually)

@@ -334,7 +334,7 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: pyt
     assert tracker.flush(Patience(1.0, 60, said.append)) == 0
     assert time.monotonic() - began > 2
     assert "sending" in said[0]
-    assert "1 minutes at most" in said[0]
+    assert "60 s at most" in said[0]
     record(tracker, EPOCHS + 5)
     assert tracker.flush(Patience(1.0, 0.5)) > 0  # the limit
     assert tracker.flush(Patience(1.0, 60, stopped=lambda: True)) > 0
