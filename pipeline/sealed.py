@@ -37,12 +37,16 @@ def write_whole(path: Path, text: str, durable: bool = True) -> None:
         durable: whether it outlasts a power failure once this returns, for one or two milliseconds.
     """
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     if durable:
         sync(path.parent)
 

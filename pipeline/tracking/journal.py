@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,8 @@ class Journal:
         """Has what was added on the disk before it returns."""
         if not self._synced:
             self._synced = True
-            sync(self.folder / NAME)
+            with suppress(OSError):  # deleted, or on a disk that is gone: the store is sent to all the same
+                sync(self.folder / NAME)
 
     def repair(self) -> None:
         """Replaces a damaged file by one with the lines that are whole, and keeps it beside."""
@@ -136,8 +138,9 @@ class Journal:
         """Writes the lines that are not in the file yet, all or none of them."""
         path = self.folder / NAME
         is_new = not path.exists()
+        lines = [seal(line) for line in self._written] if is_new else self._lines  # all, where it was deleted
         with path.open("ab", buffering=0) as file:
-            before, content = file.tell(), "".join(f"{line}\n" for line in self._lines).encode()
+            before, content = file.tell(), "".join(f"{line}\n" for line in lines).encode()
             try:
                 if file.write(content) != len(content):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

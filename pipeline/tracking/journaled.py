@@ -40,8 +40,11 @@ class JournaledTracker:
         self._datasets: set[str] = set()
         try:
             self._run = MlflowRun(spec, self._journal.run_id, tags)
+        except (MlflowException, SQLAlchemyError, ImportError, OSError) as error:
+            raise _unusable(spec, error) from error
+        try:
             self._agree()
-        except (MlflowException, SQLAlchemyError, ImportError) as error:
+        except (MlflowException, SQLAlchemyError) as error:
             raise _unusable(spec, error) from error
         for entry in self._journal.entries:
             self._remember(entry.call, entry.given)

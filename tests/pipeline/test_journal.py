@@ -135,6 +135,19 @@ def test_a_run_with_a_damaged_journal_ends_complete_with_nothing_twice(kind: str
         assert "1 damaged or missing lines of" in skipped[0]
 
 
+def test_a_journal_that_is_deleted_while_the_run_goes_on_is_written_again(outputs: Path) -> None:
+    tracker = begin(outputs)
+    record(tracker, EPOCHS)
+    folder = outputs / "runs" / "tried" / "run"
+    (folder / NAME).unlink()
+    (folder / SENT).unlink(missing_ok=True)
+    record(tracker, EPOCHS + 2)
+    tracker.status("FINISHED")
+    assert tracker.close(30) == 0
+    assert_complete(outputs)
+    assert not Journal(folder).refused
+
+
 def test_every_cut_of_a_journal_is_survived(outputs: Path) -> None:
     """At each byte of its last lines, and every hundredth of the others."""
     folder = interrupted(outputs)

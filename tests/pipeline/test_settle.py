@@ -44,14 +44,16 @@ def died(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path
     """The outputs of a run whose process died after it had finished: the store has it RUNNING, without its model."""
     outputs = tmp_path_factory.mktemp("died")
     shutil.copy(migrated_store, outputs / "mlflow.db")
-    real = MlflowRun.send
+    real, reached = MlflowRun.send, threading.Event()
 
     def send(self: MlflowRun, entry: Entry) -> None:
         if entry.call == "model":
+            reached.set()
             threading.Event().wait()  # for ever: nothing is sent from here on
         real(self, entry)
 
     def die(*given: object) -> int:
+        assert reached.wait(60)
         raise Died
 
     with pytest.MonkeyPatch.context() as patch:
