@@ -71,7 +71,7 @@ ALLOWED = (
     "strategy=central_storage precision=mixed_float16",
     "strategy=parameter_server precision=float16 optimizer=sgd optimizer.clip_norm=1 optimizer.ema_momentum=0.9",
     "strategy=multi_worker deterministic=true optimizer.accumulation=2 train.jit=on",
-    "strategy=mirrored train=fit strategy.cpu_replicas=4",
+    "strategy=mirrored train=fit strategy.cpu_replicas=4 data=synthetic data.examples=1280 data.val_fraction=0.2",
     "strategy=parameter_server train.batch_size=1 strategy.workers=8",
     "strategy=parameter_server augment=strong",
     "train=fit augment=strong augment.where=input",
