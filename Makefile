@@ -1,16 +1,24 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`. Both make .venv when it is missing.
 PYTHON ?= python3.11
 BIN := .venv/bin
+WORKERS ?= 2
 
-.PHONY: run test faults experiments lint ui clean
+.DEFAULT_GOAL := help
+.PHONY: help run test test-fast faults experiments lint ui clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" changes it
 	$(BIN)/python -m pipeline $(ARGS)
 
-test: lint  ## everything: linting, types, the whole suite
-	$(BIN)/python -m pytest $(ARGS)
+test: lint  ## everything: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-faults: .venv/.installed  ## kills real runs and sweeps at random moments, and tells how many ended as if nobody had
+test-fast: .venv/.installed  ## the tests that start no processes
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
+
+faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts how many ended as if nobody had
 	$(BIN)/python -m tests.faults $(ARGS)
 	$(BIN)/python -m tests.sweep_faults
 	$(BIN)/python -m tests.random_kills
@@ -18,15 +26,15 @@ faults: .venv/.installed  ## kills real runs and sweeps at random moments, and t
 experiments: .venv/.installed  ## the reference experiments whose data is at hand, against what their headers say
 	$(BIN)/python -m benchmarks.experiments $(ARGS)
 
-lint: .venv/.installed
+lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-ui: .venv/.installed  ## MLflow's pages on the runs in outputs/
+ui: .venv/.installed  ## MLflow's UI on the runs in outputs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///outputs/mlflow.db
 
-clean:
+clean:  ## removes .venv, nothing else
 	rm -rf .venv
 
 .venv/.installed: pyproject.toml constraints.txt
