@@ -58,8 +58,7 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int
     are, one that was interrupted continues.
 
     Raises:
-        UserError: where any of the jobs is wrong; none has been started then. Settings without a schema are known
-            only to the stage that declares them: each job checks those itself.
+        UserError: where any of the jobs is wrong; none has been started then.
     """
     overrides, experiments = _check_all(composed, total, console)
     first = experiments[0]
