@@ -27,6 +27,10 @@ from stages.settings.train import FitSettings, TrainSettings
 SERVER_TIMEOUT_SECONDS = 5
 
 
+PATTERNS = "*?[]\\%"
+"""Letters that paths of results must not have."""
+
+
 def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     """Raises UserError for the first rule that `experiment` breaks.
 
@@ -94,6 +98,8 @@ def _data_is_usable(experiment: Experiment) -> None:
 
 def _outputs_can_be_written(experiment: Experiment) -> None:
     folder = experiment.outputs
+    _has_a_plain_name("outputs", str(folder))
+    _has_a_plain_name("name", experiment.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -101,6 +107,17 @@ def _outputs_can_be_written(experiment: Experiment) -> None:
         raise UserError(
             f"outputs={folder} cannot be written ({error.strerror})", "a directory of yours", "outputs=./outputs"
         ) from error
+
+
+def _has_a_plain_name(setting: str, given: str) -> None:
+    """Refuses what TensorFlow takes for a pattern when it writes an export, and SQLAlchemy for a part of an address."""
+    odd = sorted({letter for letter in given if letter in PATTERNS or not letter.isprintable()})
+    if odd:
+        raise UserError(
+            f"{setting}={given!r} has {' '.join(map(repr, odd))}, which TensorFlow or SQLite would read as a pattern",
+            f"a path without {' '.join(PATTERNS)} and control characters",
+            f"{setting}={'./outputs' if setting == 'outputs' else 'my_experiment'}",
+        )
 
 
 def server_answers(experiment: Experiment) -> None:
