@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,6 +32,8 @@ def main() -> NoReturn:
         code = INTERRUPTED
     except Exception as error:
         code = _report(error)
+    if "tensorflow" in sys.modules:
+        _leave(code)
     sys.exit(code)
 
 
@@ -98,6 +101,7 @@ def _compose_and_run(arguments: Arguments) -> int:
 
 
 def _run_one(composer: "Composer") -> int:
+    from pipeline.clock import process_started
     from pipeline.config import read
     from pipeline.console import Console
     from pipeline.job import Job
@@ -110,7 +114,7 @@ def _run_one(composer: "Composer") -> int:
     refuse_unused(experiment, composed.typed)
     for override in composer.replaced:
         console.warn(f"{override.input_line} is replaced by what comes after it")
-    code = run_job(Job(experiment, composed.overrides), console)
+    code = run_job(Job(experiment, composed.overrides, started=process_started()), console)
     ignore_from_now_on()
     return code
 
@@ -126,6 +130,14 @@ def _run_sweep(composer: "Composer") -> int:
     for override in composer.replaced:
         console.warn(f"{override.input_line} is replaced by what comes after it")
     return run_sweep(composer.jobs(), total, console)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process at once: everything is written and sent, and TensorFlow's destructors take seconds."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

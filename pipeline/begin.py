@@ -55,7 +55,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         folder=str(folder),
         choices={key: value for key, value in experiment.choices.items() if "/" not in key},
         overrides=redact_overrides(
-            [one for one in job.overrides if not one.startswith(("resume=", "fork=", "trust="))]
+            [one for one in job.overrides if not one.startswith(("resume=", "fork=", "fork_weights=", "trust="))]
         ),
         versions=provenance.versions(),
         identity=(job.resumed.identity if job.resumed else None) or identity(experiment),
@@ -68,7 +68,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         if job.resumed is not None and has_finished(folder):  # the process that was on it has ended it
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
         if job.fork is not None and job.resumed is None:
-            _start_from(job.fork, folder)
+            _start_from(job.fork, folder, experiment.fork_weights)
         code.write(folder)
         _origin_of(summary).write(folder)  # before the summary: by this it is found where that is damaged
         summary.write(folder)
@@ -106,9 +106,10 @@ def _origin_of(summary: Summary) -> Origin:
     )
 
 
-def _start_from(run: Summary, folder: Path) -> None:
+def _start_from(run: Summary, folder: Path, weights: str) -> None:
     checkpoints = import_module("stages.checkpoints")  # with TensorFlow, which is imported by now
-    checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints")
+    name = run.run_id[:8] if run.run_id else Path(run.folder).name
+    checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints", weights, name)
 
 
 def _tracker(job: Job, folder: Path, code: provenance.CodeState | None, console: Console) -> Tracker:
@@ -121,6 +122,7 @@ def _tracker(job: Job, folder: Path, code: provenance.CodeState | None, console:
     tags = {**experiment.tags, **_origin(code)}
     if job.fork is not None:
         tags["forked_from"] = job.fork.run_id or job.fork.folder
+        tags["fork_weights"] = experiment.fork_weights
     where = job.mlflow_experiment or experiment.name
     spec = RunSpec(experiment.tracking, experiment.outputs, folder, where, folder.name, job.parent)
     return JournaledTracker.begin(spec, tags, console.warn)

@@ -20,12 +20,23 @@ from pipeline.sweeps import INDEX, read_index
 from stages.errors import UserError
 
 METRICS = {
+    "train/weights_epoch": ".0f",
+    "val/best_accuracy": ".4f",
     "test/accuracy": ".4f",
     "test/loss": ".4f",
     "train/images_per_second": ",.0f",
+    "train/features_per_second": ",.0f",
     "export/max_abs_diff": ".1e",
 }
 """What is compared where a job has it, and how it is written."""
+
+EPOCHS = (
+    "test/… are of the weights of epoch train/weights_epoch (the best one, or with train.restore_best=false the last); "
+    "val/best_accuracy is of the best epoch"
+)
+
+RATES = ("train/images_per_second", "train/features_per_second")
+"""Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,7 @@ class Comparison:
     def best(self) -> ComparedJob | None:
         """The job with the highest test accuracy; of equals the faster."""
         done = [job for job in self.jobs if job.status == "FINISHED" and "test/accuracy" in job.metrics]
-        key = "train/images_per_second"
-        return max(done, key=lambda job: (job.metrics["test/accuracy"], job.metrics.get(key, 0.0)), default=None)
+        return max(done, key=lambda job: (job.metrics["test/accuracy"], _speed(job)), default=None)
 
     def columns(self) -> tuple[list[str], list[str]]:
         """Returns the names of the settings and of the metrics that any job has."""
@@ -74,7 +84,8 @@ class Comparison:
         return rows
 
     def table(self) -> Table:
-        table = Table(title=f"sweep {self.name}", title_justify="left")
+        caption = EPOCHS if "train/weights_epoch" in self.columns()[1] else None
+        table = Table(title=f"sweep {self.name}", title_justify="left", caption=caption, caption_justify="left")
         header, *rows = self.rows()
         for name in header:
             table.add_column(name, justify="right" if name in METRICS or name == "seconds" else "left", overflow="fold")
@@ -119,6 +130,8 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
     if comparison.best and len(comparison.jobs) > 1:
         chosen = " ".join(f"{name}={value}" for name, value in comparison.best.settings.items())
         lines += ["", f"\\* best test accuracy: job {comparison.best.number}, `{chosen}`"]
+    if "train/weights_epoch" in comparison.columns()[1]:
+        lines += ["", EPOCHS]
     lines += ["", *(f"- job {job.number} {job.status}: {job.error}" for job in comparison.jobs if job.error)]
     markdown.write_text("\n".join(lines).rstrip() + "\n")
     with table.open("w", newline="") as file:
@@ -129,8 +142,11 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
             chosen_values = [job.settings.get(name, "") for name in settings]
             values = [job.metrics.get(name, "") for name in metrics]
             writer.writerow([job.number, *chosen_values, job.status, *values, round(job.seconds, 3)])
-    drawn = [job for job in comparison.jobs if {"test/accuracy", "train/images_per_second"} <= job.metrics.keys()]
-    return [markdown, table, *([_draw(drawn, folder / "comparison.png")] if drawn else [])]
+    for rate in RATES:
+        drawn = [job for job in comparison.jobs if {"test/accuracy", rate} <= job.metrics.keys()]
+        if drawn:
+            return [markdown, table, _draw(drawn, rate, folder / "comparison.png")]
+    return [markdown, table]
 
 
 def latest(outputs: Path) -> Path:
@@ -184,6 +200,10 @@ def _summary(folder: Path) -> dict[str, Any]:
         return asdict(rebuilt) if rebuilt is not None else {}
 
 
+def _speed(job: ComparedJob) -> float:
+    return next((job.metrics[rate] for rate in RATES if rate in job.metrics), 0.0)
+
+
 def _text(value: float | None, style: str) -> str:
     return "" if value is None or math.isnan(value) else format(value, style)
 
@@ -192,8 +212,8 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _draw(jobs: Sequence[ComparedJob], path: Path) -> Path:
-    """Draws test accuracy and speed of each job."""
+def _draw(jobs: Sequence[ComparedJob], rate: str, path: Path) -> Path:
+    """Draws test accuracy and speed of each job; `rate`: the metric that is its speed."""
     from matplotlib.figure import Figure  # half a second to import
 
     figure = Figure(figsize=(10, 1.2 + 0.4 * len(jobs)), layout="constrained")
@@ -208,7 +228,7 @@ def _draw(jobs: Sequence[ComparedJob], path: Path) -> Path:
     accuracy.margins(x=0.3, y=0.2)
     accuracy.grid(axis="x", alpha=0.3)
     accuracy.locator_params(axis="x", nbins=5)
-    name = "train/images_per_second"
+    name = rate
     bars = speed.barh(labels, [job.metrics[name] for job in jobs])
     speed.bar_label(bars, [format(job.metrics[name], METRICS[name]) for job in jobs], padding=3)
     speed.set_xlabel(name)

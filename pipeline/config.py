@@ -93,6 +93,9 @@ class TopSettings:
     run to go on with, by its folder or the beginning of its id."""
     fork: str | None = None
     """A run, by its folder or the beginning of its id, from whose weights a new run starts, with other settings."""
+    fork_weights: str = choice("best", "best", "last")
+    """`best`: the weights that the run which is forked reported and exported; `last`: those of its last step, with its
+    optimizer."""
     trust: bool = False
     """Whether a run that is resumed or forked may bring code, addresses and places that no file of the configuration
     names."""
@@ -102,6 +105,12 @@ class TopSettings:
     """From each stage, in order, to the name of what it makes; null leaves a stage out."""
 
     def check(self, path: str) -> None:
+        if self.fork_weights != "best" and self.fork is None:
+            raise UserError(
+                f"fork_weights={self.fork_weights} without fork: there is no run to take weights from",
+                "fork_weights together with fork",
+                f"fork=<run id> fork_weights={self.fork_weights}",
+            )
         if self.name is not None and (
             not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
         ):
@@ -199,6 +208,7 @@ class Experiment:
     outputs: Path
     resume: str
     fork: str | None
+    fork_weights: str
     tags: Mapping[str, str]
     pipeline: Mapping[str, str]
     tracking: TrackingSettings
@@ -256,6 +266,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         outputs=_outputs(top.outputs),
         resume=top.resume,
         fork=top.fork,
+        fork_weights=top.fork_weights,
         tags=top.tags,
         pipeline=pipeline,
         tracking=tracking,

@@ -18,6 +18,21 @@ from pipeline.provenance import command
 from pipeline.secrets import redact
 from pipeline.summary import Summary
 
+UNITS = ("images", "features")
+"""Kinds of examples that training may count: features are what a frozen backbone has made of images."""
+
+TRAINING = {
+    "build": "building and tracing",
+    "features": "features",
+    "steps": "steps",
+    "input_wait": "waiting for input",
+    "validation": "validation",
+    "callbacks": "callbacks",
+    "checkpoints": "checkpoints",
+    "other": "other",
+}
+"""The parts of training's time, `train/<part>_seconds`, and how they are called."""
+
 PLAIN_PROGRESS_SECONDS = 30
 """How often a run that is not on a terminal tells how far it is."""
 
@@ -118,26 +133,17 @@ class Console:
     def summary(self, summary: Summary, how_to_open: str | None) -> None:
         """Prints what the run came to, and where everything is."""
         metrics, rows = summary.metrics, []
-        rows.append(("run", f"{summary.run_id or 'not tracked'}  {summary.status} in {summary.seconds:.1f} s"))
+        rows.append(("run", f"{summary.run_id or 'not tracked'}  {summary.status}"))
         if how_to_open:
             rows += zip(("open", ""), how_to_open.splitlines(), strict=False)
         rows.append(("folder", shorter(Path(summary.folder))))
-        timed = [f"{name} {stage.seconds:.1f} s" for name, stage in summary.stages.items() if stage.status == "ran"]
-        rows.append(("stages", ", ".join(timed)))
         if (data := _data(metrics)) is not None:
             rows.append(("data", data))
-        if "train/best_epoch" in metrics:
-            name, best = next(
-                ((k, v) for k, v in metrics.items() if "/best_" in k and k != "train/best_epoch"), ("", 0.0)
-            )
-            shown = name.replace("/best_", " ")
-            rows.append(("best epoch", f"{metrics['train/best_epoch']:.0f}, {shown} {best:.4f}"))
-        tested = [f"{name} {metrics[f'test/{name}']:.4f}" for name in ("accuracy", "loss") if f"test/{name}" in metrics]
+        rows += _epochs(summary)
+        tested = _scores(metrics, "test/")
         if tested:
-            rows.append(("test", ", ".join(tested)))
-        if {"train/images_per_second", "train/step_milliseconds"} <= metrics.keys():
-            rate, step = metrics["train/images_per_second"], metrics["train/step_milliseconds"]
-            rows.append(("speed", f"{rate:,.0f} images/s, {step:.2f} ms a step, {summary.replicas} replica(s)"))
+            rows.append(("test", tested))
+        rows += _speed(summary)
         if summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
             rows.append(("continue", f"{command()}  (from its last checkpoint)"))
         for kind, path in summary.exported.items():
@@ -147,6 +153,13 @@ class Console:
         self.say()
         for label, text in rows:
             self.say(f"{label:11} {text}")
+
+    def times(self, summary: Summary) -> None:
+        """Prints, last of all, how long the command took and for what; the parts add up to the whole."""
+        again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
+        stages = [f"{name} {stage.seconds:.1f}" for name, stage in summary.stages.items() if stage.status != "skipped"]
+        parts = [f"start {summary.start_seconds:.1f}", *stages, f"recording {summary.recording_seconds:.1f}"]
+        self.say(f"{'time':11} {summary.status} in {summary.seconds:.1f} s{again}: {', '.join(parts)}")
 
     def _show_bar(self, done: int, total: int | None, rate: str, note: str) -> None:
         if self._bar is None:
@@ -179,6 +192,46 @@ class Console:
 
 def _cells(stage: PlannedStage) -> tuple[str, str, str, str]:
     return stage.name, stage.option or stage.target, ", ".join(stage.inputs), stage.makes
+
+
+def _scores(metrics: Mapping[str, float], prefix: str) -> str:
+    names = [name for name in ("accuracy", "loss") if f"{prefix}{name}" in metrics]
+    return ", ".join(f"{name} {metrics[prefix + name]:.4f}" for name in names)
+
+
+def _epochs(summary: Summary) -> list[tuple[str, str]]:
+    """Returns the validation of the best and of the last epoch, and of which of them the weights are."""
+    metrics, weights = summary.metrics, summary.weights or {}
+    if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
+        return []
+    best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
+    tested = "; test and export have its weights" + (" (moving averages)" if weights.get("ema") else "")
+    by = f" (by {weights['monitor']})" if "monitor" in weights else ""
+    rows = [("best epoch", f"{best:.0f}{by}: val {_scores(metrics, 'val/best_')}")]
+    if last != best:
+        rows.append(("last epoch", f"{last:.0f}: val {_scores(metrics, 'val/')}"))
+    if "epoch" in weights:
+        index = 0 if weights["epoch"] == best else -1
+        label, text = rows[index]
+        rows[index] = (label, text + tested)
+    return rows
+
+
+def _speed(summary: Summary) -> list[tuple[str, str]]:
+    """Returns how fast training was, and what its time went into."""
+    metrics, rows = summary.metrics, []
+    rates = [f"{metrics[f'train/{unit}_per_second']:,.0f} {unit}/s" for unit in UNITS if _rate(unit) in metrics]
+    if rates and "train/step_milliseconds" in metrics:
+        step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
+        rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
+    parts = {name: metrics[f"train/{name}_seconds"] for name in TRAINING if f"train/{name}_seconds" in metrics}
+    if parts:
+        rows.append(("training", ", ".join(f"{TRAINING[name]} {seconds:.1f} s" for name, seconds in parts.items())))
+    return rows
+
+
+def _rate(unit: str) -> str:
+    return f"train/{unit}_per_second"
 
 
 def _data(metrics: Mapping[str, float]) -> str | None:

@@ -46,14 +46,18 @@ def failed(error: BaseException, run: Run, console: Console) -> int:
     return FAILED
 
 
-def end(run: Run, code: int, console: Console) -> int:
+def end(run: Run, code: int, console: Console, started: float) -> int:
     """Writes the summary and ends the tracked run; returns the exit code.
 
     In this order: once the summary says how the run ended, nothing of it runs again, whenever the process dies; and
     the store says so last, when it has everything.
+
+    Args:
+        started: when the user began to wait, in seconds of `time.monotonic()`: the times of the run are up to its end.
     """
     summary, tracker, stage = run.summary, run.tracker, failed_stage(run.summary) or "recording"
     summary.run_id = tracker.run_id  # another one where the store has lost the first
+    summary.take_time(started)
     try:
         summary.write(run.folder)
     except OSError as error:  # the disk is full, or gone: what happened is said all the same
@@ -81,6 +85,10 @@ def end(run: Run, code: int, console: Console) -> int:
         except OSError as error:
             console.error(f"{run.folder / 'summary.json'} cannot be written ({error.strerror})")
     tracker.close()
+    summary.take_time(started)  # again: the store may have taken its time
+    with suppress(OSError):
+        summary.write(run.folder)
+    console.times(summary)
     console.close()
     return code
 

@@ -15,9 +15,10 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
   python -m pipeline.clean                               frees disk space: old checkpoints, unused caches, leftovers
 
 The same command resumes a run, or a sweep, that was interrupted. resume=never begins a new one; resume=<run> resumes
-that one, with its settings; fork=<run> starts a new run from its weights, with its settings and those that you give,
-such as fork=4d9eb298 train.epochs=60. A run is named by its folder or the beginning of its id. Code, addresses and
-places that its folder asks for, and no file of the configuration names, need trust=true.
+that one, with its settings; fork=<run> starts a new run with its settings and those that you give, such as
+fork=4d9eb298 train.epochs=60: from the best weights, which it reported, or with fork_weights=last from the last ones
+and their optimizer. A run is named by its folder or the beginning of its id. Code, addresses and places that its folder
+asks for, and no file of the configuration names, need trust=true.
 
 Choose an option of a group by group=option (the first one is the default):
 

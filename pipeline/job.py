@@ -20,6 +20,7 @@ class Job:
 
     folder: of the run; None: a new one under `outputs/runs`.
     parent: the id of the sweep's run, and `mlflow_experiment` its experiment; None where the job is no sweep's.
+    started: when the user began to wait for it, in seconds of `time.monotonic()`; None: when it is run.
     resumed: the run in `folder`, if it is to be gone on with; fork: the run from whose weights a new one starts.
     """
 
@@ -30,6 +31,7 @@ class Job:
     mlflow_experiment: str | None = None
     resumed: Summary | None = None
     fork: Summary | None = None
+    started: float | None = None
 
 
 def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:

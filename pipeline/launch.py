@@ -1,5 +1,6 @@
 """One job, in this process or in a cluster of them: a new run, or one that is gone on with."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def run_job(job: Job, console: Console) -> int:
     Raises:
         UserError: where the configuration is wrong; nothing has been recorded then.
     """
+    job = job if job.started is not None else replace(job, started=time.monotonic())
     experiment = job.experiment
     plan = prepare(experiment)
     console.plan(experiment, plan)

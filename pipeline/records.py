@@ -23,12 +23,16 @@ _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 @dataclass
 class Recorded:
-    """Metrics and parameters by the names under which they are tracked, files by folder; a line for each loss."""
+    """Metrics and parameters by the names under which they are tracked, files by folder.
+
+    warnings: a line for each value that is changed or lost. weights: see `stages.results.Record`.
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     files: list[tuple[Path, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    weights: Mapping[str, Any] | None = None
 
 
 def recorded(stage: str, makes: str, result: Any, folder: Path) -> Recorded:
@@ -100,6 +104,7 @@ def _add(found: Recorded, stage: str, name: str, result: Any, folder: Path) -> N
 def _add_record(found: Recorded, stage: str, record: Record, folder: Path) -> None:
     metrics, others, warnings = clean_metrics(record.metrics)
     found.metrics |= metrics
+    found.weights = record.weights or found.weights
     found.params |= {f"{stage}/{name}": value for name, value in record.params.items()}
     found.warnings += warnings
     for name, value in others.items():

@@ -17,7 +17,7 @@ from pipeline.console import Console
 from pipeline.environment import quiet_stderr
 from pipeline.own_settings import typed
 from pipeline.plan import PlannedStage
-from pipeline.records import Recorded, clean_metrics, recorded
+from pipeline.records import Recorded, clean_metrics, metric_name, recorded
 from pipeline.secrets import redact, redact_file
 from pipeline.signals import as_exceptions, stopping
 from pipeline.signatures import as_dataclass
@@ -61,7 +61,12 @@ class RunReporter:
             self.warn_once(f"{self._stage}: the metric {name} is a {type(value).__name__}, not a number: not recorded")
         own = {self._own_name(name): value for name, value in metrics.items()}
         self._summary.metrics.update(own)
-        self._tracker.metrics(own, step)
+        self._tracker.metrics(own, int(step))
+
+    def weights(self, chosen: Mapping[str, Any]) -> None:
+        """Notes which epoch's weights the run evaluates and exports."""
+        self._summary.weights = dict(chosen)
+        self._tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
 
     def warn_once(self, line: str) -> None:
         if line not in self._warned:
@@ -193,7 +198,9 @@ def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker
     for line in found.warnings:
         reporter.warn_once(f"{stage}: {line}")
     reporter.metrics(found.metrics, step=0)
-    tracker.params(found.params)
+    if found.weights is not None:
+        reporter.weights(found.weights)
+    tracker.params({metric_name(name): value for name, value in found.params.items()})
     for path, place in found.files:
         redact_file(path)
         tracker.artifact(path, str(redact(place)))

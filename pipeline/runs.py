@@ -30,7 +30,7 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 """Settings that do not change what a run comes to."""
 
-WHEN_ASKED = ("strategy", "fork")
+WHEN_ASKED = ("strategy", "fork", "fork_weights")
 """Settings that may change, besides, in a run that is continued by its id."""
 
 PATIENCE_SECONDS = 12.0

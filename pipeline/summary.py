@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,11 @@ class StageOutcome:
 class Summary:
     """The contents of `summary.json`; `metrics` holds the last value of each name.
 
+    metrics: those of the last epoch under their plain names (`val/loss`), those of the best as `val/best_loss`.
+    weights: the epoch whose weights were evaluated and exported, and how it was chosen: see `stages.results.Record`.
+    seconds: from the start of the command (of a sweep's job: of the job) to its end; of a run that was resumed those of
+        the last command. They are start_seconds (imports, configuration, the beginning of the run), those of the stages
+        and recording_seconds (what is recorded between the stages, and the end of the run).
     identity: equal in runs whose settings would give the same result; code: of all its sources.
     """
 
@@ -46,6 +52,21 @@ class Summary:
     versions: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     error: str | None = None
+    weights: dict[str, Any] | None = None
+    start_seconds: float = 0.0
+    recording_seconds: float = 0.0
+
+    def begin_stages(self, started: float) -> None:
+        """Notes that now, after what was `started` then (`time.monotonic()`), the first stage begins."""
+        self.start_seconds = time.monotonic() - started
+
+    def take_time(self, started: float) -> None:
+        """Notes how long all has taken up to now."""
+        self.seconds = time.monotonic() - started
+        if not self.stages:  # the run ended before its first stage
+            self.start_seconds = self.seconds
+        in_stages = sum(stage.seconds for stage in self.stages.values())
+        self.recording_seconds = max(self.seconds - self.start_seconds - in_stages, 0.0)
 
     def write(self, folder: Path) -> Path:
         """Writes the file whole or not at all; numbers that JSON does not have (nan, inf) become null."""

@@ -6,6 +6,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import environment, provenance
+from pipeline.clock import process_started
 from pipeline.compare import compare, write
 from pipeline.compose import Composed
 from pipeline.config import MOST_JOBS, Experiment, read
@@ -256,7 +258,7 @@ def _work(job: Job) -> None:
     become_independent()
     console = Console()
     try:
-        code = run_job(job, console)
+        code = run_job(replace(job, started=process_started()), console)
     except UserError as error:
         console.error(str(error))
         code = WRONG_CONFIGURATION
@@ -285,4 +287,5 @@ def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Consol
     parent.status(status)
     flush(parent, code == DONE, console)
     parent.close()
+    console.say(f"{'time':11} {time.monotonic() - process_started():.1f} s for {len(comparison.jobs)} jobs: {status}")
     return status

@@ -30,7 +30,8 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
     """
     if task is not None and not task.is_chief:
         return assist(job, plan, console, task)
-    code, began = DONE, time.monotonic()
+    code = DONE
+    started = job.started if job.started is not None else time.monotonic()
     with ExitStack() as held, as_exceptions():
         run: Run | None = None
         try:
@@ -38,9 +39,10 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 stages = with_local_weights(bind(plan, job.experiment), job.experiment)
                 with deferred():  # what came meanwhile is raised here, when there is a run to end
                     run = begin(job, console, held)
-            began = time.monotonic()
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)
+            run.summary.begin_stages(started)
+            run.tracker.metrics({"start/seconds": run.summary.start_seconds})
             run_stages(stages, run.folder, job.experiment.outputs / "cache", run.tracker, console, run.summary)
             run.summary.status = "FINISHED"
         except BaseException as error:
@@ -51,8 +53,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             with ignored():
                 code = failed(error, run, console)
         with ignored():
-            run.summary.seconds = time.monotonic() - began
-            return end(run, code, console)
+            return end(run, code, console, started)
 
 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from stages.plain import state_of
 from stages.reporter import Reporter
 from stages.results import as_number
 from stages.settings.train import TrainSettings
+from stages.timing import Timing
 
 
 class Callbacks(keras.callbacks.CallbackList):
@@ -26,10 +28,23 @@ class Callbacks(keras.callbacks.CallbackList):
     added: such values of the present epoch, by the name of the log: what is added to those of a validation gets the
         prefix `val_`. outside: those added when training began or ended.
     logs: those of the last epoch that is over, numbers alone.
+    between: seconds between the last two hooks, up to the beginning of the present one.
+
+    Args:
+        timing: counts the time of the hooks. options: of `keras.callbacks.CallbackList`.
     """
 
-    def __init__(self, callbacks: Sequence[keras.callbacks.Callback], warn: Callable[[str], None], **options: Any):
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        warn: Callable[[str], None],
+        timing: Timing | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(list(callbacks), **options)
+        self.timing = timing or Timing()
+        self.between = 0.0
+        self._left = time.perf_counter()
         self.added: dict[str, float] = {}
         self.outside: dict[str, float] = {}
         self.logs: dict[str, float] = {}
@@ -80,14 +95,17 @@ class Callbacks(keras.callbacks.CallbackList):
 
     def _call(self, hook: str, logs: Any, *place: int) -> dict[str, float]:
         """Calls `hook` of every callback; returns the numbers that they have added to `logs`, or put into it."""
-        before = _plain(logs)
+        before = _plain(logs)  # waits for the step that computes them
         shown = dict(before)
-        for callback in self.callbacks:
-            getattr(callback, hook)(*place, logs=shown)
-            for name, value in shown.items():
-                if hasattr(value, "dtype"):  # a CSVLogger, for one, cannot write a tensor
-                    number = as_number(value)
-                    shown[name] = value if number is None else number
+        self.between = time.perf_counter() - self._left
+        with self.timing.of("callbacks"):
+            for callback in self.callbacks:
+                getattr(callback, hook)(*place, logs=shown)
+                for name, value in shown.items():
+                    if hasattr(value, "dtype"):  # a CSVLogger, for one, cannot write a tensor
+                        number = as_number(value)
+                        shown[name] = value if number is None else number
+        self._left = time.perf_counter()
         return self.numbers({name: v for name, v in shown.items() if name not in before or v is not before[name]})
 
     def numbers(self, values: Mapping[Any, Any]) -> dict[str, float]:
@@ -150,11 +168,13 @@ def save_weights(network: keras.Model, path: Path) -> None:
     partial.replace(path)
 
 
-def build_callbacks(settings: TrainSettings, reporter: Reporter) -> tuple[BestWeights, Callbacks]:
+def build_callbacks(
+    settings: TrainSettings, reporter: Reporter, timing: Timing | None = None
+) -> tuple[BestWeights, Callbacks]:
     """Returns the best weights' keeper, and all callbacks in the order in which they are called.
 
     Args:
-        reporter: is warned of what a checkpoint cannot keep of a callback.
+        reporter: is warned of what a checkpoint cannot keep of a callback. timing: counts their time.
     """
     best = BestWeights(settings.monitor)
     callbacks: list[keras.callbacks.Callback] = [best]
@@ -170,7 +190,7 @@ def build_callbacks(settings: TrainSettings, reporter: Reporter) -> tuple[BestWe
         if left_out:
             name = type(callbacks[-1]).__name__
             reporter.warn(f"train.callbacks[{index}]: a checkpoint does not keep {name}'s {', '.join(left_out)}")
-    return best, Callbacks(callbacks, reporter.warn)
+    return best, Callbacks(callbacks, reporter.warn, timing)
 
 
 class Plateau(keras.callbacks.ReduceLROnPlateau):

@@ -150,16 +150,31 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
-def start_from(source: Path, folder: Path) -> None:
+def start_from(source: Path, folder: Path, weights: str = "last", run: str = "") -> None:
     """Puts the last whole checkpoint of `source` into `folder`, for a training with other settings to start from.
 
+    Args:
+        weights: which of its weights that training takes, `best` or `last`; see `stages.forks`.
+        run: the name of the run that it is of.
+
     Raises:
-        UserError: where there is none.
+        UserError: where there is none, or it has no best weights yet.
     """
     found = newest(source, lambda line: None)
     if found is None:
         raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
-    write(found, folder / START)
+    if found.facts["fork"]:  # a fork that has not got beyond its own start
+        weights = found.facts.get("forked", {}).get("weights", weights)
+    elif weights == "best" and found.facts.get("result", {}).get("restore_best", True):
+        states = [one["state"] for one in found.facts["callbacks"] if one["kind"] == "BestWeights"]
+        if not any(state.get("weights") for state in states):
+            raise UserError(
+                f"fork={run} has no best weights yet: it was stopped in its first epoch",
+                "fork_weights=last, which continues where it was",
+                f"fork={run} fork_weights=last",
+            )
+    facts = {**found.facts, "forked": {"weights": weights, "run": run}}
+    write(Checkpoint(facts, found.arrays), folder / START)
 
 
 def _listed(folder: Path) -> list[Path]:

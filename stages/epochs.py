@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 from stages import history
 from stages.agreement import any_worker
@@ -14,6 +15,7 @@ from stages.callbacks import Callbacks, enter_phase
 from stages.checkpoints import Checkpoint, Checkpoints
 from stages.coordinated import Coordinated
 from stages.errors import UserError
+from stages.forks import description, is_fork
 from stages.history import Progress
 from stages.loop import Loop
 from stages.loss_scale import LEAST
@@ -69,6 +71,7 @@ class Epochs:
         self._model, self._network, self._dataset, self._strategy = model, model.network, dataset, strategy
         self._phase, self._settings, self._last = phase, phase.settings, phase.settings.epochs
         self._training, self._rate, self._callbacks = step, rate, callbacks
+        self._timing = callbacks.timing
         self._state = State(strategy, model, dataset, phase.settings, callbacks.callbacks, step)
         self._on_features = taught is not model
         self.scored = model.on_one_device() if strategy.coordinator else taught
@@ -105,7 +108,9 @@ class Epochs:
             self.progress.begin_phase(self._phase.index, self._per_epoch)
             if self._training.loss_scale is not None and before._training.loss_scale is not None:
                 self._training.loss_scale.carry_on(before._training.loss_scale)
+        forked_from: Mapping[str, Any] | None = None
         if found is not None:
+            forked_from = found.facts if is_fork(found) else None
             self.progress = self._state.put_back(found)
             found = None  # it may be large
             self._callbacks.added = dict(self.progress.added)
@@ -113,9 +118,16 @@ class Epochs:
             self._network.stop_training = self.progress.stopping
             go_on(self.progress, self._state.notes, self.progress.began + self._settings.epochs, reporter)
         progress, averages = self.progress, self._training.averages
+        if forked_from is not None:
+            with self._timing.of("validation"), self._result_in_use():
+                scores = self._score()
+            progress.start = {f"val/start_{name}": value for name, value in scores.items()}
+            told = {f"val_{name}": value for name, value in scores.items()}
+            reporter.say(description(forked_from, progress.epoch, told))
         self._last = progress.began + self._settings.epochs
         given = (self._strategy, self._training, self._dataset, replace(self._settings, epochs=self._last))
-        self._engine = Coordinated(*given) if self._strategy.coordinator else Loop(*given, progress.step)
+        with self._timing.of("build"):
+            self._engine = Coordinated(*given) if self._strategy.coordinator else Loop(*given, progress.step)
         self._is_traced = False
         progress.clock.unit = "features" if self._on_features else "images"
         with reporter.stopping() as stop:
@@ -126,9 +138,9 @@ class Epochs:
             while not progress.finished:
                 self._train_epoch(reporter, checkpoints, keep)
                 reporter.doing(f"validating on {len(self._dataset.val):,} images")
-                in_use = averages.used() if averages is not None and self._settings.optimizer.ema_use else nullcontext()
-                with in_use:  # validation and callbacks see the weights that will be the result
-                    progress.logs |= self._validate()
+                with self._result_in_use():  # validation and callbacks see the weights that will be the result
+                    with self._timing.of("validation"):
+                        progress.logs |= self._validate()
                     self._callbacks.on_epoch_end(progress.epoch, progress.logs)
                     progress.logs |= self._callbacks.logs
                 self._report(reporter)
@@ -139,7 +151,8 @@ class Epochs:
                     keep()
             reporter.doing("writing a checkpoint")
             self._save(checkpoints)
-            checkpoints.wait()
+            with self._timing.of("checkpoints"):
+                checkpoints.wait()
             if any_worker(self._strategy, [stop.requested])[0]:
                 stop.now()
         if not self._on_features and progress.clock.advice():  # features are in memory
@@ -169,10 +182,13 @@ class Epochs:
             steps = self._steps(checkpoints)
             self._callbacks.on_train_batch_begin(progress.done)
             began = time.perf_counter()
-            logs = self._engine.run(progress.step, steps)
+            with self._timing.of("steps" if self._is_traced else "build"):
+                logs = self._engine.run(progress.step, steps)
             if self._is_traced:
                 seconds, examples = time.perf_counter() - began, self._examples(progress.done, steps)
                 progress.clock.add(seconds, steps, examples, self._engine.waited)
+                if self._engine.waited is not None:
+                    self._timing.move("steps", "input_wait", self._engine.waited)
             self._is_traced = True
             progress.step, progress.done = progress.step + steps, progress.done + steps
             self._check_finite(logs["loss"])
@@ -210,20 +226,30 @@ class Epochs:
     def _save(self, checkpoints: Checkpoints) -> None:
         self.progress.added = dict(self._callbacks.added)
         self.progress.outside = dict(self._callbacks.outside)
-        checkpoints.save(self._state.read(self.progress))
+        with self._timing.of("checkpoints"):
+            checkpoints.save(self._state.read(self.progress))
 
     def _validate(self) -> dict[str, float]:
         """Returns loss and accuracy on the validation split; for callbacks it is a validation of one batch."""
-        self.take_over()
         self._callbacks.on_test_begin()
         self._callbacks.on_test_batch_begin(0)
-        scores = self._scorer.score(self._dataset.val, max(self._settings.batch_size, 256))
-        if not math.isfinite(scores.loss):
-            raise self._diverged(f"the validation loss is {scores.loss}")
-        logs = {"loss": scores.loss, "accuracy": scores.accuracy}
+        logs = self._score()
+        if not math.isfinite(logs["loss"]):
+            raise self._diverged(f"the validation loss is {logs['loss']}")
         self._callbacks.on_test_batch_end(0, logs)
         self._callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
+
+    def _score(self) -> dict[str, float]:
+        """Returns loss and accuracy of the present weights on the validation split."""
+        self.take_over()
+        scores = self._scorer.score(self._dataset.val, max(self._settings.batch_size, 256))
+        return {"loss": scores.loss, "accuracy": scores.accuracy}
+
+    def _result_in_use(self) -> AbstractContextManager[None]:
+        """Has the network compute with the weights that are the result of training: averages, if so is wanted."""
+        averages = self._training.averages
+        return averages.used() if averages is not None and self._settings.optimizer.ema_use else nullcontext()
 
     def _report(self, reporter: Reporter) -> None:
         progress, epochs = self.progress, self._epochs

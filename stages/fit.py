@@ -1,8 +1,7 @@
 """Training by Keras' `Model.fit`, because users know it and because it checks the training loop."""
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from stages.callbacks import Callbacks, build_callbacks, enter_phase
 from stages.checkpoints import Checkpoint, Checkpoints, newest
 from stages.epochs import go_on
 from stages.errors import UserError
+from stages.forks import description, forked, is_fork, with_schedule
 from stages.history import Progress
 from stages.losses import accuracy, class_weight, cross_entropy
 from stages.memory import check_memory
@@ -23,6 +23,7 @@ from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
 from stages.settings.train import FitSettings
 from stages.state import State, progress_of
+from stages.timing import Timing
 from stages.train import class_weights, finished
 
 
@@ -41,12 +42,19 @@ def fit(
     Raises:
         UserError: where Keras would give other numbers than one device.
     """
+    timing = Timing()
     settings.check_share(strategy.in_sync)
     _check_shares(settings, strategy, dataset.train)
-    needed = check_memory(model, dataset, strategy, settings)
+    with timing.of("build"):
+        needed = check_memory(model, dataset, strategy, settings)
     per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
     reporter = reporter or Silent()
-    rate = _compile(model, strategy, settings, per_epoch)
+    place = folder / "checkpoints" if folder is not None else None
+    found = newest(place, reporter.warn) if place is not None else None
+    if found is not None:
+        found = with_schedule(forked(found, model.network), per_epoch)
+    with timing.of("build"):
+        rate = _compile(model, strategy, settings, per_epoch, progress_of(found).shift if found is not None else 0)
     best, callbacks = build_callbacks(settings, reporter)
     # Validation swaps the averages in by itself; the callbacks after this one see them too.
     averages = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
@@ -54,8 +62,6 @@ def fit(
     weights = class_weights(settings.class_weights, dataset)
     size = _validation_batch(len(dataset.val), strategy.in_sync)
     passes = settings.steps_per_call or 1  # whole ones in every call: Keras runs on beyond validation_steps otherwise
-    place = folder / "checkpoints" if folder is not None else None
-    found = newest(place, reporter.warn) if place is not None else None
     with reporter.stopping() as stop:
         state = State(strategy, model, dataset, settings, called)
         checkpoints = Checkpoints(place, settings, reporter.is_secret)
@@ -65,11 +71,18 @@ def fit(
         report.callbacks = Callbacks(
             [*called, report],
             reporter.warn,
+            timing,
             add_history=True,  # Keras' fit returns it
             model=model.network,
             verbose=0,
             epochs=settings.epochs,
             steps=per_epoch,
+        )
+        report.validate = lambda: model.network.evaluate(
+            distributed(strategy.distribution, evaluation_input(dataset.val, size, passes=passes)),
+            steps=steps_per_epoch(dataset.val, size) * passes,
+            verbose=0,
+            return_dict=True,
         )
         enter_phase(report.callbacks, settings, found is not None)
         if report.progress.finished:  # what was interrupted came after it
@@ -94,16 +107,16 @@ def fit(
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": passes, **needed}
-    return finished(model, report.progress, best, settings, params, folder)
+    return finished(model, report.progress, best, settings, params, folder, timing)
 
 
-def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int) -> Rate:
+def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, shift: int) -> Rate:
     given = settings.optimizer
     options: dict[str, Any] = {"global_clipnorm": given.clip_norm or None}
     if given.ema_momentum:
         options |= {"use_ema": True, "ema_momentum": given.ema_momentum}
     with strategy.distribution.scope():
-        rate = learning_rate(given.learning_rate, settings.schedule, per_epoch, settings.epochs)
+        rate = learning_rate(given.learning_rate, settings.schedule, per_epoch, settings.epochs, shift)
         optimizer = build_optimizer(given, rate, **options)
         loss = cross_entropy(model.outputs, settings.label_smoothing)
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
@@ -154,6 +167,7 @@ class _Report(keras.callbacks.Callback):
     """Reports each epoch as the training loop does, and keeps a checkpoint of it. The last of `callbacks`."""
 
     callbacks: Callbacks
+    validate: Callable[[], dict[str, float]]
 
     def __init__(
         self,
@@ -172,24 +186,39 @@ class _Report(keras.callbacks.Callback):
         self._settings, self._rate, self._reporter = settings, rate, reporter
         self._state, self._checkpoints, self._found, self._stop = state, checkpoints, found, stop
         self._per_epoch = -(-self._examples // settings.batch_size)
-        self._began, self._is_traced = 0.0, False
+        self._is_traced = False
         self._last: Checkpoint | None = found
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        self.callbacks.timing.add("build", self.callbacks.between)
         self._state.begin()  # last of all callbacks, which begin anew here
+        facts = self._found.facts if self._found is not None and is_fork(self._found) else None
         if self._found is not None:
             self.progress, self._found = self._state.put_back(self._found), None
             self.callbacks.outside = dict(self.progress.outside)
             go_on(self.progress, self._state.notes, self._settings.epochs, self._reporter)
+        if facts is not None:
+            scores = self.validate()
+            self.progress.start = {f"val/start_{name}": value for name, value in scores.items()}
+            told = {f"val_{name}": value for name, value in scores.items()}
+            self._reporter.say(description(facts, self.progress.epoch, told))
 
     def on_test_begin(self, logs: Mapping[str, float] | None = None) -> None:
         self._reporter.doing(f"validating on {self._validated:,} images")
+        self.callbacks.timing.add("validation", self.callbacks.between)
 
-    def on_train_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
-        self._began = time.perf_counter()
+    def on_test_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        self.callbacks.timing.add("validation", self.callbacks.between)
+
+    def on_test_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        self.callbacks.timing.add("validation", self.callbacks.between)
+
+    def on_test_end(self, logs: Mapping[str, float] | None = None) -> None:
+        self.callbacks.timing.add("validation", self.callbacks.between)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
-        seconds, size, progress = time.perf_counter() - self._began, self._settings.batch_size, self.progress
+        seconds, size, progress = self.callbacks.between, self._settings.batch_size, self.progress
+        self.callbacks.timing.add("steps" if self._is_traced else "build", seconds)
         before, progress.done = progress.done, batch + 1
         steps = progress.done - before
         if self._is_traced:
@@ -220,10 +249,12 @@ class _Report(keras.callbacks.Callback):
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch >= self._settings.epochs
         progress.outside = dict(self.callbacks.outside)
-        self._last = self._state.read(progress)
-        if progress.finished or self._checkpoints.due(progress.step):
-            self._checkpoints.save(self._last)
+        with self.callbacks.timing.of("checkpoints"):
+            self._last = self._state.read(progress)
+            if progress.finished or self._checkpoints.due(progress.step):
+                self._checkpoints.save(self._last)
 
     def on_train_end(self, logs: Mapping[str, float] | None = None) -> None:
         self._reporter.doing("writing a checkpoint")
-        self._checkpoints.wait()
+        with self.callbacks.timing.of("checkpoints"):
+            self._checkpoints.wait()

@@ -66,6 +66,8 @@ class Progress:
     stopping: whether a callback wants the end; finished: whether no step of the phase will follow.
     phase: counted from 0; began: the epoch with which it began.
     added: values that callbacks have added to logs since the epoch began; outside: before the first or after the last.
+    shift: steps by which the learning-rate schedule is ahead of the optimizer, which began again.
+    start: what a fork's weights scored on validation before its first step.
     """
 
     epoch: int = 0
@@ -80,6 +82,8 @@ class Progress:
     began: int = 0
     added: dict[str, float] = field(default_factory=dict)
     outside: dict[str, float] = field(default_factory=dict)
+    shift: int = 0
+    start: dict[str, float] = field(default_factory=dict)
 
     @property
     def first_epoch(self) -> int:
@@ -89,6 +93,7 @@ class Progress:
     def begin_phase(self, index: int, steps_per_epoch: int) -> None:
         """Goes on with the phase `index`, at the beginning of an epoch also where a callback has cut the last short."""
         self.phase, self.began, self.step = index, self.epoch, self.epoch * steps_per_epoch
+        self.shift = 0
         self.clock, self.stopping, self.finished = Clock(), False, False  # its steps take a time of their own
 
     @classmethod

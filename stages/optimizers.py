@@ -26,8 +26,12 @@ def build_optimizer(settings: OptimizerSettings, rate: Rate, **options: Any) -> 
     raise UserError(f"optimizer={settings} is of no known kind", "sgd, adam, adamw", "optimizer=adam")
 
 
-def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int) -> Rate:
-    """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size."""
+def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int, shift: int = 0) -> Rate:
+    """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size.
+
+    Args:
+        shift: steps of the schedule that are over when the optimizer takes its first.
+    """
     total = steps_per_epoch * epochs
     warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
     after: Rate = peak
@@ -38,13 +42,32 @@ def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int,
         last = [round(epoch * steps_per_epoch) - 1 for epoch in sorted(settings.decay_epochs)]
         rates = [peak * settings.decay_factor**index for index in range(len(last) + 1)]
         after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in last], rates)
-    return WarmUp(peak, warmup, after) if warmup else after
+    rate = WarmUp(peak, warmup, after) if warmup else after
+    return Shifted(rate, shift) if shift and callable(rate) else rate
 
 
 def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
     """Returns the rate of the optimizer's last step; its `learning_rate` is already that of the next."""
     last = rate(optimizer.iterations - 1) if callable(rate) else optimizer.learning_rate
     return float(keras.ops.convert_to_numpy(last))
+
+
+@keras.saving.register_keras_serializable(package="pipeline")
+class Shifted(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule whose first `steps` steps are over."""
+
+    def __init__(self, schedule: Any, steps: int) -> None:
+        self.schedule, self.steps = schedule, steps
+
+    def __call__(self, step: Any) -> Any:
+        return self.schedule(step + self.steps)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "steps": self.steps}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Shifted":
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["steps"])
 
 
 @keras.saving.register_keras_serializable(package="pipeline")

@@ -40,6 +40,11 @@ def put_back(thing: object, state: Mapping[str, Any], arrays: Mapping[str, np.nd
         setattr(thing, key, _decode(value, arrays))
 
 
+def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns one value of what `state_of` has returned."""
+    return _decode(value, arrays)
+
+
 def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
     if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
         return value

@@ -44,6 +44,7 @@ class State:
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         self._begins_within = step is not None
         optimizer = model.network.optimizer
+        self._trained = list(model.network.trainable_variables)
         self._iterations = optimizer.iterations
         rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none where it is a schedule
         apart = {id(v) for v in (self._iterations, *rates)}
@@ -72,6 +73,11 @@ class State:
             "parts": {**forms, "sums": [_form(variable) for variable in self._sums]},
             "optimizer": type(optimizer).__name__,
             "order": {"seed": settings.seed, "batch_size": settings.batch_size},
+            "result": {
+                "restore_best": settings.restore_best,
+                "monitor": settings.monitor,
+                "ema": bool(settings.optimizer.ema_momentum and settings.optimizer.ema_use),
+            },
         }
 
     def begin(self, before: "State | None" = None) -> None:
@@ -121,8 +127,10 @@ class State:
                 progress.step = progress.epoch * self._per_epoch
                 if "steps" in parts:
                     self._iterations.assign(progress.step - progress.began * self._per_epoch)
-            if self._averages is not None and "averages" not in parts:
-                self._averages.begin_anew()
+            if "averages" not in parts:
+                self._use_reported(checkpoint)
+                if self._averages is not None:
+                    self._averages.begin_anew()
         else:
             for callback, kept in zip(self._callbacks, facts["callbacks"], strict=True):
                 put_back(callback, kept["state"], checkpoint.arrays)
@@ -131,10 +139,23 @@ class State:
                 self._put_sum(variable, checkpoint.arrays[f"sums.{index}"])
         return progress
 
+    def _use_reported(self, checkpoint: Checkpoint) -> None:
+        """Makes a fork's weights the moving averages, where these are what the other run has reported and exported."""
+        facts = checkpoint.facts
+        wanted = facts.get("forked", {}).get("weights") == "best" and facts.get("result", {}).get("ema")
+        kept = [checkpoint.arrays.get(f"averages.{index}") for index in range(len(facts["parts"]["averages"] or ()))]
+        if not wanted or len(kept) != len(self._trained):
+            return
+        for variable, array in zip(self._trained, kept, strict=True):
+            if array is not None and array.shape == tuple(variable.shape):
+                variable.assign(tf.cast(array, variable.dtype))
+
     def _taken(self, facts: Mapping[str, Any]) -> list[str]:
         """Returns the parts that a fork takes over."""
         own = self._facts
         taken = [name for name in self._parts if facts["parts"][name] == own["parts"][name] and name != "rate"]
+        if facts.get("forked", {}).get("fresh"):  # the fork has said so
+            return [name for name in taken if name not in ("optimizer", "steps")]
         if facts["optimizer"] != own["optimizer"] or "optimizer" not in taken:
             self.notes.append("the optimizer starts anew, and its learning-rate schedule with it")
             taken = [name for name in taken if name not in ("optimizer", "steps")]
@@ -146,7 +167,8 @@ class State:
         first = first or _first_variable("sums", facts, own)
         allowed = "a checkpoint of the same data and the same model"
         if not first and fork and "SwapEMAWeights" in [one["kind"] for one in facts["callbacks"]]:
-            first, allowed = "its weights are averages (train=fit, optimizer.ema_use)", "a fork of a run by train=loop"
+            first = "its weights are averages (train=fit, optimizer.ema_use)"
+            allowed = "fork_weights=best, or a fork of a run by train=loop"
         if not first and not fork:
             kept = {"optimizer": facts["optimizer"], "callbacks": [one["kind"] for one in facts["callbacks"]]}
             here = {"optimizer": own["optimizer"], "callbacks": [type(one).__name__ for one in self._callbacks]}
@@ -185,7 +207,9 @@ def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
     if not checkpoint.facts.get("fork"):
         return progress
     done = progress.done if same_order else 0
-    return Progress(progress.epoch, done, progress.step, phase=progress.phase, began=progress.began)
+    return Progress(
+        progress.epoch, done, progress.step, phase=progress.phase, began=progress.began, shift=progress.shift
+    )
 
 
 def put_back_weights(network: keras.Model, checkpoint: Checkpoint) -> None:

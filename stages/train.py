@@ -13,6 +13,7 @@ from stages.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_b
 from stages.epochs import Epochs
 from stages.errors import UserError
 from stages.features import on_features
+from stages.forks import forked, with_schedule
 from stages.gradients import Gradients
 from stages.history import Progress, is_rate, named
 from stages.jit import choose_jit
@@ -25,6 +26,7 @@ from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings
 from stages.state import progress_of, put_back_weights
 from stages.step import Step
+from stages.timing import Timing
 from stages.transfer import Phase, entered, is_frozen, phases
 
 
@@ -53,19 +55,21 @@ def train(
         UserError: where the replicas cannot share the batch, the loss is no longer finite, the checkpoint belongs to
             another training, or one cannot be written.
     """
+    timing = Timing()
     settings.check_share(strategy.in_sync)
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     reporter = reporter or Silent()
     parts = phases(model.network, settings)
-    best, callbacks = build_callbacks(settings, reporter)
+    best, callbacks = build_callbacks(settings, reporter, timing)
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)
     found, first = _found(place, strategy, reporter), 0
     if found is not None:
-        found, first = entered(found, parts)
+        found, first = entered(forked(found, model.network), parts)
+        found = with_schedule(found, steps_per_epoch(dataset.train, settings.batch_size))
         put_back_weights(model.network, found)  # features are those of its backbone
     for phase in parts[1:]:  # before the first begins, whether the next one fits
-        with phase.tried(model.network):
+        with timing.of("build"), phase.tried(model.network):
             check_memory(model, dataset, strategy, phase.settings)
     params: dict[str, object] = {}
     before: Epochs | None = None
@@ -74,7 +78,9 @@ def train(
             best.restore()
         is_over = found is not None and progress_of(found).finished
         features = None if is_over or phase.layers else (cache,)
-        epochs, facts = _prepare(phase, model, dataset, strategy, callbacks, reporter, features)
+        with timing.of("build"):
+            shift = progress_of(found).shift if found is not None else 0
+            epochs, facts = _prepare(phase, model, dataset, strategy, callbacks, reporter, features, shift)
         waiting, found = [found], None  # a checkpoint may be large: nobody holds it once it is put back
         epochs.run(reporter, checkpoints, waiting.pop(), before)
         params |= {**facts, "steps_per_call": epochs.steps_per_call}
@@ -87,7 +93,7 @@ def train(
             save_weights(before.take_over().network, place / "averages.weights.h5")
     if settings.restore_best:
         best.restore()
-    return finished(before.take_over(), before.progress, best, settings, params, folder)
+    return finished(before.take_over(), before.progress, best, settings, params, folder, timing)
 
 
 def _prepare(
@@ -98,11 +104,13 @@ def _prepare(
     callbacks: Callbacks,
     reporter: Reporter,
     features: tuple[Path | None] | None,
+    shift: int = 0,
 ) -> tuple[Epochs, dict[str, object]]:
     """Returns the epochs of `phase` with an optimizer of their own, and what to record of them.
 
     Args:
         features: where those of a frozen backbone are kept; None: the phase does without.
+        shift: steps of the learning-rate schedule that are over.
     """
     settings, number = phase.settings, phase.index + 1
     trained, kept = phase.begin(model.network)
@@ -111,7 +119,7 @@ def _prepare(
     loss = cross_entropy(model.outputs, settings.label_smoothing)
     with strategy.distribution.scope():
         per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, per_epoch, settings.epochs)
+        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, per_epoch, settings.epochs, shift)
         optimizer = build_optimizer(settings.optimizer, rate)
         # For callbacks, which look for `model.optimizer`, and for a `compute_loss` of the network's own.
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
@@ -122,7 +130,8 @@ def _prepare(
     if phase.later or phase.index or is_frozen(model.network):
         facts = {f"phase_{number}_trained_parameters": trained, f"phase_{number}_kept_parameters": kept}
     if features is not None and is_frozen(model.network):
-        taught, material, facts["features"] = on_features(model, dataset, strategy, settings, reporter, features[0])
+        with callbacks.timing.of("features"):
+            taught, material, facts["features"] = on_features(model, dataset, strategy, settings, reporter, features[0])
     facts |= check_memory(taught, material, strategy, settings)
 
     def gradients(compiled: bool) -> Gradients:
@@ -152,6 +161,7 @@ def finished(
     settings: TrainSettings,
     params: Mapping[str, object],
     folder: Path | None,
+    timing: Timing,
 ) -> Trained:
     """Returns the result of a training that is over, and writes its files.
 
@@ -172,6 +182,7 @@ def finished(
     }
     metrics: dict[str, float] = {
         **named(progress.outside, lambda line: None),
+        **progress.start,
         "train/best_epoch": best.best_epoch,
         "train/last_epoch": progress.epoch,
         "train/weights_epoch": epoch,
@@ -180,7 +191,7 @@ def finished(
         split, _, rest = name.partition("/")
         if not is_rate(name) and f"{split}/best_{rest}" not in rows[-1]:  # a callback may have one of its own
             metrics[f"{split}/best_{rest}"] = value
-    record = Record(params, metrics, files, weights)
+    record = Record(params, metrics | timing.metrics(), files, weights)
     return Trained(model, tuple(rows), best.best_epoch, progress.step, record)
 
 
