@@ -106,11 +106,7 @@ class TopSettings:
 
     def check(self, path: str) -> None:
         if self.fork_weights != "best" and self.fork is None:
-            raise UserError(
-                f"fork_weights={self.fork_weights} without fork: there is no run to take weights from",
-                "fork_weights together with fork",
-                f"fork=<run id> fork_weights={self.fork_weights}",
-            )
+            raise no_fork(self.fork_weights)
         if self.name is not None and (
             not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
         ):
@@ -127,6 +123,15 @@ class TopSettings:
                     f"a name of letters, digits and _ . : / -, a text of {LONGEST_TAG:,} characters at most",
                     "tags={}",
                 )
+
+
+def no_fork(weights: str) -> UserError:
+    """Returns the error for `fork_weights` where no run is forked."""
+    return UserError(
+        f"fork_weights={weights} without fork: there is no run to take weights from",
+        "fork_weights together with fork",
+        f"fork=<run id> fork_weights={weights}",
+    )
 
 
 GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster")

@@ -7,6 +7,7 @@ from pathlib import Path
 from pipeline import runs
 from pipeline.cluster import cluster_settings, given_task
 from pipeline.combinations import advice
+from pipeline.config import no_fork
 from pipeline.console import Console
 from pipeline.end import close_finished, is_unsent
 from pipeline.job import DONE, Job, prepare
@@ -81,6 +82,8 @@ def continued(job: Job, console: Console) -> Job:
         elif last is not None:
             place = shorter(Path(last.folder))
             console.say(new_for_other_code(sources(experiment), Path(last.folder), place, "run"))
+    if experiment.fork is None and any(given.lstrip("+").startswith("fork_weights=") for given in job.overrides):
+        raise no_fork(experiment.fork_weights)
     if experiment.fork is not None:
         run = runs.find(experiment.fork, outputs, "fork")
         if runs.checkpoints_in(run) is None:
