@@ -18,6 +18,9 @@ POLL_SECONDS = 0.1
 SLOWEST_ANSWERS = 3.0
 """How many times the slowest answer so far a store may take for the next one."""
 
+LONGEST_REQUEST_SECONDS = 45.0
+"""How long one request may go unanswered: MLflow's limit (30 s, see `pipeline.environment`) and one repetition."""
+
 MOST_RESENT = 3
 """How often the whole journal is sent again to a store that turns out not to have all of it."""
 
@@ -64,6 +67,8 @@ class Sender:
             quiet = max(patience.seconds, SLOWEST_ANSWERS * pulse.slowest) + self._run.allowance
             if patience.limit is None:
                 quiet = patience.seconds
+            elif self.trouble is None:  # a request is under way, and may yet be answered
+                quiet = max(quiet, LONGEST_REQUEST_SECONDS)
             if patience.stopped():
                 return "it was stopped while it waited"
             if now - max(began, pulse.answered) > quiet:
