@@ -1,5 +1,9 @@
 """`python -m pipeline`: composes the configuration, then runs one job, or with -m a sweep of them."""
 
+from pipeline import early  # noqa: F401  # signals, while the rest is imported
+
+# isort: split
+
 import os
 import sys
 import traceback
@@ -7,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from pipeline import __version__, environment
+from pipeline import __version__, environment, signals, streams
 from pipeline.arguments import Arguments, read_arguments
 from pipeline.help import help_text
 from pipeline.limits import check_arguments
@@ -18,20 +22,25 @@ from stages.errors import UserError
 if TYPE_CHECKING:
     from pipeline.compose import Composer
 
-INTERRUPTED = 130
+BEFORE_RUN_SECONDS = 0.2
+"""Before a run has begun nothing is lost: a signal need not wait for a safe place."""
 
 
 def main() -> NoReturn:
     """The command: ends the process with the contract's exit code."""
+    streams.guard()
     learn_arguments(sys.argv[1:])
     guard_output()
-    try:
-        check_arguments(sys.argv[1:])
-        code = _answer(read_arguments(sys.argv[1:]))
-    except KeyboardInterrupt:  # before a run has begun; later it is marked KILLED
-        code = INTERRUPTED
-    except Exception as error:
-        code = _report(error)
+    with signals.listening(owns_process=True):
+        try:
+            with signals.interruptible(BEFORE_RUN_SECONDS):
+                check_arguments(sys.argv[1:])
+                code = _answer(read_arguments(sys.argv[1:]))
+        except signals.Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
+            code = interrupted.exit_code
+        except Exception as error:
+            code = _report(error)
+        signals.ended(code)
     if "tensorflow" in sys.modules:
         _leave(code)
     sys.exit(code)
@@ -106,7 +115,6 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.console import Console
     from pipeline.job import Job
     from pipeline.launch import run_job
-    from pipeline.signals import ignore_from_now_on
     from pipeline.unused import refuse_unused
 
     composed, console = composer.one(), Console()
@@ -115,7 +123,7 @@ def _run_one(composer: "Composer") -> int:
     for override in composer.replaced:
         console.warn(f"{override.input_line} is replaced by what comes after it")
     code = run_job(Job(experiment, composed.overrides, started=process_started()), console)
-    ignore_from_now_on()
+    signals.ended(code)
     return code
 
 
@@ -129,7 +137,9 @@ def _run_sweep(composer: "Composer") -> int:
     console = Console()
     for override in composer.replaced:
         console.warn(f"{override.input_line} is replaced by what comes after it")
-    return run_sweep(composer.jobs(), total, console)
+    code = run_sweep(composer.jobs(), total, console)
+    signals.ended(code)
+    return code
 
 
 def _leave(code: int) -> NoReturn:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline import streams
 from pipeline.paths import default_outputs, shorter
 from pipeline.runs import LockedError, locked
 from pipeline.secrets import redact
@@ -292,4 +293,5 @@ def _bytes(count: int) -> str:
 
 
 if __name__ == "__main__":
+    streams.guard()
     sys.exit(main())

@@ -13,8 +13,11 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.table import Table
 
+from pipeline import streams
+from pipeline.job import STOPPED
 from pipeline.paths import default_outputs
 from pipeline.rebuild import read_run
+from pipeline.signals import TIMED_OUT
 from pipeline.summary import NAME
 from pipeline.sweeps import INDEX, read_index
 from stages.errors import UserError
@@ -188,8 +191,9 @@ def _status(told: str | None, exit_code: int | None) -> str:
     """Returns what became of a job: by its own word, unless its process has ended without one."""
     if told is not None and (told != "RUNNING" or exit_code is None):
         return told
-    words = {None: "NOT RUN", 2: "REFUSED", 130: "KILLED", 143: "KILLED"}
-    return words.get(exit_code, "DIED")
+    if exit_code in (TIMED_OUT, *STOPPED):
+        return "KILLED"
+    return {None: "NOT RUN", 2: "REFUSED"}.get(exit_code, "DIED")
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -239,4 +243,5 @@ def _draw(jobs: Sequence[ComparedJob], rate: str, path: Path) -> Path:
 
 
 if __name__ == "__main__":
+    streams.guard()
     sys.exit(main())

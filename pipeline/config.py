@@ -64,6 +64,9 @@ class ClusterSettings:
     """`local`: processes that the command starts on this machine; `tf_config`: this process is the one that the
     environment's `TF_CONFIG` says, and the same command runs in every other place of the cluster."""
     restarts: int = number(0, at_least=0, unit="times that a cluster whose member has died is started again")
+    wait_seconds: float = number(
+        300.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members of `tf_config`"
+    )
 
 
 MOST_JOBS = 100_000
@@ -88,6 +91,12 @@ class TopSettings:
     max_jobs: int = number(1000, at_least=1, at_most=MOST_JOBS, unit="jobs of a sweep; more are refused")
     outputs: str | None = None
     """Where runs leave things; null: `outputs` in the source tree, of an installed package in the working directory."""
+    job_timeout_seconds: float | None = number(
+        None, at_least=10, unit="seconds after which a job saves and ends, to be resumed by the same command"
+    )
+    hang_seconds: float | None = number(
+        300.0, at_least=10, unit="seconds without a sign of life after which a job or member of a cluster is killed"
+    )
     resume: str = "auto"
     """`auto`: go on with the last run of this experiment, if it has not finished; `never`: begin a new one; else the
     run to go on with, by its folder or the beginning of its id."""
@@ -211,6 +220,8 @@ class Experiment:
     dry_run: bool
     max_jobs: int
     outputs: Path
+    job_timeout_seconds: float | None
+    hang_seconds: float | None
     resume: str
     fork: str | None
     fork_weights: str
@@ -269,6 +280,8 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         dry_run=top.dry_run,
         max_jobs=top.max_jobs,
         outputs=_outputs(top.outputs),
+        job_timeout_seconds=top.job_timeout_seconds,
+        hang_seconds=top.hang_seconds,
         resume=top.resume,
         fork=top.fork,
         fork_weights=top.fork_weights,

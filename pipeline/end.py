@@ -16,7 +16,7 @@ from pipeline.runner import failed_stage, one_line
 from pipeline.runs import locked
 from pipeline.secrets import redact, redact_file
 from pipeline.settle import settings_for, settle
-from pipeline.signals import Interrupted, stopping
+from pipeline.signals import Interrupted, Request, stopping
 from pipeline.summary import Summary
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import Patience, Tracker
@@ -116,7 +116,10 @@ def patience_of(say: Callable[[str], None], stopped: Callable[[], bool] = lambda
     return Patience(PATIENCE_SECONDS, LONGEST_SECONDS, say, stopped)
 
 
-def end_lost(folder: Path, experiment: Experiment, status: str, console: Console) -> None:
+LOST = "its process was killed or did not answer"
+
+
+def end_lost(folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST) -> None:
     """Ends a run whose process died before it could, and says so; one that has ended or lives, it leaves."""
     try:
         with locked(folder):
@@ -124,7 +127,7 @@ def end_lost(folder: Path, experiment: Experiment, status: str, console: Console
             if summary is None:
                 return
             if summary.status == "RUNNING":
-                summary = replace(summary, status=status, error="its process was killed or did not answer")
+                summary = replace(summary, status=status, error=reason)
                 console.error(f"the run is {status}: {summary.error}")
                 summary.write(folder)
             elif not is_unsent(summary, experiment):
@@ -134,6 +137,15 @@ def end_lost(folder: Path, experiment: Experiment, status: str, console: Console
         return
     except UserError as error:
         console.error(f"recording: {one_line(error)}")
+
+
+def mark_killed(folder: Path, experiment: Experiment, wanted: Request, console: Console) -> None:
+    """Marks this process's own run as KILLED, for it is about to be ended by force, wherever it is."""
+    with suppress(OSError, ValueError, UserError):
+        summary = Summary.read(folder)
+        if summary.status == "RUNNING":
+            replace(summary, status="KILLED", error=f"stopped by {wanted.reason}, by force").write(folder)
+            _send(folder, experiment, console, Patience(STOPPED_PATIENCE_SECONDS))
 
 
 def is_unsent(summary: Summary, experiment: Experiment) -> bool:

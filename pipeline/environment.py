@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from pipeline.signals import Interrupted
 from stages.errors import UserError
 
 _DEFAULTS = {
@@ -41,7 +42,7 @@ def quiet_stderr() -> Iterator[None]:
         os.dup2(kept.fileno(), 2)
         try:
             yield
-        except UserError:
+        except (UserError, Interrupted):
             raise
         except BaseException:
             kept.seek(0)

@@ -10,8 +10,8 @@ from pipeline.rules import check_rules
 from pipeline.summary import Summary
 
 DONE, FAILED, WRONG_CONFIGURATION, SWEEP_FAILED = 0, 1, 2, 3
-STOPPED = (130, 143)
-"""Exit codes of what a signal has ended: SIGINT, SIGTERM."""
+STOPPED = (129, 130, 141, 143)
+"""Exit codes of what a signal has ended: SIGHUP, SIGINT, SIGPIPE (its standard output was closed), SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Job:
     folder: of the run; None: a new one under `outputs/runs`.
     parent: the id of the sweep's run, and `mlflow_experiment` its experiment; None where the job is no sweep's.
     started: when the user began to wait for it, in seconds of `time.monotonic()`; None: when it is run.
+    deadline: when it is to end by `job_timeout_seconds`, by the same clock.
     resumed: the run in `folder`, if it is to be gone on with; fork: the run from whose weights a new one starts.
     """
 
@@ -29,6 +30,7 @@ class Job:
     folder: Path | None = None
     parent: str | None = None
     mlflow_experiment: str | None = None
+    deadline: float | None = None
     resumed: Summary | None = None
     fork: Summary | None = None
     started: float | None = None

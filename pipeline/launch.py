@@ -36,6 +36,8 @@ def run_job(job: Job, console: Console) -> int:
         return DONE
     if job.resumed is not None and job.resumed.status == "FINISHED":
         return close_finished(job.resumed, experiment, console)
+    if experiment.job_timeout_seconds is not None:
+        job = replace(job, deadline=time.monotonic() + experiment.job_timeout_seconds)
     settings = cluster_settings(experiment)
     if settings is None:
         return work(job, plan, console)

@@ -6,10 +6,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from pipeline import signals
 
 GRACE_SECONDS = 10.0
-"""What a process gets to end by itself once the one that started it has gone."""
+"""Grace period, in seconds, before a process whose parent has gone is killed."""
 
 
 def process_context() -> BaseContext:
@@ -28,6 +35,31 @@ def process_context() -> BaseContext:
     return context
 
 
+def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseProcess:
+    """Starts a process, which has to call `become_independent` first of all.
+
+    Signals wait until it listens. The server that it is forked from never hears one: a signal to the whole group, or
+    of a terminal that goes, would end it, and every process that it made would seem to have ended.
+    """
+    process = context.Process(target=target, args=arguments)  # type: ignore[attr-defined]
+    if context.get_start_method() == "forkserver":
+        with _masked(signal.SIGHUP):
+            resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
+    with _masked(*signals.STOPS):
+        process.start()
+    assert isinstance(process, BaseProcess)
+    return process
+
+
+@contextmanager
+def _masked(*numbers: signal.Signals) -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def become_independent(stop: int | None = signal.SIGTERM) -> None:
     """Makes this process one that its parent alone ends: out of the terminal's group, and gone when the parent has.
 
@@ -35,8 +67,6 @@ def become_independent(stop: int | None = signal.SIGTERM) -> None:
         stop: the signal that asks this process to end when the parent has gone, if any; SIGKILL follows.
     """
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, args=(stop,), daemon=True).start()
 
 

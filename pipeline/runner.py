@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pipeline import machine
+from pipeline import machine, pulse, signals
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.environment import quiet_stderr
@@ -19,13 +19,13 @@ from pipeline.own_settings import typed
 from pipeline.plan import PlannedStage
 from pipeline.records import Recorded, clean_metrics, metric_name, recorded
 from pipeline.secrets import redact, redact_file
-from pipeline.signals import as_exceptions, stopping
 from pipeline.signatures import as_dataclass
 from pipeline.summary import StageOutcome, Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.reporter import Stop
 from stages.results import Dataset, Exported, Model, Record, Strategy
+from stages.safe_places import on_safe_place, safe_place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +60,15 @@ class RunReporter:
         for name, value in others.items():
             self.warn_once(f"{self._stage}: the metric {name} is a {type(value).__name__}, not a number: not recorded")
         own = {self._own_name(name): value for name, value in metrics.items()}
-        self._summary.metrics.update(own)
-        self._tracker.metrics(own, int(step))
+        with signals.uninterrupted():
+            self._summary.metrics.update(own)
+            self._tracker.metrics(own, int(step))
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
         """Notes which epoch's weights the run evaluates and exports."""
-        self._summary.weights = dict(chosen)
-        self._tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
+        with signals.uninterrupted():
+            self._summary.weights = dict(chosen)
+            self._tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
 
     def warn_once(self, line: str) -> None:
         if line not in self._warned:
@@ -83,27 +85,32 @@ class RunReporter:
         return f"{self._stage}/{name}"
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
-        self._console.progress(done, total, images_per_second, note)
+        with signals.uninterrupted():
+            self._console.progress(done, total, images_per_second, note)
+        safe_place()
 
     def doing(self, what: str) -> None:
         self._console.doing(what)
 
     def say(self, line: str) -> None:
-        self._console.say(line)
+        with signals.uninterrupted():
+            self._console.say(line)
 
     def warn(self, line: str) -> None:
-        self._console.warn(line)
+        with signals.uninterrupted():
+            self._console.warn(line)
 
     def resumed(self, step: int) -> None:
-        self._summary.resumed_from_step = step
-        self._tracker.tags({"resumed_from_step": str(step)})
-        self._console.say(f"training goes on after step {step}")
+        with signals.uninterrupted():
+            self._summary.resumed_from_step = step
+            self._tracker.tags({"resumed_from_step": str(step)})
+            self._console.say(f"training goes on after step {step}")
 
     def is_secret(self, name: str, value: object) -> bool:
         return bool(redact({name: value}) != {name: value})
 
     def stopping(self) -> AbstractContextManager[Stop]:
-        return stopping()
+        return signals.stopping()
 
 
 def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStage]:
@@ -134,13 +141,15 @@ def run_stages(
     results: dict[str, Any] = {}
     records: list[Record] = []
     summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
+    on_safe_place(_visit_safe_place)
     for index, stage in enumerate(stages):
         name = stage.planned.name
         reporter.begin(name)
         began = time.perf_counter()
         console.doing(name)
         try:
-            with as_exceptions():  # TensorFlow takes SIGTERM for itself when it joins a cluster
+            _visit_safe_place()
+            with signals.interruptible():
                 result = stage.function(**_arguments(stage, results, given))
             _check_result(stage, result, stages[index + 1 :])
         except BaseException:
@@ -163,9 +172,16 @@ def run_stages(
                 f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
             )
         results[stage.planned.makes] = result
+    _visit_safe_place()
     for result in results.values():
         if isinstance(result, Strategy):
-            result.leave()
+            with signals.interruptible():
+                result.leave()
+
+
+def _visit_safe_place() -> None:
+    pulse.beat()
+    signals.check()
 
 
 def _arguments(stage: BoundStage, results: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

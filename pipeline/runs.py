@@ -19,13 +19,15 @@ from pipeline.origin import NAME as ORIGIN
 from pipeline.paths import default_outputs, shorter
 from pipeline.rebuild import read_run
 from pipeline.secrets import MASK, redact
+from pipeline.signals import pause
 from pipeline.summary import NAME, Summary
 from pipeline.tracking.params import flatten
 from pipeline.trust import check_overrides, check_trust
 from stages.errors import UserError
 
 WITHOUT_EFFECT = (
-    "resume", "trust", "dry_run", "max_jobs", "outputs", "tags", "tracking", "cluster", "name",
+    "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tags", "tracking",
+    "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
 )  # fmt: skip
 """Settings that do not change what a run comes to."""
@@ -219,7 +221,7 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
                         "to wait for its end, or a new run",
                         "resume=never",
                     ) from error
-                time.sleep(0.2)
+                pause(0.2)
         yield
 
 

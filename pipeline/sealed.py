@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ def write_whole(path: Path, text: str, durable: bool = True) -> None:
     Args:
         durable: whether it outlasts a power failure once this returns, for one or two milliseconds.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{threading.get_ident()}.partial")  # another thread may mark the run
     try:
         with partial.open("w") as file:
             file.write(text)

@@ -6,35 +6,66 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
 from omegaconf import OmegaConf
 
-from pipeline import environment
+from pipeline import environment, pulse, signals, streams
 from pipeline.begin import new_folder
-from pipeline.cluster import Task, cluster_settings, local_tasks
+from pipeline.cluster import OPEN_PORTS, Task, cluster_settings, local_tasks
 from pipeline.console import Console
 from pipeline.end import end_lost
 from pipeline.job import DONE, FAILED, STOPPED, Job
 from pipeline.paths import shorter
 from pipeline.plan import PlannedStage
-from pipeline.processes import become_independent, process_context
+from pipeline.processes import become_independent, process_context, start
+from pipeline.pulse import Pulse, Watch
 from pipeline.runs import begun_in
 from pipeline.secrets import guard_output, learn
-from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
+from pipeline.signals import TIMED_OUT, Interrupted
 from pipeline.work import work
 from stages.errors import UserError
 
 GRACE_SECONDS = 20.0
-"""What the chief gets to tell what happened once another member has died: collectives notice it after about 10 s."""
+"""How long the chief has to say what happened once another member has died: collectives notice it after about 10 s."""
 
-STOP_SECONDS = 9.0
-"""What the chief gets to save a checkpoint and end its run after a signal."""
+STOP_SECONDS = 7.0
+"""How long a process that was told to end may show no sign of life before it is killed."""
+
+TIMEOUT_GRACE_SECONDS = 20.0
+"""How long a chief has to end by `job_timeout_seconds` before it is told again, from outside."""
+
+POLL_SECONDS = 0.2
 
 RETURNS = 3
 """How often a worker of a parameter-server cluster that has died comes back; the run goes on without it, too."""
+
+
+def pass_on(process: BaseProcess, shown: Pulse) -> None:
+    """Passes every signal that has come on to `process` and waits for its end.
+
+    It is killed where it gives no sign of life, or a third signal comes.
+    """
+    wanted = signals.requested()
+    if wanted is None or process.pid is None:
+        return
+    watch, passed = Watch(shown, process.pid, STOP_SECONDS), 0
+    with signals.supervising():
+        while process.exitcode is None:
+            count = max(signals.times_requested(), 1)
+            with suppress(ProcessLookupError):
+                if count >= 3 or watch.hangs():
+                    process.kill()
+                elif passed < count:
+                    os.kill(process.pid, wanted.number)
+                    passed += 1
+            wait([process.sentinel], POLL_SECONDS)
+            watch.note()
+            pulse.beat()
+        process.join()
 
 
 def run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
@@ -42,25 +73,34 @@ def run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int
 
     A cluster that has lost a member is started again from its last checkpoint, `cluster.restarts` times at most.
     """
+    with signals.listening(), signals.uninterrupted():
+        return _run_cluster(job, plan, console)
+
+
+def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
     folder = job.folder or new_folder(job.experiment)
     folder.mkdir(parents=True, exist_ok=True)
     job = replace(job, folder=folder)
     left = job.experiment.cluster.restarts
+    if job.deadline is not None:
+        limit = job.experiment.job_timeout_seconds or 0
+        signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)
+    console.warn(OPEN_PORTS)
     while True:
         cluster = _Cluster(job, plan, console)
         code = cluster.run()
-        if not cluster.has_lost or not left or code in (DONE, *STOPPED):
+        if not cluster.has_lost or not left or code in (DONE, TIMED_OUT, *STOPPED):
             break
         left -= 1
         console.warn(f"the cluster is started again from its last checkpoint; {left} restarts are left")
         job = replace(job, resumed=begun_in(folder))
-    with ignored():
-        end_lost(folder, job.experiment, "KILLED" if code in STOPPED else "FAILED", console)
+    with signals.ending(code):
+        end_lost(folder, job.experiment, "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED", console)
     return code
 
 
 class _Cluster:
-    """The members of one attempt. has_lost: whether one of them died that the run cannot do without."""
+    """The members of one attempt. has_lost: whether one of them died, or hung, that the run cannot do without."""
 
     def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> None:
         settings = cluster_settings(job.experiment)
@@ -70,6 +110,9 @@ class _Cluster:
         self._job, self._plan, self._console, self._folder = job, plan, console, job.folder
         self._tasks = local_tasks(settings)
         self._members: dict[str, BaseProcess] = {}
+        self._pulses: dict[str, Pulse] = {}
+        self._watches: dict[str, Watch] = {}
+        self._hung: dict[str, float] = {}
         self._returns = dict.fromkeys((task.name for task in self._tasks), RETURNS)
         self._context = process_context()
 
@@ -77,27 +120,30 @@ class _Cluster:
         """Starts the members, waits for the chief and ends the others; returns the chief's exit code."""
         names = ", ".join(task.name for task in self._tasks[1:])
         self._console.say(f"chief, {names} on this machine; what these print is in {shorter(self._folder)}/<name>.log")
-        with as_exceptions():
-            try:
-                for task in self._tasks:
-                    self._start(task)
-                return self._watch()
-            except Interrupted as interrupted:
-                self._stop(interrupted.exit_code - 128)
-                return interrupted.exit_code
-            finally:
-                with ignored():
-                    for process in self._members.values():
-                        process.kill()
-                        process.join()
+        try:
+            for task in self._tasks:
+                signals.check()
+                self._start(task)
+            return self._watch()
+        except Interrupted as interrupted:
+            chief = self._tasks[0].name
+            if chief in self._members:
+                pass_on(self._members[chief], self._pulses[chief])
+            return interrupted.exit_code
+        finally:
+            with signals.ending():
+                for process in self._members.values():
+                    process.kill()
+                    process.join()
 
     def _start(self, task: Task) -> None:
         said = self._console.said if task.is_chief else []
-        given = (self._job, self._plan, task, said)
-        process = self._context.Process(target=_member, args=given)  # type: ignore[attr-defined]
-        with deferred():  # until its pid is known, it could not be told to end
-            process.start()
-            self._members[task.name] = process
+        shown = self._pulses[task.name] = Pulse(self._context)
+        process = start(self._context, _member, (self._job, self._plan, task, said, shown))
+        self._members[task.name] = process
+        limit = self._job.experiment.hang_seconds
+        if limit is not None and process.pid is not None:
+            self._watches[task.name] = Watch(shown, process.pid, limit)
 
     def _watch(self) -> int:
         """Waits for the chief's end and returns its exit code; what another member's end means, it says."""
@@ -105,19 +151,48 @@ class _Cluster:
         others = list(self._tasks[1:])
         deadline: float | None = None
         while chief.exitcode is None:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
             running = {self._members[task.name].sentinel: task for task in others}
-            ended = wait([chief.sentinel, *running], timeout=left)
-            if not ended and deadline is not None:
-                return FAILED
+            ended = wait([chief.sentinel, *running], timeout=POLL_SECONDS)
+            pulse.beat()
+            signals.check()
             for task in [running[sentinel] for sentinel in running if sentinel in ended]:
                 others.remove(task)
                 if self._is_missed(task, others, chief):
                     deadline = deadline or time.monotonic() + GRACE_SECONDS
+            if deadline is None:
+                self._end_hung([self._tasks[0], *others])
+            elif time.monotonic() > deadline:
+                return FAILED
         chief.join()
         code = chief.exitcode
         self.has_lost |= code < 0
         return 128 - code if code < 0 else code
+
+    def _end_hung(self, tasks: Sequence[Task]) -> None:
+        """Kills the member, if any, that has given no sign of life for too long; the others get as long again.
+
+        One that is waited for makes those that wait look hung, too: it is one that was stopped, else no chief.
+        """
+        watches = {task.name: self._watches[task.name] for task in tasks if task.name in self._watches}
+        for watch in watches.values():
+            watch.note()
+        if not any(watch.hangs() for watch in watches.values()):
+            return
+        chief = self._tasks[0].name
+        stopped = [name for name, watch in watches.items() if watch.is_stopped]
+        hung = stopped or [name for name, watch in watches.items() if watch.hangs()]
+        guilty = max(hung, key=lambda name: (name != chief, watches[name].silence()))
+        self._hung[guilty] = watches[guilty].silence()
+        self._members[guilty].kill()
+        for watch in watches.values():
+            watch.begin_again()
+        if guilty == chief:
+            self._console.error(f"{guilty} {self._how(guilty, None)}: the run cannot go on")
+
+    def _how(self, name: str, code: int | None) -> str:
+        if name in self._hung:
+            return f"has given no sign of life for {self._hung.pop(name):.0f} s, and was killed"
+        return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
 
     def _is_missed(self, task: Task, others: list[Task], chief: BaseProcess) -> bool:
         """Says what it means that `task` has ended; returns whether the chief will have to end, too."""
@@ -126,9 +201,10 @@ class _Cluster:
         if code == 0:
             return False
         if code in STOPPED:  # it was told to, and all of them save and end; a chief that does not train is told here
-            os.kill(chief.pid or 0, code - 128)
+            with suppress(ProcessLookupError):
+                os.kill(chief.pid or 0, signal.SIGTERM if code == 128 + signal.SIGPIPE else code - 128)
             return True
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        how = self._how(task.name, code)
         if task.serves and task.job == "worker":
             again = self._returns[task.name] > 0
             if again:
@@ -144,22 +220,10 @@ class _Cluster:
         self._console.error(f"{task.name} {how}: the run cannot go on ({log})")
         return True
 
-    def _stop(self, number: int) -> None:
-        """Asks the chief to end its run; a second signal, or no end in time, leaves it to be killed."""
-        chief = self._members.get(self._tasks[0].name)
-        if chief is None or chief.pid is None:
-            return
-        try:
-            os.kill(chief.pid, number)
-            chief.join(STOP_SECONDS)
-        except (Interrupted, ProcessLookupError):
-            return
 
-
-def _member(job: Job, plan: Sequence[PlannedStage], task: Task, said: Sequence[str]) -> None:
+def _member(job: Job, plan: Sequence[PlannedStage], task: Task, said: Sequence[str], shown: Pulse) -> None:
     """What a member's process does."""
     learn(OmegaConf.to_container(job.experiment.document, resolve=True))
-    guard_output()
     environment.prepare()
     task.enter()
     become_independent(signal.SIGINT if task.is_chief else None)  # the chief needs the others to save what there is
@@ -168,16 +232,22 @@ def _member(job: Job, plan: Sequence[PlannedStage], task: Task, said: Sequence[s
         log = os.open(job.folder / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-    console = Console(said)
-    try:
-        code = work(job, plan, console, task)
-    except UserError as error:
-        console.error(str(error))
-        code = FAILED
-    except BaseException:
-        console.error(traceback.format_exc())
-        code = FAILED
-    console.close()
+    streams.guard()
+    guard_output()
+    pulse.adopt(shown)
+    with signals.listening(owns_process=True):
+        console = Console(said)
+        try:
+            code = work(job, plan, console, task)
+        except Interrupted as interrupted:
+            code = interrupted.exit_code
+        except UserError as error:
+            console.error(str(error))
+            code = FAILED
+        except BaseException:
+            console.error(traceback.format_exc())
+            code = FAILED
+        console.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # past TensorFlow's destructors, which wait for members that have gone

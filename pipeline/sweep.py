@@ -1,12 +1,15 @@
 """A sweep: jobs checked together, run one after another, each in a fresh process, under one parent run."""
 
+import math
 import re
 import sys
 import time
 import traceback
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,13 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import environment, provenance
+from pipeline import environment, provenance, pulse, signals, streams
 from pipeline.clock import process_started
 from pipeline.compare import compare, write
 from pipeline.compose import Composed
 from pipeline.config import MOST_JOBS, Experiment, read
 from pipeline.console import Console
-from pipeline.end import end_lost, flush, send_rest
+from pipeline.end import LOST, STOPPED_PATIENCE_SECONDS, end_lost, flush, send_rest
 from pipeline.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code
 from pipeline.keys import dotted
 from pipeline.launch import run_job
@@ -28,20 +31,28 @@ from pipeline.messages import explain
 from pipeline.origin import Origin
 from pipeline.paths import shorter
 from pipeline.plan import make_plan
-from pipeline.processes import become_independent, process_context
+from pipeline.processes import become_independent, process_context, start
+from pipeline.pulse import Pulse, Watch
 from pipeline.rules import check_rules, server_answers
 from pipeline.runs import has_finished, identity, locked
 from pipeline.secrets import guard_output, learn, redact_overrides
-from pipeline.signals import Interrupted, as_exceptions, deferred, ignored
+from pipeline.signals import TIMED_OUT, Interrupted
 from pipeline.sources import Sources, sources
+from pipeline.supervisor import POLL_SECONDS, pass_on
 from pipeline.sweeps import unfinished, write_index
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.tracker import NullTracker, Tracker
+from pipeline.tracking.tracker import NullTracker, Patience, Tracker
 from pipeline.unused import refuse_unused
 from stages.errors import UserError
 
 SERVER_PATIENCE_SECONDS = 600.0
 """How long a sweep waits for a tracking server that has gone; a job that begins without it is refused."""
+
+TIMEOUT_GRACE_SECONDS = 60.0
+"""How long a job has to save and end by `job_timeout_seconds` before it is killed."""
+
+BEFORE_RUN_SECONDS = 0.2
+"""Before a job's run has begun nothing is lost: a signal need not wait for a safe place."""
 
 
 CHECK_NOTE_SECONDS = 2.0
@@ -104,12 +115,14 @@ def _run(
     first, parent = experiments[0], NullTracker()  # type: Experiment, Tracker
     codes: list[int] = []
     begun: str | None = None
-    with as_exceptions():
+    with ExitStack() as held, signals.listening(), signals.uninterrupted():
         try:
-            with deferred():  # what came meanwhile is raised here, when there is a run to end
-                parent = _parent_run(first, folder, len(experiments), console)
-                begun = parent.run_id
+            parent = _parent_run(first, folder, len(experiments), console)
+            begun = parent.run_id
+            held.enter_context(signals.last_words(lambda wanted: _mark_killed(parent)))
             for number, (given, experiment, label) in enumerate(zip(overrides, experiments, labels, strict=True), 1):
+                pulse.beat()
+                signals.check()
                 place = folder / index[number - 1]["folder"]
                 if has_finished(place):
                     console.say(f"\njob {number}/{len(experiments)}  {label}: has finished", style="bold")
@@ -127,7 +140,7 @@ def _run(
                     break
         except Interrupted as interrupted:
             codes.append(interrupted.exit_code)
-        with ignored():
+        with signals.ending(exit_code(codes)):
             status = _finish(folder, parent, codes, console)
             if parent.run_id != begun:  # the store has lost the sweep's run: its jobs belong to the new one
                 for one, experiment in zip(index[: len(codes)], experiments, strict=False):
@@ -222,50 +235,72 @@ def _wait_for_server(experiment: Experiment, console: Console) -> None:
             return server_answers(experiment)
         except UserError as error:
             console.warn(f"{error.problem}; the next job waits for it")
-            time.sleep(10)
+            signals.pause(10)
     return None
 
 
 def _run_one(job: Job, console: Console) -> int:
-    """Runs a job in a process of its own and returns its exit code; a signal ends it."""
-    process = process_context().Process(target=_work, args=(job,))  # type: ignore[attr-defined]
-    stopped: int | None = None
-    try:
-        with deferred():  # until its pid is known, it could not be told to end
-            process.start()
-        process.join()
-    except Interrupted as interrupted:
-        stopped = interrupted.exit_code
-        process.terminate()  # it is in a group of its own, so the terminal did not tell it
-        try:
-            process.join()
-        except Interrupted:  # a second signal: no more patience
-            process.kill()
-            process.join()
-    code = process.exitcode
+    """Runs a job in a process of its own and returns its exit code; a signal, or its time limit, ends it."""
     assert job.folder is not None
-    end_lost(job.folder, job.experiment, "KILLED" if stopped else "FAILED", console)
-    if stopped is not None or code is None:
-        return stopped or FAILED
-    return 128 - code if code < 0 else code  # killed by signal n: as a shell says it
+    context = process_context()
+    shown = Pulse(context)
+    process = start(context, _work, (job, shown))
+    assert process.pid is not None
+    hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
+    watch = Watch(shown, process.pid, hang_seconds) if hang_seconds is not None else None
+    deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
+    reason, code = LOST, None
+    while process.exitcode is None:
+        wait([process.sentinel], POLL_SECONDS)
+        if (wanted := signals.requested()) is not None:
+            pass_on(process, shown)  # it is in a group of its own, so the terminal did not tell it
+            code = wanted.exit_code
+        elif process.exitcode is None and watch is not None and watch.hangs():
+            reason = f"it gave no sign of life for {watch.silence():.0f} s, and was killed"
+            process.kill()
+        elif process.exitcode is None and time.monotonic() > deadline:
+            reason, code = f"it did not end by job_timeout_seconds={limit:g}, and was killed", TIMED_OUT
+            process.kill()
+        elif watch is not None:
+            watch.note()
+        if reason is not LOST:
+            process.join()
+    process.join()
+    with signals.ending(code):
+        end_lost(job.folder, job.experiment, "FAILED" if code is None else "KILLED", console, reason)
+    if code is not None:
+        return code
+    ended = process.exitcode
+    return 128 - ended if ended < 0 else ended  # killed by signal n: as a shell says it
 
 
-def _work(job: Job) -> None:
+def _work(job: Job, shown: Pulse) -> None:
     """What a job's process does."""
     learn(OmegaConf.to_container(job.experiment.document, resolve=True))
-    guard_output()
     environment.prepare()
     become_independent()
-    console = Console()
-    try:
-        code = run_job(replace(job, started=process_started()), console)
-    except UserError as error:
-        console.error(str(error))
-        code = WRONG_CONFIGURATION
-    except Exception:
-        console.error(traceback.format_exc())
-        code = FAILED
+    streams.guard()
+    guard_output()
+    pulse.adopt(shown)
+    with signals.listening(owns_process=True), signals.interruptible(BEFORE_RUN_SECONDS):
+        console = Console()
+        try:
+            code = run_job(replace(job, started=process_started()), console)
+        except Interrupted as interrupted:
+            code = interrupted.exit_code
+        except UserError as error:
+            console.error(str(error))
+            code = WRONG_CONFIGURATION
+        except Exception:
+            console.error(traceback.format_exc())
+            code = FAILED
+        signals.ended(code)
     sys.exit(code)
+
+
+def _mark_killed(parent: Tracker) -> None:
+    parent.status("KILLED")
+    parent.flush(Patience(STOPPED_PATIENCE_SECONDS))
 
 
 def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import environment, rebuild
+from pipeline import environment, rebuild, streams
 from pipeline.config import TrackingSettings
 from pipeline.end import patience_of
 from pipeline.origin import NAME as ORIGIN
@@ -117,6 +117,7 @@ def outputs_of(folder: Path) -> Path | None:
 
 
 if __name__ == "__main__":
+    streams.guard()
     learn_arguments(sys.argv[1:])
     guard_output()
     sys.exit(main())

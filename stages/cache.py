@@ -11,6 +11,7 @@ from typing import IO
 
 from stages.errors import UserError
 from stages.reporter import Reporter
+from stages.safe_places import safe_place
 
 POLL_SECONDS = 0.2
 
@@ -85,7 +86,8 @@ def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
                 if not said:
                     reporter.say(f"waits for another run that prepares {place.name}")
                 said = True
-                time.sleep(POLL_SECONDS)  # and not in flock: a signal is heard
+                time.sleep(POLL_SECONDS)
+                safe_place()
         yield
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -21,6 +22,7 @@ import tensorflow as tf
 
 from stages.cache import sync
 from stages.errors import UserError
+from stages.safe_places import safe_place
 from stages.settings.train import TrainSettings
 
 START = "start.npz"
@@ -185,6 +187,9 @@ def _step(path: Path) -> int:
     return int(path.stem.removeprefix("step-"))
 
 
+POLL_SECONDS = 0.5
+
+
 class Checkpoints:
     """Writes the checkpoints of a run in `folder`, off the training thread, when they are due.
 
@@ -245,6 +250,9 @@ class Checkpoints:
         if self._writing is None:
             return
         try:
+            while not self._writing.done():
+                futures.wait([self._writing], timeout=POLL_SECONDS)
+                safe_place()
             self._writing.result()
         except OSError as error:
             raise UserError(

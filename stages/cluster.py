@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -12,6 +11,13 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.results import Strategy
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, TpuSettings
+
+LOOK_SECONDS = 2.0
+GONE = 3
+"""How often in a row nobody answers at the address of a chief that has gone."""
+
+NEVER_CAME = 150
+"""The same of one whose TensorFlow never started: five minutes."""
 
 
 def multi_worker(settings: MultiWorkerSettings) -> Strategy:
@@ -46,32 +52,49 @@ def parameter_server(settings: ParameterServerSettings) -> Strategy:
     return Strategy(distribution, found, coordinator=coordinator)
 
 
-def serve(chief: str) -> None:
-    """Is a worker or a parameter server of `TF_CONFIG`: does what the chief sends until the process is ended.
+class Serving:
+    """A worker or a parameter server of `TF_CONFIG`: does what the chief sends, in threads of TensorFlow's own.
+
+    It is over when the chief has gone: when nobody answers at its address any more.
 
     Args:
-        chief: its address; a server that has known it, and finds it gone, ends itself.
+        chief: its address, at which it has answered before.
     """
-    threading.Thread(target=_end_with_chief, args=(chief,), daemon=True).start()
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would not hear it while the server waits
-    server = tf.distribute.Server(
-        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
-    )
-    server.join()
+
+    def __init__(self, chief: str) -> None:
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        self._server = tf.distribute.Server(
+            resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+        )
+        self._over = threading.Event()
+        threading.Thread(target=self._look_for, args=(chief,), daemon=True).start()
+
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the chief's end, `seconds` at most."""
+        self._over.wait(seconds)
+
+    def _look_for(self, chief: str) -> None:
+        host, _, port = chief.rpartition(":")
+        is_known, missed = False, 0
+        while missed < (GONE if is_known else NEVER_CAME):
+            time.sleep(LOOK_SECONDS)
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+                is_known, missed = True, 0
+            except OSError:
+                missed += 1
+        self._over.set()
 
 
-def _end_with_chief(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    known, missed = False, 0
-    while missed < 3:
-        time.sleep(2)
-        try:
-            socket.create_connection((host, int(port)), timeout=5).close()
-            known, missed = True, 0
-        except OSError:
-            missed += known
-    os._exit(0)
+def serve(chief: str) -> None:
+    """Is a worker or a parameter server until the chief has gone, and then ends the process."""
+    serving = Serving(chief)
+    while not serving.is_over():
+        serving.wait(LOOK_SECONDS)
+    os._exit(0)  # past TensorFlow's destructors, which wait for members that have gone
 
 
 def tpu(settings: TpuSettings) -> Strategy:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from stages import history
-from stages.agreement import any_worker
+from stages.agreement import any_worker, has_workers
 from stages.averages import Averages
 from stages.batches import steps_per_epoch
 from stages.callbacks import Callbacks, enter_phase
@@ -22,6 +22,7 @@ from stages.loss_scale import LEAST
 from stages.optimizers import Rate, last_rate
 from stages.reporter import Reporter, Stop
 from stages.results import Dataset, Model, Strategy
+from stages.safe_places import safe_place
 from stages.scoring import Scorer
 from stages.state import State
 from stages.step import Step
@@ -45,6 +46,10 @@ def go_on(progress: Progress, notes: Sequence[str], epochs: int, reporter: Repor
         reporter.warn(note)
     for epoch, row in enumerate(progress.rows, progress.first_epoch):
         reporter.metrics(row, step=epoch)
+
+
+class _StoppedError(Exception):
+    """The run is to stop before the validation is over."""
 
 
 class Epochs:
@@ -136,13 +141,17 @@ class Epochs:
                 self._keep(checkpoints, stop)
 
             while not progress.finished:
-                self._train_epoch(reporter, checkpoints, keep)
+                self._train_epoch(reporter, checkpoints, stop, keep)
                 reporter.doing(f"validating on {len(self._dataset.val):,} images")
                 with self._result_in_use():  # validation and callbacks see the weights that will be the result
                     with self._timing.of("validation"):
-                        progress.logs |= self._validate()
-                    self._callbacks.on_epoch_end(progress.epoch, progress.logs)
-                    progress.logs |= self._callbacks.logs
+                        validated = self._validate(stop)
+                    if validated is not None:
+                        progress.logs |= validated
+                        self._callbacks.on_epoch_end(progress.epoch, progress.logs)
+                        progress.logs |= self._callbacks.logs
+                if validated is None:
+                    keep()  # ends the run; it resumes with this validation
                 self._report(reporter)
                 progress.epoch, progress.done = progress.epoch + 1, 0
                 [self._network.stop_training] = any_worker(self._strategy, [bool(self._network.stop_training)])
@@ -169,7 +178,7 @@ class Epochs:
         self.scored.network.set_weights(self._network.get_weights())
         return self.scored
 
-    def _train_epoch(self, reporter: Reporter, checkpoints: Checkpoints, keep: Callable[[], None]) -> None:
+    def _train_epoch(self, reporter: Reporter, checkpoints: Checkpoints, stop: Stop, keep: Callable[[], None]) -> None:
         """Trains for the rest of an epoch."""
         progress = self.progress
         if progress.done:
@@ -182,7 +191,8 @@ class Epochs:
             steps = self._steps(checkpoints)
             self._callbacks.on_train_batch_begin(progress.done)
             began = time.perf_counter()
-            with self._timing.of("steps" if self._is_traced else "build"):
+            at_once = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
+            with self._timing.of("steps" if self._is_traced else "build"), at_once:
                 logs = self._engine.run(progress.step, steps)
             if self._is_traced:
                 seconds, examples = time.perf_counter() - began, self._examples(progress.done, steps)
@@ -229,21 +239,35 @@ class Epochs:
         with self._timing.of("checkpoints"):
             checkpoints.save(self._state.read(self.progress))
 
-    def _validate(self) -> dict[str, float]:
-        """Returns loss and accuracy on the validation split; for callbacks it is a validation of one batch."""
+    def _validate(self, stop: Stop) -> dict[str, float] | None:
+        """Returns loss and accuracy on the validation split; for callbacks it is a validation of one batch.
+
+        None where the run is to stop before they are known: it resumes with this validation. Not where that would call
+        callbacks of the user's own a second time, nor with several workers, which agree on it at the epoch's end.
+        """
+        may_stop = not has_workers(self._strategy) and not self._settings.callbacks
+
+        def look() -> None:
+            safe_place()
+            if may_stop and stop.requested:
+                raise _StoppedError
+
         self._callbacks.on_test_begin()
         self._callbacks.on_test_batch_begin(0)
-        logs = self._score()
+        try:
+            logs = self._score(look)
+        except _StoppedError:
+            return None
         if not math.isfinite(logs["loss"]):
             raise self._diverged(f"the validation loss is {logs['loss']}")
         self._callbacks.on_test_batch_end(0, logs)
         self._callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
 
-    def _score(self) -> dict[str, float]:
-        """Returns loss and accuracy of the present weights on the validation split."""
+    def _score(self, between: Callable[[], None] = safe_place) -> dict[str, float]:
+        """Returns loss and accuracy of the present weights on the validation split; calls `between` now and then."""
         self.take_over()
-        scores = self._scorer.score(self._dataset.val, max(self._settings.batch_size, 256))
+        scores = self._scorer.score(self._dataset.val, max(self._settings.batch_size, 256), between)
         return {"loss": scores.loss, "accuracy": scores.accuracy}
 
     def _result_in_use(self) -> AbstractContextManager[None]:

@@ -21,6 +21,7 @@ from stages.memory import check_memory
 from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
+from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
 from stages.state import State, progress_of
 from stages.timing import Timing
@@ -212,6 +213,8 @@ class _Report(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         self.callbacks.timing.add("validation", self.callbacks.between)
+        safe_place()
+        self._end_if_asked()
 
     def on_test_end(self, logs: Mapping[str, float] | None = None) -> None:
         self.callbacks.timing.add("validation", self.callbacks.between)
@@ -229,6 +232,9 @@ class _Report(keras.callbacks.Callback):
         total, loss = self._per_epoch * self._settings.epochs, (logs or {}).get("loss", float("nan"))
         note = f"epoch {progress.epoch + 1}/{self._settings.epochs}  loss {loss:.4f}"
         self._reporter.progress(progress.step, total, progress.clock.per_second, note)
+        self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
         if self._stop.requested:
             if self._last is not None:  # Keras cannot begin within an epoch
                 self._checkpoints.save(self._last)

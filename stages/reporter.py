@@ -15,6 +15,9 @@ class Stop(Protocol):
     def now(self) -> NoReturn:
         """Ends it: all that is to be kept is kept."""
 
+    def nothing_to_keep(self) -> AbstractContextManager[None]:
+        """Says that the block's end need not be waited for: an exception in it would lose nothing."""
+
 
 class Reporter(Protocol):
     """Takes what a stage has to tell before it returns. The runner hands one in; a notebook may leave it out."""
@@ -23,7 +26,10 @@ class Reporter(Protocol):
         """Records one batch of metrics named `split/metric` at `step` (an epoch, counted from 1)."""
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
-        """Shows that `done` of `total` steps are over; `images_per_second` is None until it is known."""
+        """Shows that `done` of `total` steps are over; `images_per_second` is None until it is known.
+
+        A safe place (`stages.safe_places`): it does not return where the run is to end, except inside `stopping()`.
+        """
 
     def doing(self, what: str) -> None:
         """Shows what is being done in the place of a progress, where nothing is counted; ended by whatever follows."""
@@ -73,3 +79,6 @@ class Never:
 
     def now(self) -> NoReturn:
         raise KeyboardInterrupt
+
+    def nothing_to_keep(self) -> AbstractContextManager[None]:
+        return nullcontext()

@@ -1,5 +1,7 @@
 """Loss and confusion matrix of a model on a split, under any synchronous strategy."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +11,11 @@ from stages.batches import Batch, distributed, evaluation_input, steps_per_epoch
 from stages.losses import cross_entropy
 from stages.pictures import own_errors
 from stages.results import Model, Split, Strategy
+from stages.safe_places import safe_place
 from stages.totals import Totals
+
+LONGEST_CALL_SECONDS = 1.0
+"""About how long a call of the compiled function takes: between calls a signal is heard."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,23 @@ class Scorer:
             self._totals = Totals(loss=(), examples=(), confusion=(num_classes, num_classes))
         self._compiled = tf.function(self._steps, reduce_retracing=True)
 
-    def score(self, split: Split, batch_size: int) -> Scores:
-        """Returns the scores on `split`, every example counted once; `batch_size` is global."""
+    def score(self, split: Split, batch_size: int, between: Callable[[], None] = safe_place) -> Scores:
+        """Returns the scores on `split`, every example counted once.
+
+        Args:
+            batch_size: global.
+            between: is called about every second; it may raise to end the scoring.
+        """
         self._totals.reset()
         batches = iter(distributed(self._strategy, evaluation_input(split, batch_size, self._fixed_shapes)))
-        with own_errors(split.images):
-            self._compiled(batches, tf.constant(steps_per_epoch(split, batch_size), tf.int64))
+        left, together = steps_per_epoch(split, batch_size), 1
+        while left:
+            steps, began = min(together, left), time.perf_counter()
+            with own_errors(split.images):
+                self._compiled(batches, tf.constant(steps, tf.int64))
+            left -= steps
+            together = max(int(steps * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
+            between()
         sums = self._totals.read()
         return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
 

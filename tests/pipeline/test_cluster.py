@@ -126,6 +126,7 @@ def test_a_signal_saves_and_ends_all_within_ten_seconds(strategy: str, number: i
     assert running.end() == code
     assert time.monotonic() - began < 10
     assert list(Path(running.summary()["folder"]).glob("checkpoints/step-*.npz"))
+    assert running.printed.count("listen on all network interfaces") == 1
     assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
 
 
@@ -150,6 +151,17 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
         again.summary()["run_id"], "train/loss"
     )
     assert [point.step for point in history] == list(range(1, 13))
+
+
+def test_a_cluster_with_a_worker_that_hangs_starts_again_by_itself(start: Start) -> None:
+    given = ("train.epochs=12", "model.network.filters=[8,16]", "train.checkpoint_every_steps=40")
+    running = start("strategy=multi_worker", "cluster.restarts=1", "hang_seconds=10", *given)
+    running.wait_for(r"epoch +5/12")
+    running.member("worker-1").suspend()
+    assert running.end(180) == 0, running.printed
+    assert re.search(r"worker-1 has given no sign of life for 1\d s, and was killed", running.printed)
+    assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
+    assert running.status_in_mlflow() == "FINISHED"
 
 
 def test_a_cluster_that_loses_a_worker_starts_again_by_itself(start: Start) -> None:

@@ -97,6 +97,26 @@ def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FINISHED"]
 
 
+def stop_itself(settings: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
+    """One hangs, one trains for too long and saves, one is short: the sweep goes on over both."""
+    command = [
+        sys.executable, "-m", "pipeline", "-m", "hang_seconds=10", "job_timeout_seconds=25", QUICK[1],
+        f"data._target_={__name__}.stop_itself,stages.load.digits.digits", "train.epochs=10000", f"outputs={outputs}",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "KILLED"]
+    assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "KILLED"]
+    assert "it gave no sign of life for" in done.stdout
+    assert "stopped by job_timeout_seconds=25" in done.stdout
+    assert "exit code 124" in done.stdout
+    assert list(latest(outputs).glob("2_*/checkpoints/step-*.npz"))
+
+
 def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
     command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2,3", "train.epochs=10000", f"outputs={outputs}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
@@ -50,6 +50,9 @@ class Stopper(Silent):
 
     def now(self) -> NoReturn:
         raise KeyboardInterrupt
+
+    def nothing_to_keep(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         self.done = done

@@ -1,0 +1,11 @@
+"""Signals while the command's own modules are imported: the process ends, quietly and with the contract's exit code.
+
+Imported first of all by `python -m pipeline`, so it imports nothing that takes time.
+"""
+
+import os
+import signal
+
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) in (signal.SIG_DFL, signal.default_int_handler) or _number == signal.SIGINT:
+        signal.signal(_number, lambda number, frame: os._exit(128 + number))
