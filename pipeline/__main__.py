@@ -15,6 +15,7 @@ from pipeline import __version__, environment, signals, streams
 from pipeline.arguments import Arguments, read_arguments
 from pipeline.help import help_text
 from pipeline.limits import check_arguments
+from pipeline.listener import Interrupted
 from pipeline.options import read_options
 from pipeline.secrets import guard_output, learn_arguments, redact
 from stages.errors import UserError
@@ -36,7 +37,7 @@ def main() -> NoReturn:
             with signals.interruptible(BEFORE_RUN_SECONDS):
                 check_arguments(sys.argv[1:])
                 code = _answer(read_arguments(sys.argv[1:]))
-        except signals.Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
+        except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
             code = interrupted.exit_code
         except Exception as error:
             code = _report(error)

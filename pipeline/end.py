@@ -11,12 +11,13 @@ from pipeline.begin import Run
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.job import FAILED
+from pipeline.listener import Interrupted, Request
 from pipeline.rebuild import read_run
 from pipeline.runner import failed_stage, one_line
 from pipeline.runs import locked
 from pipeline.secrets import redact, redact_file
 from pipeline.settle import settings_for, settle
-from pipeline.signals import Interrupted, Request, stopping
+from pipeline.signals import stopping
 from pipeline.summary import Summary
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import Patience, Tracker

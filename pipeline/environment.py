@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from pipeline.signals import Interrupted
+from pipeline.listener import Interrupted
 from stages.errors import UserError
 
 _DEFAULTS = {

@@ -13,7 +13,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from pipeline import signals
+from pipeline import listener
 
 GRACE_SECONDS = 10.0
 """Grace period, in seconds, before a process whose parent has gone is killed."""
@@ -45,7 +45,7 @@ def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any
     if context.get_start_method() == "forkserver":
         with _masked(signal.SIGHUP):
             resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
-    with _masked(*signals.STOPS):
+    with _masked(*listener.STOPS):
         process.start()
     assert isinstance(process, BaseProcess)
     return process

@@ -19,13 +19,14 @@ from pipeline.cluster import OPEN_PORTS, Task, cluster_settings, local_tasks
 from pipeline.console import Console
 from pipeline.end import end_lost
 from pipeline.job import DONE, FAILED, STOPPED, Job
+from pipeline.listener import Interrupted
 from pipeline.paths import shorter
 from pipeline.plan import PlannedStage
 from pipeline.processes import become_independent, process_context, start
 from pipeline.pulse import Pulse, Watch
 from pipeline.runs import begun_in
 from pipeline.secrets import guard_output, learn
-from pipeline.signals import TIMED_OUT, Interrupted
+from pipeline.signals import TIMED_OUT
 from pipeline.work import work
 from stages.errors import UserError
 

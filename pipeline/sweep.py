@@ -27,6 +27,7 @@ from pipeline.end import LOST, STOPPED_PATIENCE_SECONDS, end_lost, flush, send_r
 from pipeline.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code
 from pipeline.keys import dotted
 from pipeline.launch import run_job
+from pipeline.listener import Interrupted
 from pipeline.messages import explain
 from pipeline.origin import Origin
 from pipeline.paths import shorter
@@ -36,7 +37,7 @@ from pipeline.pulse import Pulse, Watch
 from pipeline.rules import check_rules, server_answers
 from pipeline.runs import has_finished, identity, locked
 from pipeline.secrets import guard_output, learn, redact_overrides
-from pipeline.signals import TIMED_OUT, Interrupted
+from pipeline.signals import TIMED_OUT
 from pipeline.sources import Sources, sources
 from pipeline.supervisor import POLL_SECONDS, pass_on
 from pipeline.sweeps import unfinished, write_index

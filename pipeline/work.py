@@ -16,10 +16,10 @@ from pipeline.cluster import OPEN_PORTS, Task
 from pipeline.console import Console
 from pipeline.end import end, failed, mark_killed
 from pipeline.job import DONE, FAILED, Job
+from pipeline.listener import Interrupted
 from pipeline.plan import PlannedStage
 from pipeline.rendezvous import meet
 from pipeline.runner import bind, failed_stage, one_line, run_stages
-from pipeline.signals import Interrupted
 from pipeline.summary import StageOutcome, Summary
 from pipeline.tracking.tracker import NullTracker
 from pipeline.tracking.weights import with_local_weights

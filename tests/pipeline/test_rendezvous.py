@@ -15,8 +15,8 @@ import pytest
 from pipeline import signals
 from pipeline.cluster import Task, given_task, local_tasks
 from pipeline.console import Console
+from pipeline.listener import Interrupted
 from pipeline.rendezvous import meet
-from pipeline.signals import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.pipeline.test_cluster import Running

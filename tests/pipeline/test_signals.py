@@ -20,7 +20,8 @@ import pytest
 
 from pipeline import signals
 from pipeline.job import STOPPED
-from pipeline.signals import CLOSED_OUTPUT, Interrupted
+from pipeline.listener import Interrupted
+from pipeline.signals import CLOSED_OUTPUT
 from pipeline.summary import Summary
 from tests.conftest import ROOT
 
