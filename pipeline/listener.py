@@ -23,6 +23,9 @@ SAVE_SECONDS = 300.0
 SECOND_SECONDS = 4.0
 """What is left of all limits after a second signal; a third ends the process at once."""
 
+SECOND_GRACE_SECONDS = 2.0
+"""How much of that training may still use to keep what it has."""
+
 SUPERVISED_SECONDS = 20.0
 """What a process gets, after a second signal, that waits for others to end."""
 
@@ -155,7 +158,10 @@ class Listener:
             return False
         if mode.grace is not None and time.monotonic() - self.since >= mode.grace:
             return True
-        return bool(self.second_at) and (mode.second or mode.grace is not None)
+        if not self.second_at:
+            return False
+        late = time.monotonic() - self.second_at >= SECOND_GRACE_SECONDS  # a checkpoint in the making is soon made
+        return mode.grace is not None or (mode.second and late)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.note(by_signal(number), "handler")
