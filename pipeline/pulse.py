@@ -42,6 +42,14 @@ def beat() -> None:
         _own.beat()
 
 
+def is_stopped(pid: int | None) -> bool:
+    """Returns whether the process has been stopped, as by SIGSTOP."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 class Watch:
     """Judges whether the process `pid` hangs.
 
@@ -58,10 +66,7 @@ class Watch:
     @property
     def is_stopped(self) -> bool:
         """Whether it has been stopped, as by SIGSTOP."""
-        try:
-            return bool(self._process.status() == psutil.STATUS_STOPPED)
-        except psutil.Error:
-            return False
+        return is_stopped(self._process.pid)
 
     def silence(self) -> float:
         """Returns for how many seconds it has given no sign of life."""

@@ -23,7 +23,7 @@ from pipeline.listener import Interrupted
 from pipeline.paths import shorter
 from pipeline.plan import PlannedStage
 from pipeline.processes import become_independent, process_context, start
-from pipeline.pulse import Pulse, Watch
+from pipeline.pulse import Pulse, Watch, is_stopped
 from pipeline.runs import begun_in
 from pipeline.secrets import guard_output, learn
 from pipeline.signals import TIMED_OUT
@@ -166,8 +166,18 @@ class _Cluster:
                 return FAILED
         chief.join()
         code = chief.exitcode
+        if code == FAILED:
+            self._find_stopped(others)
         self.has_lost |= code < 0
         return 128 - code if code < 0 else code
+
+    def _find_stopped(self, others: Sequence[Task]) -> None:
+        """Notes a member that hangs because it was stopped: TensorFlow ends the chief for it, before any limit here."""
+        for task in others:
+            process = self._members[task.name]
+            if process.exitcode is None and is_stopped(process.pid):
+                self._console.error(f"{task.name} was stopped (SIGSTOP), and the chief ended for want of it")
+                self.has_lost = True
 
     def _end_hung(self, tasks: Sequence[Task]) -> None:
         """Kills the member, if any, that has given no sign of life for too long; the others get as long again.

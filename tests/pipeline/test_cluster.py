@@ -159,7 +159,8 @@ def test_a_cluster_with_a_worker_that_hangs_starts_again_by_itself(start: Start)
     running.wait_for(r"epoch +5/12")
     running.member("worker-1").suspend()
     assert running.end(180) == 0, running.printed
-    assert re.search(r"worker-1 has given no sign of life for 1\d s, and was killed", running.printed)
+    stopped = "worker-1 was stopped (SIGSTOP)"  # as TensorFlow noticed; else as the supervisor did
+    assert stopped in running.printed or "worker-1 has given no sign of life for" in running.printed, running.printed
     assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
     assert running.status_in_mlflow() == "FINISHED"
 
