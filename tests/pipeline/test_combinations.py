@@ -47,7 +47,7 @@ REFUSED: Mapping[str, str] = {
     "augment=strong augment.where=model": r"a replica does not have the others' pictures.*Type: augment.where=input",
     "augment.rotation=0.6": r"augment.rotation=0.6 is out of range.*at most 0.5",
     "augment.where=gpu": "augment.where=gpu is not known",
-    "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Type: optimizer=sgd, or precision=mixed_bfloat16",
+    "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Type: precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
     "train.jit=fast": "train.jit=fast is not known",
     "train.fine_tune_epochs=2": r"thaws what model.frozen=false has not frozen.*Type: model.frozen=true",
