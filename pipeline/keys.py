@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipeline.signatures import declared_settings
+from pipeline.annotations import declared_settings
 
 
 def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -7,9 +7,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pipeline.annotations import declared_settings
 from pipeline.config import Experiment
 from pipeline.messages import explain, unknown_key, wrong_type
-from pipeline.signatures import AbsentError, declared_settings, find, plain_types, signature
+from pipeline.signatures import AbsentError, find, plain_types, signature
 from stages.errors import UserError
 from stages.settings.ranges import check, known_as
 
@@ -50,12 +51,16 @@ def typed(wanted: type, group: str, settings: Mapping[str, Any], document: DictC
     for key in given:
         if key not in known:
             raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in known)])
+    schema = OmegaConf.structured(wanted)
+    for key, value in given.items():  # OmegaConf would not say which of them it cannot merge
+        if isinstance(value, Mapping) and not OmegaConf.is_missing(schema, key) and OmegaConf.is_list(schema[key]):
+            raise UserError(f"{group}.{key}={dict(value)} has the wrong type", "a list", f"{group}.{key}=[…]")
     try:
         # Below the group's name, so that errors speak of `data.size` and not of `size`.
         values = OmegaConf.to_container(document)
         assert isinstance(values, dict)
         whole = {key: value for key, value in values.items() if key != group}
-        merged = OmegaConf.merge(whole, {group: OmegaConf.structured(wanted)}, {group: given})
+        merged = OmegaConf.merge(whole, {group: schema}, {group: given})
         filled = OmegaConf.to_object(OmegaConf.select(merged, group))
     except OmegaConfBaseException as error:
         raise explain(error, [f"{group}.{name}" for name in known]) from error

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pipeline import machine, pulse, signals
+from pipeline.annotations import as_dataclass
 from pipeline.config import Experiment
 from pipeline.console import Console
 from pipeline.environment import quiet_stderr
@@ -19,7 +20,6 @@ from pipeline.own_settings import typed
 from pipeline.plan import PlannedStage
 from pipeline.records import Recorded, clean_metrics, metric_name, recorded
 from pipeline.secrets import redact, redact_file
-from pipeline.signatures import as_dataclass
 from pipeline.summary import StageOutcome, Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError

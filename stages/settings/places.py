@@ -14,10 +14,12 @@ def resolved(text: str) -> Path | None:
 
 
 def is_folder(text: str) -> bool:
+    """Returns whether there is a folder of that path."""
     path = resolved(text)
     return path is not None and path.is_dir()
 
 
 def exists(text: str) -> bool:
+    """Returns whether there is anything of that path."""
     path = resolved(text)
     return path is not None and path.exists()

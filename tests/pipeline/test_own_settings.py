@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.annotations import declared_settings
 from pipeline.job import prepare
 from pipeline.paths import CONF
-from pipeline.signatures import declared_settings, find
+from pipeline.signatures import find
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
@@ -115,7 +116,7 @@ def test_wrong_settings_of_an_own_stage_are_refused(kind: str, path: Path) -> No
 
 def test_none_of_them_imports_tensorflow(path: Path) -> None:
     """One process reads all of them, in a second or two."""
-    lines = ["import sys, time", "from pipeline.signatures import declared_settings"]
+    lines = ["import sys, time", "from pipeline.annotations import declared_settings"]
     for number, (kind, files) in enumerate(MODULES.items()):
         write(path / str(number), files)
         lines += [
