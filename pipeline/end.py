@@ -47,6 +47,18 @@ def failed(error: BaseException, run: Run, console: Console) -> int:
     return FAILED
 
 
+def keep_last_checkpoint(folder: Path) -> None:
+    """Deletes what a finished run in `folder` has no more use for: earlier checkpoints, and what a fork started from.
+
+    `fork=` starts from the last checkpoint. A fork that has written none keeps what it started from.
+    """
+    by_step = sorted(folder.glob("checkpoints/step-*.npz"), key=lambda path: (len(path.name), path.name))
+    unused = [*by_step[:-1], folder / "checkpoints" / "start.npz"] if by_step else []
+    for path in unused:
+        with suppress(OSError):  # what cannot be deleted is in nobody's way
+            path.unlink(missing_ok=True)
+
+
 def end(run: Run, code: int, console: Console, started: float) -> int:
     """Writes the summary and ends the tracked run; returns the exit code.
 
@@ -64,9 +76,8 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     except OSError as error:  # the disk is full, or gone: what happened is said all the same
         console.error(f"{run.folder / 'summary.json'} cannot be written ({error.strerror})")
         code = code or FAILED
-    if summary.status == "FINISHED" and any(run.folder.glob("checkpoints/step-*.npz")):
-        with suppress(OSError):  # a fork has checkpoints of its own by now
-            (run.folder / "checkpoints" / "start.npz").unlink(missing_ok=True)
+    if summary.status == "FINISHED":
+        keep_last_checkpoint(run.folder)
     redact_file(run.folder)  # what stages and callbacks have written beside what they recorded
     console.summary(summary, tracker.how_to_open())
     if summary.error:

@@ -66,7 +66,7 @@ def _rebuilt(folder: Path, origin: Origin) -> Summary:
         folder=str(folder),
         choices=origin.choices,
         overrides=list(origin.overrides),
-        metrics=metrics or {name: value for row in checkpoint_rows(folder) for name, value in row.items()},
+        metrics=metrics or {name: value for row in checkpoint_rows(folder).values() for name, value in row.items()},
         identity=origin.identity,
         code=origin.code,
         exported=exported,
@@ -75,13 +75,17 @@ def _rebuilt(folder: Path, origin: Origin) -> Summary:
     )
 
 
-def checkpoint_rows(folder: Path) -> list[dict[str, float]]:
-    """Returns the metrics of each epoch by the newest checkpoint of a run that can be read; none without one."""
+def checkpoint_rows(folder: Path) -> dict[int, dict[str, float]]:
+    """Returns the metrics by epoch, from 1, that the newest readable checkpoint of a run holds; none without one.
+
+    A fork holds no epochs of the run that it started from.
+    """
     for path in sorted((folder / "checkpoints").glob("step-*.npz"), reverse=True):
         try:
             with np.load(path, allow_pickle=False) as file:
-                rows = json.loads(file["facts"].tobytes())["facts"]["progress"]["rows"]
-            return [{str(name): float(value) for name, value in row.items()} for row in rows]
+                progress = json.loads(file["facts"].tobytes())["facts"]["progress"]
+            rows = [{str(name): float(value) for name, value in row.items()} for row in progress["rows"]]
+            return dict(enumerate(rows, progress["epoch"] - len(rows) + 1))
         except Exception:  # a damaged file can be anything
             continue
-    return []
+    return {}

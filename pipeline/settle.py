@@ -104,9 +104,8 @@ def _record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
 
 def _record_again(tracker: "JournaledTracker", folder: Path, summary: Summary) -> None:
     """Records what files tell of a run whose journal was lost; what the store has, the tracker leaves out."""
-    if not (folder / "checkpoints" / "start.npz").exists():  # a fork's first rows are those of another run
-        for epoch, row in enumerate(checkpoint_rows(folder), 1):
-            tracker.metrics(row, epoch)
+    for epoch, row in checkpoint_rows(folder).items():
+        tracker.metrics(row, epoch)
     tracker.missing_metrics(summary.metrics)
     for path in (folder / "config.yaml", folder / "plots", folder / "summary.json"):
         if path.exists():

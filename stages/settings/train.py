@@ -32,7 +32,8 @@ class TrainSettings:
     early_stopping_patience: int = number(0, at_least=0, unit="epochs without a better one; 0: never stop early")
     checkpoint_every_seconds: float = number(30.0, above=0, unit="seconds between checkpoints, written while training")
     checkpoint_every_steps: int | None = number(None, at_least=1, unit="steps between checkpoints, besides")
-    checkpoints_kept: int = number(2, at_least=1, unit="checkpoints, the last ones; each holds the best weights, too")
+    checkpoints_kept: int = number(2, at_least=1, unit="checkpoints, the last ones, until the run is finished")
+    """Each holds the best weights, too. A finished run keeps the last one alone."""
     fine_tune_epochs: int = number(0, at_least=0, unit="epochs after train.epochs, for the top of a frozen backbone")
     """They are a second phase of the same run, with an optimizer and a schedule of their own."""
     fine_tune_layers: int = number(20, at_least=1, unit="layers of the backbone, from its end")

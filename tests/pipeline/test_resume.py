@@ -21,6 +21,7 @@ from pipeline.console import Console
 from pipeline.end import end_lost
 from pipeline.job import Job
 from pipeline.launch import continued, run_job
+from pipeline.rebuild import checkpoint_rows
 from pipeline.runs import find, identity, locked, with_overrides_of_run
 from pipeline.sources import Sources, sources
 from pipeline.summary import Summary
@@ -206,6 +207,9 @@ def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsy
     assert fork.run_id is not None
     assert client.get_run(fork.run_id).data.tags["forked_from"] == source.run_id
     assert [point.step for point in client.get_metric_history(fork.run_id, "val/loss")] == [3, 4]
+    assert list(checkpoint_rows(Path(fork.folder))) == [3, 4]
+    for finished in (source, fork):
+        [_] = Path(finished.folder).glob("checkpoints/*.npz")  # neither earlier ones nor the fork's start
     assert "training goes on after step" in capsys.readouterr().out
 
 
