@@ -1,6 +1,10 @@
 """What a network consists of, computes and remembers."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import tensorflow as tf
@@ -10,6 +14,17 @@ _ONLY_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 _VIEWS = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 """Operations that give a tensor another name or shape."""
+
+_PEAKS_OF_INFERENCE: WeakKeyDictionary[keras.Model, int] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """peak: bytes of one example at the worst moment, without weights and the like; operations: of the graph."""
+
+    peak: int
+    operations: int
+
 
 Specs = tuple[tf.TensorSpec, list[tf.TensorSpec]]
 
@@ -40,8 +55,8 @@ def flops(network: keras.Model) -> int:
     return int(found.total_float_ops)
 
 
-def peak_of_step(network: keras.Model) -> int:
-    """Returns how many bytes one example takes at the worst moment of a training step, without weights and the like.
+def cost_of_step(network: keras.Model) -> Cost:
+    """Returns what a training step costs.
 
     Goes through the operations of the forward and the backward pass in their order and counts each tensor, in the dtype
     that it has, from the operation that makes it to the last one that reads it. So frozen layers below the lowest that
@@ -56,7 +71,26 @@ def peak_of_step(network: keras.Model) -> int:
         wanted = [value for value, own in zip(values, network.variables, strict=True) if id(own) in trained]
         return tf.gradients(outputs, wanted, unconnected_gradients="zero")
 
-    graph = tf.function(both, autograph=False).get_concrete_function(*_specs(network, None)).graph
+    return _cost(both, network)
+
+
+def peak_of_inference(network: keras.Model) -> int:
+    """Returns how many bytes one example takes at the worst moment of inference, counted as in `cost_of_step`.
+
+    Remembers the answer, as tracing a large network takes a second.
+    """
+    if network in _PEAKS_OF_INFERENCE:
+        return _PEAKS_OF_INFERENCE[network]
+
+    def forward(images: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
+        with _holding(network, values):
+            return network(images, training=False)
+
+    return _PEAKS_OF_INFERENCE.setdefault(network, _cost(forward, network).peak)
+
+
+def _cost(function: Callable[..., Any], network: keras.Model) -> Cost:
+    graph = tf.function(function, autograph=False).get_concrete_function(*_specs(network, None)).graph
     operations = graph.get_operations()
     last_read: dict[int, int] = {}
     for index, operation in enumerate(operations):
@@ -69,7 +103,7 @@ def peak_of_step(network: keras.Model) -> int:
             until[last_read.get(id(tensor), index)] += _bytes(tensor)
         peak = max(peak, taken)
         taken -= until[index]
-    return peak
+    return Cost(peak, len(operations))
 
 
 def _holding(network: keras.Model, values: list[tf.Tensor]) -> keras.StatelessScope:

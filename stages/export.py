@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.losses import probabilities
+from stages.memory import scoring_batch
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings
 
@@ -58,6 +59,7 @@ def _largest_difference(model: Model, path: Path, pictures: np.ndarray) -> float
     reloaded = tf.saved_model.load(str(path))  # kept by name: a function of a collected object cannot be called
     # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
     predict = tf.function(lambda images: probabilities(model.network(images, training=False), model.outputs))
-    batches = np.array_split(pictures, -(-len(pictures) // 64))
+    at_once = min(scoring_batch(model.network), 64)
+    batches = np.array_split(pictures, -(-len(pictures) // at_once))
     differences = [tf.reduce_max(tf.abs(reloaded(batch) - predict(batch))) for batch in map(tf.constant, batches)]
     return float(np.max(differences))  # unlike Python's max it hands on nan

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.cache import NoRoomError, made_once
+from stages.memory import scoring_batch
 from stages.pictures import Pictures
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
@@ -24,7 +25,7 @@ from stages.settings.train import TrainSettings
 from stages.transfer import backbone_of, infers, is_frozen
 
 PICTURES = 64
-"""How many pictures the backbone is given at a time."""
+"""How many images the backbone is given at a time, at most."""
 
 LARGEST_BYTES = 2**31
 """Of features that are kept in memory: where they are more, every epoch goes through the backbone."""
@@ -69,7 +70,8 @@ def on_features(
     splits = {"train": dataset.train, "val": dataset.val}
 
     def compute() -> dict[str, np.ndarray]:
-        run, total = _Run(cut.front, reporter), sum(-(-len(split) // PICTURES) for split in splits.values())
+        run = _Run(cut.front, reporter)
+        total = sum(-(-len(split) // run.at_once) for split in splits.values())
         return {name: run.features(split.images, total) for name, split in splits.items()}
 
     try:
@@ -157,13 +159,14 @@ class _Run:
 
     def __init__(self, front: keras.Model, reporter: Reporter) -> None:
         self.done, self._reporter, self._began, self._pictures = 0, reporter, time.perf_counter(), 0
+        self.at_once = min(scoring_batch(front), PICTURES)
         shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
         self._compute = tf.function(lambda pictures: front(pictures, training=False), input_signature=[shape])
 
     def features(self, pictures: Pictures, total: int) -> np.ndarray:
         parts = []
-        for start in range(0, pictures.shape[0], PICTURES):
-            part = np.asarray(pictures[start : start + PICTURES], np.float32)
+        for start in range(0, pictures.shape[0], self.at_once):
+            part = np.asarray(pictures[start : start + self.at_once], np.float32)
             parts.append(self._compute(tf.constant(part)).numpy())
             self.done, self._pictures = self.done + 1, self._pictures + len(part)
             rate = self._pictures / (time.perf_counter() - self._began)

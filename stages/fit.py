@@ -17,7 +17,7 @@ from stages.errors import UserError
 from stages.forks import description, forked, is_fork, with_schedule
 from stages.history import Progress
 from stages.losses import accuracy, class_weight, cross_entropy
-from stages.memory import check_memory
+from stages.memory import check_memory, scoring_batch
 from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
@@ -61,7 +61,7 @@ def fit(
     averages = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
     called = [*averages, *callbacks.callbacks]
     weights = class_weights(settings.class_weights, dataset)
-    size = _validation_batch(len(dataset.val), strategy.in_sync)
+    size = _validation_batch(len(dataset.val), strategy.in_sync, scoring_batch(model.network, strategy))
     passes = settings.steps_per_call or 1  # whole ones in every call: Keras runs on beyond validation_steps otherwise
     with reporter.stopping() as stop:
         state = State(strategy, model, dataset, settings, called)
@@ -151,9 +151,13 @@ def _check_shares(settings: FitSettings, strategy: Strategy, split: Split) -> No
         )
 
 
-def _validation_batch(examples: int, replicas: int) -> int:
-    """Returns a batch size of about 256 whose last batch, too, gives every replica a share of its own."""
-    sizes = range(256, replicas - 1, -1)
+def _validation_batch(examples: int, replicas: int, at_most: int) -> int:
+    """Returns a batch size whose last batch, too, gives every replica a share of its own.
+
+    The largest that is 256 and `at_most` at most; else the smallest above.
+    """
+    fitting = min(256, at_most)
+    sizes = [*range(fitting, replicas - 1, -1), *range(fitting + 1, fitting + 1 + replicas)]
     return next(size for size in sizes if examples % size == 0 or examples % size >= replicas)
 
 

@@ -4,10 +4,11 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+import keras
 import psutil
 import tensorflow as tf
 
-from stages.complexity import peak_of_step
+from stages.complexity import cost_of_step, peak_of_inference
 from stages.errors import UserError
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
@@ -16,11 +17,21 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 _MIB = 2**20
 
-_SPREAD = 1.25
+_SPREAD = 1.15
 """How much more a step takes than its tensors: scratch memory of convolutions, and what the allocator cannot reuse."""
 
-_RUNTIME = 128 * _MIB
-"""What TensorFlow takes for a traced and optimized step of one replica, whatever its size."""
+_RUNTIME = 32 * _MIB
+"""Of TensorFlow's threads and input pipeline."""
+
+_PER_OPERATION = 40 * 2**10
+"""Bytes that an operation takes in the graphs of a replica's step and of validation, traced and optimized."""
+
+_GPU_RUNTIME = 128 * _MIB
+"""Of cuDNN's workspace and the like; graphs are in the memory of the host."""
+
+
+SCORING_BYTES = 256 * _MIB
+"""Limit of what a batch of validation, evaluation and the like takes in one memory: a host's, or a GPU's."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +40,12 @@ class Estimate:
 
     fixed: gradients, the optimizer's slots, averages, and copies of the weights for the best epoch and checkpoints.
     per_example: of a replica's share of a batch, computed at once. per_picture: of an input batch.
-    replicas: of the whole batch; sharing: those of them that share this memory.
+    replicas: of the whole batch; sharing: those of them that share this memory. scoring: a batch of the validation.
 
-    Measured against the growth of the resident set over four steps with Adam on a CPU (batch: estimate, measured, MiB):
-    cnn 28 px 128: 171, 71 and 1024: 468, 343; cnn_photo 160 px 32: 362, 322 and 128: 957, 1029, on two replicas 64:
-    669, 566; MobileNetV2 160 px 16: 798, 819 and 64: 2745, 2507, on two replicas 32: 1614, 1741; in mixed_bfloat16 32:
-    1095, 1274. So above 500 MiB it is off by -15 to +20 %, below it is too large by 150 MiB at most.
+    Measured against the growth of the resident set with Adam on a CPU (batch: estimate, measured, MiB): cnn 28 px 128:
+    101, 99; cnn 96 px 64: 332, 412; cnn_photo 160 px 32: 299, 349; MobileNetV2 32 px 4: 399, 389; 96 px 16: 531, 555;
+    160 px 16: 907, 831, on two replicas: 1150, 1245; 288 px 8: 1269, 1046; EfficientNetV2B0 96 px 16: 845, 913. So it
+    is off by -19 to +21 %. See `python -m benchmarks.memory`.
     """
 
     fixed: int
@@ -43,12 +54,14 @@ class Estimate:
     replicas: int
     sharing: int
     parts: int
+    scoring: int = 0
 
     def of(self, batch_size: int) -> int:
         """Returns the bytes that a batch of `batch_size` examples takes, over all replicas."""
         share = -(-batch_size // self.replicas)
         at_once = -(-share // self.parts)
-        return round(self.fixed + self.sharing * (at_once * self.per_example + share * self.per_picture))
+        step = self.sharing * (at_once * self.per_example + share * self.per_picture)
+        return round(self.fixed + max(step, self.scoring))
 
     def largest_batch(self, available: int) -> int:
         """Returns the largest batch that fits: a power of two, or a multiple of the replicas where those do not fit.
@@ -77,16 +90,45 @@ def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: Train
     kept = (slots + (1 if optimizer.ema_momentum else 0)) * trained
     copies = 0 if _on_gpus(strategy) else 2 * weights + kept  # the best epoch's, and a checkpoint on its way to disk
     summed = 2 * trained  # each replica's gradients, and their means
-    pictures = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
-    ahead = 1 if _on_gpus(strategy) else 2 + 4 / sharing  # elements that the input prepares (stages/batches.py)
+    picture = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
+    cost = cost_of_step(network)
+    runtime = _GPU_RUNTIME if _on_gpus(strategy) else _RUNTIME + sharing * cost.operations * _PER_OPERATION
+    validated = min(max(settings.batch_size, 256), scoring_batch(network, strategy), len(dataset.val))
     return Estimate(
-        fixed=sharing * (kept + summed + _RUNTIME) + copies,
-        per_example=_SPREAD * peak_of_step(network),
-        per_picture=ahead * pictures,
+        fixed=sharing * (kept + summed) + copies + runtime,
+        per_example=_SPREAD * cost.peak,
+        per_picture=_ahead(strategy) * picture,
         replicas=strategy.in_sync,
         sharing=sharing,
         parts=optimizer.accumulation,
+        scoring=round(_scoring_bytes(network, strategy) * -(-validated * sharing // strategy.in_sync)),
     )
+
+
+def scoring_batch(network: keras.Model, strategy: Strategy | None = None) -> int:
+    """Returns how many examples fit into SCORING_BYTES at a time, over all replicas; one a replica at least.
+
+    It depends on the network and the devices alone, not on what is free, so that every run has the same batches.
+
+    Args:
+        strategy: None: one CPU.
+    """
+    replicas, sharing = (strategy.in_sync, _sharing(strategy)) if strategy is not None else (1, 1)
+    memories = replicas // sharing
+    return max(int(SCORING_BYTES / max(_scoring_bytes(network, strategy), 1)) * memories, replicas)
+
+
+def _scoring_bytes(network: keras.Model, strategy: Strategy | None) -> float:
+    """Returns the bytes that one example takes in inference, with the input's elements."""
+    picture = 4 * int(tf.TensorShape(network.input_shape[1:]).num_elements())
+    return _SPREAD * peak_of_inference(network) + _ahead(strategy) * picture
+
+
+def _ahead(strategy: Strategy | None) -> float:
+    """Returns how many elements the input prepares for each that is computed (stages/batches.py), on CPUs."""
+    if strategy is None:
+        return 6
+    return 1 if _on_gpus(strategy) else 2 + 4 / _sharing(strategy)
 
 
 def check_memory(

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from stages.batches import Batch, distributed, evaluation_input, steps_per_epoch
 from stages.losses import cross_entropy
+from stages.memory import scoring_batch
 from stages.pictures import own_errors
 from stages.results import Model, Split, Strategy
 from stages.safe_places import safe_place
@@ -39,6 +40,7 @@ class Scorer:
             self._strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
         self._fixed_shapes = strategy.fixed_shapes
         self._network = model.network
+        self._at_most = scoring_batch(model.network, None if strategy.coordinator else strategy)
         self._loss = cross_entropy(model.outputs)
         self._num_classes = num_classes
         with self._strategy.scope():
@@ -49,9 +51,10 @@ class Scorer:
         """Returns the scores on `split`, every example counted once.
 
         Args:
-            batch_size: global.
+            batch_size: examples at a time, over all replicas; fewer where they exceed `memory.SCORING_BYTES`.
             between: is called about every second; it may raise to end the scoring.
         """
+        batch_size = min(batch_size, self._at_most)
         self._totals.reset()
         batches = iter(distributed(self._strategy, evaluation_input(split, batch_size, self._fixed_shapes)))
         left, together = steps_per_epoch(split, batch_size), 1

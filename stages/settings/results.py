@@ -10,7 +10,8 @@ class EvaluateSettings:
     """Loss, accuracy and a report by class on the test split."""
 
     _target_: str = "stages.evaluate.evaluate"
-    batch_size: int = number(256, at_least=1, unit="examples of the global batch, over all replicas")
+    batch_size: int = number(256, at_least=1, unit="examples of the global batch, over all replicas, at most")
+    """Fewer where they would take more than 256 MiB; the metrics are the same."""
 
 
 @dataclass(kw_only=True)

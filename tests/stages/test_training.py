@@ -206,9 +206,10 @@ def test_fit_that_diverges_stops() -> None:
 
 @pytest.mark.parametrize("examples", [144, 257, 259, 511])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_no_replica_is_left_out_of_a_validation_by_fit(examples: int, replicas: int) -> None:
-    size = _validation_batch(examples, replicas)
-    assert size >= replicas
+@pytest.mark.parametrize("at_most", [4, 5, 30, 9999])
+def test_no_replica_is_left_out_of_a_validation_by_fit(examples: int, replicas: int, at_most: int) -> None:
+    size = _validation_batch(examples, replicas, at_most)
+    assert replicas <= size <= min(at_most + replicas, 256)
     assert examples % size == 0 or examples % size >= replicas
 
 
