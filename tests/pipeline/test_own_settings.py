@@ -81,7 +81,7 @@ WRONG = {
     "sides: [1, 0]": r"own\.sides.*0 is out of range",
     "sides: {a: 1}": r"own\.sides",
     "deep: maybe": r"own\.deep=maybe has the wrong type\. Allowed: true or false",
-    "share: .nan, bins: 1.5": r"own\.bins=1\.5 has the wrong type",
+    "share: 0.5, bins: 1.5": r"own\.bins=1\.5 has the wrong type",
     "'a b': 1": r"own\.a b is no setting",
 }
 
