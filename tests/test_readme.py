@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,15 @@ COMMANDS = sorted(set(re.findall(r"python -m pipeline ((?!trian)(?:[a-z_.]+=\S+ 
 
 
 @pytest.mark.parametrize("given", COMMANDS)
-def test_its_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With folders where the page says that the user has one; sets of TFDS are not looked for."""
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
-    monkeypatch.setattr("stages.settings.data.ImageFolderSettings.check", lambda self, path: None)
+    monkeypatch.chdir(tmp_path)
+    for folder in re.findall(r"data.dir=<([a-z-]+)>", given):
+        for name in ("one", "two"):
+            (tmp_path / folder / name).mkdir(parents=True)
+            for number in range(20):
+                (tmp_path / folder / name / f"{number}.png").touch()
     words = [word.rstrip("`") for word in shlex.split(given.replace("<", "").replace(">", "").replace("`", ""))]
     prepare(experiment(*words, "dry_run=true"))
 

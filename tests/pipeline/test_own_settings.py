@@ -82,7 +82,7 @@ WRONG = {
     "sides: {a: 1}": r"own\.sides",
     "deep: maybe": r"own\.deep=maybe has the wrong type\. Allowed: true or false",
     "share: 0.5, bins: 1.5": r"own\.bins=1\.5 has the wrong type",
-    "'a b': 1": r"own\.a b is no setting",
+    "a-b: 1": r"own\.a-b is no setting",
 }
 
 
