@@ -92,8 +92,9 @@ def _check_call(path: str, node: Mapping[str, Any], already_given: int) -> None:
         definition = find(target)
     except AbsentError as error:
         absent = error.args[0]
+        named = absent if "." in absent else f"package {absent}"
         raise UserError(
-            f"{path}._target_={target}: there is no {absent}",
+            f"{path}._target_={target}: there is no {named}",
             "the import path of a function or a class, its package installed or in the working directory",
             f"{path}._target_=<package>.<module>.<function>",
         ) from error

@@ -125,7 +125,7 @@ def test_a_folder_that_becomes_read_only_fails_the_run(tmp_path: Path, outputs: 
 
 def test_memory_that_is_not_there_fails_the_run_in_one_line(outputs: Path) -> None:
     began = time.monotonic()
-    done = run(outputs, "model.network.hidden=[2000000000]", "train.epochs=1")
+    done = run(outputs, "model.network.hidden=[65536,65536,65536]", "train.epochs=1")
     assert done.returncode == 1
     said = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
     assert len(said) == 1

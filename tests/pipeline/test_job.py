@@ -209,7 +209,9 @@ def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytes
     assert "Traceback" in log
     printed = capsys.readouterr().out
     assert "Traceback" not in printed
-    assert "error: evaluate: RuntimeError: the disk is made of cheese" in printed.splitlines()[-1]
+    error, time = printed.splitlines()[-2:]
+    assert "error: evaluate: RuntimeError: the disk is made of cheese" in error
+    assert time.split()[:3] == ["time", "FAILED", "in"]
     everything = log + printed + str(run.data) + json.dumps(summary)
     assert "secret" not in everything
 
