@@ -131,11 +131,15 @@ def _in_two(network: keras.Model) -> Cut:
     """
     backbone, core = backbone_of(network), network.layers[-1]
     graph = getattr(core, "_functional", core)  # of a Sequential
-    if backbone is None or backbone not in getattr(graph, "layers", []) or len(backbone.outputs) != 1:
+    if backbone is None or not hasattr(graph, "_nodes_by_depth") or backbone not in graph.layers:
+        raise ValueError
+    if len(getattr(backbone, "outputs", None) or [None]) != 1 or len(graph.inputs) != 1:
         raise ValueError
     nodes = [node for depth in graph._nodes_by_depth.values() for node in depth]
     [node] = [node for node in nodes if node.operation is backbone]
     [tensor] = node.output_tensors
+    if len(tensor.shape) not in (2, 4) or None in tensor.shape[1:]:
+        raise ValueError
     after = [node for node in nodes if any(one is tensor for one in node.input_tensors)]
     if len(after) == 1 and isinstance(after[0].operation, POOLING):
         [tensor] = after[0].output_tensors
@@ -177,8 +181,8 @@ class _Run:
 def _key(front: keras.Model, dataset: Dataset) -> str:
     """Returns 32 hexadecimal digits that change with the pictures, the layers before the cut and their weights."""
     layers = front.to_json()
-    graphs = [part for part in front._flatten_layers() if isinstance(part, keras.Model)]
-    names = [front.name, *(operation.name for graph in graphs for operation in graph.operations)]
+    graphs = [getattr(part, "_functional", part) for part in front._flatten_layers() if isinstance(part, keras.Model)]
+    names = [front.name, *(one.name for graph in graphs for one in getattr(graph, "operations", None) or graph.layers)]
     for index, name in enumerate(dict.fromkeys(names)):  # a process counts some of them
         layers = layers.replace(f'"{name}"', f'"{index}"')
     digest = hashlib.blake2b(digest_size=16)

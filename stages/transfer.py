@@ -111,6 +111,12 @@ def freeze(network: keras.Model) -> None:
             "model.frozen=false",
         )
     backbone.trainable = False
+    if not network.trainable_variables:
+        raise UserError(
+            f"model.frozen=true: {network.name} has no weights but those of its {BACKBONE}, so that none is trained",
+            f"a head behind the layer named {BACKBONE}",
+            "model.frozen=false",
+        )
     call = backbone.call
 
     def infer(*given: Any, **named: Any) -> Any:

@@ -460,3 +460,81 @@ def test_real_weights_of_both_formats_are_the_same() -> None:
         found.append(weights_inside(network))
     assert found[0].size == 410_208
     np.testing.assert_array_equal(*found)
+
+
+def _backbone(kind: str, shape: tuple[int, int, int]) -> keras.Model:
+    layers = [
+        keras.layers.Conv2D(4, 3),
+        keras.layers.BatchNormalization(),
+        keras.layers.Lambda(abs),
+        keras.layers.Conv2D(4, 3, activation="relu"),
+    ]
+    if kind == "unbuilt":
+        return keras.Sequential(layers, name="backbone")
+    if kind == "nested":
+        inner = keras.Sequential([keras.Input(shape), *layers], name="inner")
+        return keras.Sequential([keras.Input(shape), inner], name="backbone")
+    if kind == "subclassed":
+        return Subclassed(layers)
+    return keras.Sequential([keras.Input(shape), *layers], name="backbone")
+
+
+class Subclassed(keras.Model):
+    """A backbone that is no graph of layers."""
+
+    def __init__(self, inside: list[keras.layers.Layer]) -> None:
+        super().__init__(name="backbone")
+        self.inside = inside
+
+    def call(self, images: Any) -> Any:
+        for layer in self.inside:
+            images = layer(images)
+        return images
+
+
+def any_kind(input_shape: tuple[int, int, int], num_classes: int, kind: str, core: str = "graph") -> keras.Model:
+    backbone, inputs = _backbone(kind, input_shape), keras.Input(input_shape)
+    behind = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(num_classes, dtype=last_dtype())]
+    if core == "sequential":
+        return keras.Sequential([inputs, backbone, *behind], name="small")
+    features = backbone(inputs)
+    if core == "shared":
+        features = keras.layers.add([features, backbone(inputs[:, ::-1])])
+    return keras.Model(inputs, behind[1](behind[0](features)), name="small")
+
+
+@pytest.mark.parametrize(
+    ("kind", "core"),
+    [
+        ("sequential", "graph"),
+        ("sequential", "sequential"),
+        ("sequential", "shared"),
+        ("nested", "graph"),
+        ("unbuilt", "graph"),
+        ("subclassed", "graph"),
+    ],
+)
+def test_any_kind_of_backbone_is_frozen_and_its_top_trained(kind: str, core: str) -> None:
+    """Through its features where it can be cut off, else with the images."""
+    where, network = one_device(), {"_target_": f"{__name__}.any_kind", "kind": kind, "core": core}
+    told = ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1, frozen=True)
+    made = model(DATASET, where, told)
+    before = weights_inside(made.network)
+    trained = train(made, DATASET, where, given(epochs=1, fine_tune_epochs=0, restore_best=False))
+    np.testing.assert_array_equal(weights_inside(trained.model.network), before)
+    assert str(trained.record.params["features"])[:3] == ("off" if "shared" in core or kind == "subclassed" else "on:")
+    made = model(DATASET, where, told)
+    train(made, DATASET, where, given(epochs=1, fine_tune_epochs=1, fine_tune_layers=1, restore_best=False))
+    assert np.any(weights_inside(made.network) != before)
+
+
+def test_a_backbone_without_a_head_is_refused() -> None:
+    told = ModelSettings(network={"_target_": f"{__name__}._headless"}, seed=1, frozen=True)
+    told = replace(told, precision=PrecisionSettings(policy="float32"))
+    with pytest.raises(UserError, match="has no weights but those of its backbone"):
+        model(DATASET, one_device(), told)
+
+
+def _headless(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)), name="backbone")
