@@ -146,8 +146,8 @@ def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
     given = {"batch_size": 64, "schedule": ScheduleSettings(), **case.train}
     settings = TrainSettings(epochs=100, seed=1, steps_per_call=STEPS, **given)
     with where.distribution.scope():
-        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4)
-        optimizer = build_optimizer(settings.optimizer, rate)
+        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4, policy=built.policy)
+        optimizer = build_optimizer(settings.optimizer, rate, built.policy)
     step = Step(where, built, optimizer, settings, case.jit)
     if where.coordinator is None:
         means = Loop(where, step, dataset, settings).run(0, STEPS)

@@ -28,7 +28,7 @@ class Averages:
         """Takes a step's weights in, in the cross-replica context; `first`, bool []: whether it is the first step."""
 
         def toward(average: tf.Variable, weight: tf.Tensor) -> None:
-            share = tf.where(first, tf.ones([], average.dtype), tf.cast(1.0 - self._momentum, average.dtype))
+            share = tf.where(first, tf.ones([], average.dtype), tf.constant(1.0 - self._momentum, average.dtype))
             average.assign_add(share * (tf.cast(weight, average.dtype) - average))
 
         for average, variable in zip(self.values, self._variables, strict=True):

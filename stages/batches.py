@@ -20,7 +20,7 @@ from stages.seeds import derive
 
 Batch = tuple[tf.Tensor, ...]
 """images float32 [b, H, W, C]; labels int32 [b], or float32 [b, classes] of mixed pictures, rows that add up to 1;
-weights float32 [b], which add up to the number of examples over all replicas. Where the training step is to augment:
+weights float64 [b], which add up to the number of examples over all replicas. Where the training step is to augment:
 the random numbers for it, float32 [b, randoms]."""
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -221,7 +221,7 @@ def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
 
 
 def share(count: tf.Tensor, replica: tf.Tensor | int, replicas: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a replica's rows of a batch of `count` examples, int64 [b], and their weights, float32 [b].
+    """Returns a replica's rows of a batch of `count` examples, int64 [b], and their weights, float64 [b].
 
     Shares differ by one row at most. Where there are fewer examples than replicas, every replica gets all of them with
     weight 1 / replicas. An empty share would fail (convolutions of nothing on CPUs) or give gradients of half the
@@ -231,4 +231,5 @@ def share(count: tf.Tensor, replica: tf.Tensor | int, replicas: int) -> tuple[tf
     few = count < replicas
     first = tf.where(few, tf.zeros_like(count), replica * count // replicas)
     last = tf.where(few, count, (replica + 1) * count // replicas)
-    return tf.range(first, last), tf.fill([last - first], tf.where(few, 1.0 / replicas, 1.0))
+    weight = tf.where(few, tf.constant(1.0 / replicas, tf.float64), tf.constant(1.0, tf.float64))
+    return tf.range(first, last), tf.fill([last - first], weight)

@@ -57,7 +57,7 @@ class Coordinated:
                 mine = examples[index * size : (index + 1) * size]
                 number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine, tf.int64))
                 made = changed(held, labels, mine, rows, number, size, seed, dataset)
-                distribution.run(step, args=((*made, tf.ones([tf.size(mine)])), number))
+                distribution.run(step, args=((*made, tf.ones([tf.size(mine)], tf.float64)), number))
 
         self._compiled = compiled
 

@@ -18,6 +18,7 @@ from stages.forks import description, forked, is_fork, with_schedule
 from stages.history import Progress
 from stages.losses import accuracy, class_weight, cross_entropy
 from stages.memory import check_memory, scoring_batch
+from stages.networks.precision import keras_floats
 from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
@@ -63,7 +64,7 @@ def fit(
     weights = class_weights(settings.class_weights, dataset)
     size = _validation_batch(len(dataset.val), strategy.in_sync, scoring_batch(model.network, strategy))
     passes = settings.steps_per_call or 1  # whole ones in every call: Keras runs on beyond validation_steps otherwise
-    with reporter.stopping() as stop:
+    with keras_floats(model.policy), reporter.stopping() as stop:  # Keras makes its losses at the first step
         state = State(strategy, model, dataset, settings, called)
         checkpoints = Checkpoints(place, settings, reporter.is_secret)
         report = _Report(dataset, settings, rate, reporter, state, checkpoints, found, stop)
@@ -116,9 +117,10 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
     options: dict[str, Any] = {"global_clipnorm": given.clip_norm or None}
     if given.ema_momentum:
         options |= {"use_ema": True, "ema_momentum": given.ema_momentum}
-    with strategy.distribution.scope():
-        rate = learning_rate(given.learning_rate, settings.schedule, per_epoch, settings.epochs, shift)
-        optimizer = build_optimizer(given, rate, **options)
+    with strategy.distribution.scope(), keras_floats(model.policy):  # of Keras' losses and means
+        peak = given.learning_rate
+        rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, shift, policy=model.policy)
+        optimizer = build_optimizer(given, rate, model.policy, **options)
         loss = cross_entropy(model.outputs, settings.label_smoothing)
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(
@@ -164,7 +166,7 @@ def _validation_batch(examples: int, replicas: int, at_most: int) -> int:
 def _weighted(source: InputFunction, weights: Sequence[float] | None) -> InputFunction:
     if weights is None:
         return source
-    by_class = tf.constant(weights, tf.float32)
+    by_class = tf.constant(weights, tf.float64)
     return lambda context: source(context).map(lambda x, y, w: (x, y, w * class_weight(y, by_class)))
 
 

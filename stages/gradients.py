@@ -24,7 +24,7 @@ class Result(NamedTuple):
     """What a batch comes to.
 
     gradients: of the summed loss times the scale, one for each of `Gradients.variables`, of its shape and dtype.
-    sums: `loss`, `correct` and `examples`, float32 [].
+    sums: `loss`, `correct` and `examples`, [] of `Gradients.dtype`.
     state: new values of `Gradients.state`.
     metrics: what each of `Gradients.metrics` has grown by.
     """
@@ -38,6 +38,7 @@ class Result(NamedTuple):
 class Gradients:
     """Computes losses and gradients of `model`. Make it outside the strategy's scope, call it in a replica.
 
+    dtype: of weights, losses and counts: float32, or float64 for a network in float64.
     variables: what is trained: TensorFlow variables, the shards of a partitioned one singly.
     constraints: the Keras constraint of each of `variables`, or None.
     state: Keras variables that a training step changes besides, such as the moving statistics of BatchNorm.
@@ -47,7 +48,8 @@ class Gradients:
     def __init__(self, model: Model, loss: Loss, settings: TrainSettings, replicas: int, jit: bool = False) -> None:
         network, weights, seed = model.network, settings.class_weights, derive(settings.seed, "dropout")
         self._model, self._loss, self._parts = model, loss, settings.optimizer.accumulation
-        self._class_weights = tf.constant(weights, tf.float32) if weights else None
+        self.dtype = tf.float64 if model.policy == "float64" else tf.float32
+        self._class_weights = tf.constant(weights, self.dtype) if weights else None
         self._trainable = network.trainable_variables
         self._random = [v for v in network.variables if v.path.endswith("seed_generator_state")]
         self._seeds = [derive(seed, index) % 2**30 for index in range(len(self._random))]
@@ -74,7 +76,9 @@ class Gradients:
             self._function = self._compute
 
     def __call__(self, batch: Batch, step: tf.Tensor, replica: tf.Tensor, scale: tf.Tensor) -> Result:
-        """Returns the result of this replica's `batch` in `step` of the run; `scale`, float32 [], is the loss scale."""
+        """Returns the result of this replica's `batch` in `step` of the run; `scale`, [], is the loss scale."""
+        images, labels, weights = batch
+        batch = images, labels, tf.cast(weights, self.dtype)
         trainable = [tf.convert_to_tensor(variable) for variable in self.variables]
         untrained = [tf.convert_to_tensor(variable.value) for variable in self._untrained]
         metrics = [tf.convert_to_tensor(variable.value) for variable in self.metrics]
@@ -101,7 +105,7 @@ class Gradients:
             return batch
         rows, weights = share(tf.shape(batch[1], tf.int64)[0], part, self._parts)
         images, labels, given = (tf.gather(values, rows) for values in batch)
-        return images, labels, given * weights
+        return images, labels, given * tf.cast(weights, self.dtype)
 
     def _random_states(self, step: tf.Tensor, replica: tf.Tensor, part: int) -> list[tf.Tensor]:
         """Returns states of the random layers that are a function of (seed, step, replica, part).
@@ -140,14 +144,14 @@ class Gradients:
         given = [scope.get_current_value(variable) for variable in self._untrained]
         self._changed = [index for index, value in enumerate(given) if value is not untrained[index]]
         sums = {
-            "loss": tf.cast(loss, tf.float32),
-            "correct": tf.reduce_sum(accuracy(labels, outputs) * weights),
+            "loss": tf.cast(loss, self.dtype),
+            "correct": tf.reduce_sum(tf.cast(accuracy(labels, outputs), self.dtype) * weights),
             "examples": examples,
         }
         # Rows that several replicas share count in part, in the network's own metrics too.
-        part = examples / tf.cast(tf.shape(labels)[0], tf.float32)
+        part = examples / tf.cast(tf.shape(labels)[0], self.dtype)
         grown = [
-            tf.cast(tf.cast(scope.get_current_value(v) - old, tf.float32) * part, old.dtype)
+            tf.cast(tf.cast(scope.get_current_value(v) - old, self.dtype) * part, old.dtype)
             for v, old in zip(self.metrics, metrics, strict=True)
         ]
         # tf.gradients and not a tape: it puts what goes backward on the device of what went forward, layer by layer.
@@ -173,7 +177,7 @@ class Gradients:
         batch = (
             tf.TensorSpec(shape, tf.float32),
             tf.TensorSpec([None, classes], tf.float32) if mixed else tf.TensorSpec([None], tf.int32),
-            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None], self.dtype),
         )
         random = specs(self._random)
         return (
@@ -182,7 +186,7 @@ class Gradients:
             specs(self._untrained),
             specs(self.metrics),
             random,
-            tf.TensorSpec([], tf.float32),
+            tf.TensorSpec([], self.dtype),
         )
 
 

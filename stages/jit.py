@@ -81,12 +81,12 @@ def _first_batch(dataset: Dataset, batch_size: int, strategy: Strategy) -> Batch
     rows = min(-(-batch_size // strategy.in_sync), len(dataset.train))
     images, labels = dataset.train.images[:rows], dataset.train.labels[:rows]
     wanted = tf.constant(labels) if dataset.mixing is None else tf.one_hot(labels, dataset.num_classes)
-    return tf.cast(images, tf.float32), wanted, tf.ones([rows])
+    return tf.cast(images, tf.float32), wanted, tf.ones([rows], tf.float64)
 
 
 def _seconds(gradients: Gradients, batch: Batch) -> float:
     began = time.perf_counter()
-    result = gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0))
+    result = gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0, gradients.dtype))
     for gradient in result.gradients:
         gradient.numpy()  # waits
     return time.perf_counter() - began

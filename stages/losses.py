@@ -35,18 +35,20 @@ def probabilities(outputs: tf.Tensor, kind: str) -> tf.Tensor:
 def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     """Returns 1 where the likeliest class is the right one, of a mixed picture that with the greater share, else 0.
 
-    float32 [b]; labels and outputs are those of a `Loss`.
+    float32 [b] (float64 for outputs in it); labels and outputs are those of a `Loss`.
     """
     right = tf.argmax(labels, axis=-1) if _is_mixed(labels) else tf.cast(labels, tf.int64)
-    return tf.cast(tf.argmax(outputs, axis=-1) == right, tf.float32)
+    return tf.cast(tf.argmax(outputs, axis=-1) == right, tf.float64 if outputs.dtype == tf.float64 else tf.float32)
 
 
 def class_weight(labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns what examples count, float32 [b], by their classes, or by their shares of each.
+    """Returns what examples count, [b] of the dtype of `weights`, by their classes, or by their shares of each.
 
-    labels: int32 [b] or float32 [b, classes]; weights: float32 [classes].
+    labels: int32 [b] or float32 [b, classes]; weights: [classes].
     """
-    return tf.linalg.matvec(labels, weights) if _is_mixed(labels) else tf.gather(weights, labels)
+    return (
+        tf.linalg.matvec(tf.cast(labels, weights.dtype), weights) if _is_mixed(labels) else tf.gather(weights, labels)
+    )
 
 
 def _is_mixed(labels: tf.Tensor) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from stages.complexity import flops, write_summary
 from stages.errors import UserError
-from stages.networks.precision import draw_in_float32, float32_initial_values
+from stages.networks.precision import cast_exactly, draw_in_float32, float32_initial_values, keras_floats
 from stages.normalize import facts, wanted_by_network
 from stages.placement import place
 from stages.reporter import Reporter, Silent
@@ -60,6 +60,7 @@ def model(
             return build(placed=False)
 
     draw_in_float32()
+    cast_exactly()
     keras.utils.set_random_seed(derive(settings.seed, "model"))
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)
@@ -133,7 +134,8 @@ def _policy(name: str) -> Iterator[None]:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
-        yield
+        with keras_floats(name):  # for the network's own metrics
+            yield
     finally:
         keras.config.set_dtype_policy(before)
 

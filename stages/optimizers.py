@@ -3,37 +3,65 @@
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 
 from stages.errors import UserError
+from stages.networks.precision import keras_floats
 from stages.settings.optimizer import AdamSettings, AdamWSettings, OptimizerSettings, ScheduleSettings, SgdSettings
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
-def build_optimizer(settings: OptimizerSettings, rate: Rate, **options: Any) -> keras.optimizers.Optimizer:
+def build_optimizer(
+    settings: OptimizerSettings, rate: Rate, policy: str = "float32", **options: Any
+) -> keras.optimizers.Optimizer:
     """Returns the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
 
     Clipping, accumulation and averages are the training loop's; `options` are for Keras' own of them.
+
+    Args:
+        policy: of the network that is trained.
     """
+    with keras_floats(policy):  # the rate's variable has Keras' own
+        return _built(settings, _exact(rate, policy), policy, **options)
+
+
+def _built(settings: OptimizerSettings, rate: Rate, policy: str, **options: Any) -> keras.optimizers.Optimizer:
     given = {"weight_decay": settings.weight_decay or None, **options}
     if isinstance(settings, SgdSettings):
-        return keras.optimizers.SGD(rate, momentum=settings.momentum, nesterov=settings.nesterov, **given)
+        momentum = _exact(settings.momentum, policy)
+        return keras.optimizers.SGD(rate, momentum=momentum, nesterov=settings.nesterov, **given)
     if isinstance(settings, AdamSettings):
-        given |= {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
+        numbers = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
+        given |= {name: _exact(number, policy) for name, number in numbers.items()}
         if isinstance(settings, AdamWSettings):
             return keras.optimizers.AdamW(rate, **{**given, "weight_decay": settings.weight_decay})
         return keras.optimizers.Adam(rate, **given)
     raise UserError(f"optimizer={settings} is of no known kind", "sgd, adam, adamw", "optimizer=adam")
 
 
-def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int, shift: int = 0) -> Rate:
+def _exact(number: Any, policy: str) -> Any:
+    """Returns a number that Keras will not round: `keras.ops.cast` takes Python's for float32, whatever it casts to."""
+    return np.float64(number) if policy == "float64" and isinstance(number, float) else number
+
+
+def learning_rate(
+    peak: float,
+    settings: ScheduleSettings,
+    steps_per_epoch: int,
+    epochs: int,
+    shift: int = 0,
+    policy: str = "float32",
+) -> Rate:
     """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size.
 
     Args:
         shift: steps of the schedule that are over when the optimizer takes its first.
+        policy: of the network that is trained.
     """
     total = steps_per_epoch * epochs
     warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
+    peak = _exact(peak, policy)
     after: Rate = peak
     if settings.name == "cosine":
         after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
@@ -78,7 +106,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         self.peak, self.steps, self.after = peak, steps, after
 
     def __call__(self, step: Any) -> Any:
-        step = keras.ops.cast(step, "float32")
+        step = keras.ops.cast(step, "float64" if isinstance(self.peak, np.float64) else "float32")
         later = self.after(keras.ops.maximum(step - self.steps, 0.0)) if callable(self.after) else self.after
         return keras.ops.where(step < self.steps, self.peak * (step + 1.0) / self.steps, later)
 

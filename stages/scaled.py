@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 import keras
+import numpy as np
 
 from stages.results import Normalization
 
@@ -42,10 +43,13 @@ def with_scaling(
     """Returns `network`, under the Keras policy `policy`, behind the layer that scales unscaled pixels for it."""
     # float32 whatever the policy: bfloat16 keeps 8 bits of a mantissa, too few for pixels that augmentation mixed.
     dtype = "float64" if policy == "float64" else "float32"
-    first = keras.layers.Rescaling(_numbers(scaling.scale), _numbers(scaling.offset), dtype=dtype, name="scaling")
+    first = keras.layers.Rescaling(
+        _numbers(scaling.scale, dtype), _numbers(scaling.offset, dtype), dtype=dtype, name="scaling"
+    )
     inputs = keras.Input(image_shape, dtype="float32", name="images")
     return Scaled(inputs, network(first(inputs)), name=network.name)
 
 
-def _numbers(values: tuple[float, ...]) -> float | list[float]:
-    return float(values[0]) if len(values) == 1 else [float(value) for value in values]
+def _numbers(values: tuple[float, ...], dtype: str) -> float | list[float]:
+    kind = np.float64 if dtype == "float64" else float  # Keras takes Python's own for float32 before it casts them
+    return kind(values[0]) if len(values) == 1 else [kind(value) for value in values]

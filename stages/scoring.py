@@ -81,5 +81,5 @@ class Scorer:
         for penalty in self._network.losses:
             loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
         predicted = tf.argmax(outputs, axis=-1, output_type=labels.dtype)
-        confusion = tf.math.confusion_matrix(labels, predicted, self._num_classes, weights, dtype=tf.float32)
+        confusion = tf.math.confusion_matrix(labels, predicted, self._num_classes, weights, dtype=tf.float64)
         self._totals.add(loss=loss, examples=examples, confusion=confusion)

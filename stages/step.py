@@ -54,7 +54,7 @@ class Step:
         """Takes `step` of the run with this replica's share of its batch."""
         replica = tf.distribute.get_replica_context()
         batch = self._augmented(batch)
-        scale = tf.constant(1.0) if self.loss_scale is None else self.loss_scale.factor()
+        scale = tf.constant(1.0, self.gradients.dtype) if self.loss_scale is None else self.loss_scale.factor()
         mine = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
         examples = mine.sums["examples"]
         state = mine.state if replica.num_replicas_in_sync == 1 else _weighted(mine.state, examples, replica)

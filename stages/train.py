@@ -119,8 +119,9 @@ def _prepare(
     loss = cross_entropy(model.outputs, settings.label_smoothing)
     with strategy.distribution.scope():
         per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, per_epoch, settings.epochs, shift)
-        optimizer = build_optimizer(settings.optimizer, rate)
+        peak = settings.optimizer.learning_rate
+        rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, shift, policy=model.policy)
+        optimizer = build_optimizer(settings.optimizer, rate, model.policy)
         # For callbacks, which look for `model.optimizer`, and for a `compute_loss` of the network's own.
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.tensorflow import core as keras_core
 from keras.src.backend.tensorflow import random as keras_random
 
 _DRAWS = ("normal", "uniform", "truncated_normal", "gamma", "beta", "binomial")
@@ -16,6 +17,17 @@ _DRAWS = ("normal", "uniform", "truncated_normal", "gamma", "beta", "binomial")
 def last_dtype() -> str:
     """Returns float32, or float64 under that policy: half precision would lose small probabilities."""
     return "float64" if keras.config.dtype_policy().name == "float64" else "float32"
+
+
+@contextmanager
+def keras_floats(policy: str) -> Iterator[None]:
+    """Makes float64 what Keras takes for its losses, metrics and rates under the policy float64: its own is float32."""
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64" if policy == "float64" else before)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before)
 
 
 @contextmanager
@@ -36,6 +48,25 @@ def float32_initial_values() -> Iterator[None]:
         yield
     finally:
         keras.Variable.__init__ = original
+
+
+def cast_exactly() -> None:
+    """Has `keras.ops.cast` take a Python number for float64 as it is, in this process, from now on.
+
+    It would go through float32: TensorFlow makes a tensor of the number before it casts that, and so a regularizer's
+    factor has seven digits (Keras 3.15, keras/src/backend/tensorflow/core.py).
+    """
+    if hasattr(keras_core.cast, "__wrapped__"):
+        return
+    original = keras_core.cast
+
+    @wraps(original)
+    def cast(x: Any, dtype: Any) -> tf.Tensor:
+        if isinstance(x, float) and keras.backend.standardize_dtype(dtype) == "float64":
+            return tf.constant(x, tf.float64)
+        return original(x, dtype)
+
+    keras_core.cast = cast
 
 
 def draw_in_float32() -> None:
@@ -90,6 +121,6 @@ def _dropout(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         if rate in (0.0, 1.0) or not _is_other_float(inputs.dtype):
             return original(inputs, rate, noise_shape, seed)
         kept = original(tf.ones_like(inputs, tf.float32), rate, noise_shape, seed) > 0
-        return tf.where(kept, inputs * tf.cast(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
+        return tf.where(kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
 
     return dropout

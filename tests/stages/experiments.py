@@ -49,7 +49,7 @@ def start(
 ) -> Loop:
     """Returns a loop that is about to take its first step."""
     with where.distribution.scope():
-        optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate)
+        optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate, model.policy)
     return Loop(where, Step(where, model, optimizer, given, jit), dataset, given, first_step)
 
 
