@@ -1,5 +1,6 @@
 """Transfer learning: a backbone that keeps its weights, and the phases of a training that thaws its top."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -117,13 +118,22 @@ def freeze(network: keras.Model) -> None:
             f"a head behind the layer named {BACKBONE}",
             "model.frozen=false",
         )
-    call = backbone.call
-
-    def infer(*given: Any, **named: Any) -> Any:
-        return call(*given, **{**named, "training": False})
-
-    backbone.call = infer
+    _infer_from_now_on(backbone)
     backbone.__dict__[_INFERS] = True  # past Keras
+
+
+def _infer_from_now_on(layer: keras.layers.Layer) -> None:
+    """Has `layer` compute in inference mode; where its `call` takes no `training`, the layers in it."""
+    call = layer.call
+    if "training" not in inspect.signature(call).parameters:
+        for inner in layer._flatten_layers(include_self=False, recursive=False):
+            _infer_from_now_on(inner)
+        return
+
+    def infer(*inputs: Any, **options: Any) -> Any:
+        return call(*inputs, **{**options, "training": False})
+
+    layer.call = infer
 
 
 def infers(network: keras.Model) -> bool:

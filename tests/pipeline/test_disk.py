@@ -132,7 +132,7 @@ def test_memory_that_is_not_there_fails_the_run_in_one_line(outputs: Path) -> No
     assert "OOM when allocating" in said[0] or "allocate" in said[0]
     assert "Traceback" not in done.stdout + done.stderr
     assert summary(outputs)["status"] == "FAILED"
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 150
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
