@@ -15,7 +15,7 @@ run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" 
 test: lint  ## everything: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-fast: .venv/.installed  ## the tests that start no processes
+test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
 
 faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts how many ended as if nobody had

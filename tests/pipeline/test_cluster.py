@@ -19,6 +19,8 @@ from benchmarks.clusters import run_chief, run_workers
 from pipeline.cluster import local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 
+pytestmark = pytest.mark.slow
+
 LONG = ("train.epochs=5000", "model.network.filters=[8,16]")
 
 

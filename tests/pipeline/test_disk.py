@@ -16,6 +16,8 @@ import pytest
 from stages.checkpoints import read
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 GIVEN = (
     "model=mlp",
     "model.network.hidden=[256]",

@@ -8,6 +8,8 @@ from tests import random_kills
 from tests.faults import Fault, Outcome, outcome, prepared, run, trial
 from tests.random_kills import Moment
 
+pytestmark = pytest.mark.slow
+
 FAULTS = {
     "one_device": [Fault("step", 45), Fault("writing", 3)],
     "mirrored": [Fault("epoch_end", 4)],

@@ -29,6 +29,8 @@ from stages.errors import UserError
 from stages.results import Dataset, Record, Trained
 from tests.pipeline.experiments import QUICK, experiment
 
+pytestmark = pytest.mark.slow
+
 
 def only_run(outputs: Path) -> tuple[MlflowClient, Run]:
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")

@@ -21,6 +21,8 @@ from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.pipeline.test_cluster import Running
 
+pytestmark = pytest.mark.slow
+
 TWO = MultiWorkerSettings(deterministic=False)
 SERVERS = ParameterServerSettings(deterministic=False, workers=1, servers=1)
 FIRST = {"type": "worker", "index": 0}

@@ -29,6 +29,8 @@ from stages.errors import UserError
 from tests.conftest import ROOT
 from tests.pipeline.experiments import QUICK, experiment
 
+pytestmark = pytest.mark.slow
+
 LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
 
 

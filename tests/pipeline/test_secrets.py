@@ -24,6 +24,8 @@ from pipeline.tracking.params import flatten
 from tests.conftest import ROOT
 from tests.pipeline.experiments import QUICK, experiment
 
+pytestmark = pytest.mark.slow
+
 SECRET_NAMES = """
 password passwd pwd pass passphrase pass_phrase token secret api_key apikey api-key API_KEY apiKey APIKey
 access_key private_key

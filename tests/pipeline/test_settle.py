@@ -28,6 +28,8 @@ from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 from tests.random_kills import EPOCHS, assert_one_whole_run
 
+pytestmark = pytest.mark.slow
+
 GIVEN = (f"train.epochs={EPOCHS}", "model.network.filters=[4,8]")
 
 

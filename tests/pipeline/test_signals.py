@@ -25,6 +25,8 @@ from pipeline.signals import CLOSED_OUTPUT
 from pipeline.summary import Summary
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
 HEARD_SECONDS = 12.0
 """Ten, and what two busy cores take to end a process."""

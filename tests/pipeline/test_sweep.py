@@ -23,6 +23,8 @@ from pipeline.sweeps import unfinished, write_index
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -29,6 +29,8 @@ from pipeline.tracking.spec import RunSpec
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
+pytestmark = pytest.mark.slow
+
 LOCAL = TrackingSettings(kind="local")
 
 

@@ -36,6 +36,8 @@ from stages.settings.results import ExportSettings
 from tests.conftest import shared
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
 
+pytestmark = pytest.mark.slow
+
 SMALL_MOBILENET = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35}, dropout=0.0)
 SMALL_PHOTO = CnnPhotoSettings(filters=[4, 8], dropout=0.0)
 SMALL_RESNET = ResnetSettings(blocks=1, filters=[4, 8])

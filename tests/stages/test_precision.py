@@ -21,6 +21,8 @@ from stages.train import train
 from tests.conftest import shared
 from tests.stages.experiments import mirrored
 
+pytestmark = pytest.mark.slow
+
 HALF = ("mixed_bfloat16", "mixed_float16")
 
 

@@ -31,6 +31,8 @@ from stages.strategy import strategy
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 
+pytestmark = pytest.mark.slow
+
 DATASET = real_digits(500)
 """Eight steps an epoch, the last of 52 examples."""
 

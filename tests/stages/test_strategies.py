@@ -31,6 +31,8 @@ from stages.settings.train import TrainSettings
 from stages.strategy import strategy
 from tests.stages.experiments import settings, start
 
+pytestmark = pytest.mark.slow
+
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
     "default": lambda: strategy(DefaultSettings(deterministic=False)),
     "another device": lambda: strategy(OneDeviceSettings(deterministic=False, device="/cpu:2")),
