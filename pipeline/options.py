@@ -57,8 +57,8 @@ def package_folder(address: str) -> Path:
     if not places or not Path(places[0]).is_dir():
         raise UserError(
             f"{address} is no folder of options",
-            "a folder, or pkg://<a package>",
-            "--config-dir <folder>, or 'hydra.searchpath=[pkg://my_package.conf]'",
+            "a folder, or 'hydra.searchpath=[pkg://my_package.conf]'",
+            "--config-dir <folder>",
         )
     return Path(places[0])
 

@@ -177,23 +177,37 @@ CONFIGURATIONS = {
 }  # fmt: skip
 
 DRIVER = """\
-import io, json, os, sys, time, contextlib
+import json, os, sys, tempfile, time
 import pipeline.__main__ as command
-from hydra.core.global_hydra import GlobalHydra
-for line in sys.stdin:
-    arguments = json.loads(line)
+
+def child(arguments, out, err, answer):
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
     sys.argv = ["pipeline", *arguments]
-    GlobalHydra.instance().clear()
-    out, err, code, began = io.StringIO(), io.StringIO(), 0, time.perf_counter()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            command.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        except BaseException as error:
-            code = f"{type(error).__name__}: {error}"
-    seconds = round(time.perf_counter() - began, 2)
-    print(json.dumps([code, err.getvalue(), seconds, sorted(set(sys.modules) & {"tensorflow"})]), flush=True)
+    code = 0
+    try:
+        command.main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException as error:
+        code = f"{type(error).__name__}: {error}"
+    json.dump([code, sorted(set(sys.modules) & {"tensorflow"})], answer)
+    for stream in (sys.stdout, sys.stderr, answer):
+        stream.flush()
+    os._exit(0)
+
+for line in sys.stdin:
+    began = time.perf_counter()
+    file = tempfile.TemporaryFile
+    with file("w+") as out, file("w+") as err, file("w+") as answer:
+        pid = os.fork()
+        if pid == 0:
+            child(json.loads(line), out, err, answer)
+        os.waitpid(pid, 0)
+        for written in (err, answer):
+            written.seek(0)
+        code, heavy = json.load(answer)
+        print(json.dumps([code, err.read(), round(time.perf_counter() - began, 2), heavy]), flush=True)
 """
 
 
