@@ -50,7 +50,7 @@ def meet(task: Task, limit: float, console: Console) -> None:
                 if asking.missing and now - began > limit:
                     raise UserError(
                         f"after {limit:g} s there is no {names}",
-                        "every member of TF_CONFIG, started by the same command within cluster.wait_seconds of each other",
+                        "every member of TF_CONFIG, started by this command within cluster.wait_seconds of each other",
                         f"cluster.wait_seconds={2 * limit:g}",
                     )
                 if asking.missing and now - said >= SAY_SECONDS:
