@@ -217,7 +217,7 @@ def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest
     folder.mkdir(parents=True)
     (folder.parent / "old").mkdir()
     (folder.parent / "old" / "sweep.json").write_text("[]")  # of an earlier version
-    index = [{"folder": "1_seed=1", "identity": "x", "code": "before"}]
+    index = [{"folder": "1_seed=1", "identity": "x", "code": "before", "overrides": []}]
     write_index(index, folder)
     given = experiment(outputs=tmp_path)
     before, after = Sources({"net.py": "1"}), Sources({"net.py": "2"})
