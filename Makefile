@@ -19,9 +19,9 @@ test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, who
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
 
 faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts how many ended as if nobody had
-	$(BIN)/python -m tests.faults $(ARGS)
-	$(BIN)/python -m tests.sweep_faults
-	$(BIN)/python -m tests.random_kills
+	$(BIN)/python -m tests.chaos.faults $(ARGS)
+	$(BIN)/python -m tests.chaos.sweep_faults
+	$(BIN)/python -m tests.chaos.random_kills
 
 experiments: .venv/.installed  ## the reference experiments whose data is at hand, against what their headers say
 	$(BIN)/python -m benchmarks.experiments $(ARGS)

@@ -1,5 +1,5 @@
 """Speed, as ratios measured side by side in one process."""
 
-from pipeline import environment
+from pipeline.system import environment
 
 environment.prepare()  # before the benchmarks import TensorFlow

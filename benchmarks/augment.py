@@ -14,10 +14,10 @@ import tensorflow as tf
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from pipeline.config import register_schemas
+from pipeline.config.schemas import register_schemas
 from pipeline.paths import CONF
 from stages.augment import augment
-from stages.batches import training_input
+from stages.data.batches import training_input
 from stages.load.synthetic import synthetic
 from stages.results import Dataset
 from stages.settings.data import SyntheticSettings

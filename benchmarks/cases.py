@@ -10,20 +10,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from stages.batches import steps_per_epoch
-from stages.coordinated import Coordinated
+from stages.data.batches import steps_per_epoch
 from stages.load.digits import digits
-from stages.loop import Loop
 from stages.model import model
 from stages.normalize import normalize
-from stages.optimizers import build_optimizer, learning_rate
+from stages.optimization.optimizers import build_optimizer, learning_rate
+from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.data import DigitsSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamSettings, AdamWSettings, ScheduleSettings, SgdSettings
 from stages.settings.train import TrainSettings
-from stages.step import Step
+from stages.training.loop import Loop
+from stages.training.parameter_server import Coordinated
 
 STEPS = 50
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import keras
 
 from benchmarks.loop import WHERE, fresh
-from stages.checkpoints import Checkpoints
-from stages.history import Progress
 from stages.load.synthetic import synthetic
-from stages.loop import Loop
 from stages.normalize import normalize
+from stages.optimization.train_step import Step
 from stages.settings.data import SyntheticSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.optimizer import AdamSettings, ScheduleSettings
 from stages.settings.train import TrainSettings
-from stages.state import State
-from stages.step import Step
+from stages.training.checkpoints import Checkpoints
+from stages.training.loop import Loop
+from stages.training.progress import Progress
+from stages.training.state import State
 
 STEPS, ROUNDS = 60, 15
 

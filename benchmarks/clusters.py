@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cluster import Task, local_tasks
+from pipeline.cluster.task import Task, local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVE = "import sys; from stages.cluster import serve; serve(sys.argv[1])"
+SERVE = "import sys; from stages.distribution.cluster_strategies import serve; serve(sys.argv[1])"
 
 
 def run_workers(count: int, module: str, *arguments: str) -> tuple[list[int], str]:

@@ -12,17 +12,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from pipeline import environment
+from pipeline.system import environment
 
 environment.prepare()
 
 import tensorflow as tf  # noqa: E402
 
 from stages.load.tfds import tfds  # noqa: E402
-from stages.loop import Loop  # noqa: E402
 from stages.model import model  # noqa: E402
 from stages.normalize import normalize  # noqa: E402
-from stages.optimizers import build_optimizer  # noqa: E402
+from stages.optimization.optimizers import build_optimizer  # noqa: E402
+from stages.optimization.train_step import Step  # noqa: E402
 from stages.results import Dataset  # noqa: E402
 from stages.settings.data import TfdsSettings  # noqa: E402
 from stages.settings.images import NormalizeSettings  # noqa: E402
@@ -30,8 +30,8 @@ from stages.settings.model import CnnPhotoSettings, ModelSettings, PrecisionSett
 from stages.settings.optimizer import AdamSettings, ScheduleSettings  # noqa: E402
 from stages.settings.strategy import OneDeviceSettings  # noqa: E402
 from stages.settings.train import TrainSettings  # noqa: E402
-from stages.step import Step  # noqa: E402
 from stages.strategy import strategy  # noqa: E402
+from stages.training.loop import Loop  # noqa: E402
 
 BATCH, ROUNDS, STEPS = 32, 7, 20
 

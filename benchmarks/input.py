@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pipeline import environment
+from pipeline.system import environment
 
 SIZE, BATCH, EPOCHS, ROUNDS = 96, 32, 4, 3
 
@@ -68,7 +68,7 @@ def _measure(way: str, folder: str, cache: Path) -> dict[str, float]:
         import tensorflow as tf
         import tensorflow_datasets  # noqa: F401
 
-        import stages.batches
+        import stages.data.batches
         import stages.load.tfds  # noqa: F401
 
         tf.constant(0.0)
@@ -100,7 +100,7 @@ def _tutorial(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, .
 def _prepared(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, ...]]]:
     import tensorflow as tf
 
-    from stages.batches import training_input
+    from stages.data.batches import training_input
     from stages.load.tfds import tfds
     from stages.settings.data import TfdsSettings
 

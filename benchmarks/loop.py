@@ -13,9 +13,9 @@ import keras
 import tensorflow as tf
 
 from stages.load.synthetic import synthetic
-from stages.loop import Loop
 from stages.model import model
 from stages.normalize import normalize
+from stages.optimization.train_step import Step
 from stages.results import Dataset, Model
 from stages.settings.data import SyntheticSettings
 from stages.settings.images import NormalizeSettings
@@ -23,8 +23,8 @@ from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamSettings, ScheduleSettings
 from stages.settings.strategy import OneDeviceSettings
 from stages.settings.train import TrainSettings
-from stages.step import Step
 from stages.strategy import strategy
+from stages.training.loop import Loop
 
 BATCH, STEPS, CALLS, ROUNDS = 128, 16, 4, 5
 

@@ -30,8 +30,8 @@ MEASURED = ("train", "evaluate", "export")
 
 def measure(network: str, side: int, batch: int, strategy: str) -> dict[str, float]:
     """Returns the growth of the resident set in each stage of MEASURED, and the estimate, in MiB."""
-    from pipeline.plan import make_plan
-    from pipeline.runner import bind
+    from pipeline.run.plan import make_plan
+    from pipeline.run.runner import bind
     from stages.reporter import Silent
     from tests.pipeline.experiments import experiment
 

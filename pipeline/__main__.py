@@ -1,6 +1,5 @@
 """`python -m pipeline`: composes the configuration, then runs one job, or with -m a sweep of them."""
 
-from pipeline import early  # noqa: F401  # signals, while the rest is imported
 
 # isort: split
 
@@ -11,17 +10,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from pipeline import __version__, environment, signals, streams
-from pipeline.arguments import Arguments, read_arguments
-from pipeline.help import help_text
-from pipeline.limits import check_arguments
-from pipeline.listener import Interrupted
-from pipeline.options import read_options
-from pipeline.secrets import guard_output, learn_arguments, redact
+from pipeline import __version__
+from pipeline.command_line.arguments import Arguments, read_arguments
+from pipeline.command_line.help import help_text
+from pipeline.config.limits import check_arguments
+from pipeline.config.options import read_options
+from pipeline.redaction.mask import guard_output, learn_arguments, redact
+from pipeline.system import environment, signals, streams
+from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
 
 if TYPE_CHECKING:
-    from pipeline.compose import Composer
+    from pipeline.command_line.compose import Composer
 
 BEFORE_RUN_SECONDS = 0.2
 """Before a run has begun nothing is lost: a signal need not wait for a safe place."""
@@ -49,7 +49,7 @@ def main() -> NoReturn:
 
 def _report(error: Exception) -> int:
     """Prints `error` without secrets and returns the exit code; a defect with its traceback, others when asked."""
-    from pipeline.job import FAILED, WRONG_CONFIGURATION
+    from pipeline.run.job import FAILED, WRONG_CONFIGURATION
 
     is_mistake = isinstance(error, UserError)
     if not is_mistake or os.environ.get("HYDRA_FULL_ERROR") == "1":
@@ -71,7 +71,7 @@ def _answer(arguments: Arguments) -> int:
         return 0
     environment.prepare()
     if arguments.completion:
-        from pipeline.completion import complete
+        from pipeline.command_line.completion import complete
 
         complete(arguments.overrides)
         return 0
@@ -82,10 +82,10 @@ def _answer(arguments: Arguments) -> int:
 
 def _with_those_of_run(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed or forked."""
-    from pipeline import runs
+    from pipeline.run import resume
 
     flags = ["-m"] if arguments.sweep else []
-    words = runs.with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
+    words = resume.with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
     own = len(arguments.overrides)
     return replace(arguments, overrides=tuple(words[:own]), inherited=tuple(words[own:]))
 
@@ -94,8 +94,8 @@ def _compose_and_run(arguments: Arguments) -> int:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from pipeline.compose import Composer
-    from pipeline.messages import explain
+    from pipeline.command_line.compose import Composer
+    from pipeline.config.errors import explain
 
     composer = Composer(arguments)
     try:
@@ -111,12 +111,12 @@ def _compose_and_run(arguments: Arguments) -> int:
 
 
 def _run_one(composer: "Composer") -> int:
-    from pipeline.clock import process_started
-    from pipeline.config import read
-    from pipeline.console import Console
-    from pipeline.job import Job
-    from pipeline.launch import run_job
-    from pipeline.unused import refuse_unused
+    from pipeline.checks.unused import refuse_unused
+    from pipeline.config.experiment import read
+    from pipeline.run.clock import process_started
+    from pipeline.run.console import Console
+    from pipeline.run.job import Job
+    from pipeline.run.launch import run_job
 
     composed, console = composer.one(), Console()
     experiment = read(composed.document, composed.choices, composed.config_dirs)
@@ -129,9 +129,9 @@ def _run_one(composer: "Composer") -> int:
 
 
 def _run_sweep(composer: "Composer") -> int:
-    from pipeline.config import read
-    from pipeline.console import Console
-    from pipeline.sweep import refuse_too_many, run_sweep
+    from pipeline.config.experiment import read
+    from pipeline.run.console import Console
+    from pipeline.sweep.jobs import refuse_too_many, run_sweep
 
     total, first = composer.count(), composer.first()
     refuse_too_many(total, read(first.document, first.choices).max_jobs)

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import streams
 from pipeline.paths import default_outputs, shorter
-from pipeline.runs import LockedError, locked
-from pipeline.secrets import redact
-from pipeline.summary import NAME, Summary
+from pipeline.redaction.mask import redact
+from pipeline.run.lock import LockedError, locked
+from pipeline.run.summary import NAME, Summary
+from pipeline.system import streams
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 
@@ -209,7 +209,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _unused(entry: Path) -> Iterator[None]:
-    """Keeps runs off an entry of the cache; raises LockedError where one uses it or makes it (stages/cache.py)."""
+    """Keeps runs off an entry of the cache; raises LockedError while one uses or makes it: `stages.storage.cache`."""
     with ExitStack() as stack:
         for mark in ("use", "lock"):
             file = stack.enter_context(entry.with_name(f".{entry.name}.{mark}").open("a"))

@@ -10,15 +10,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import environment, rebuild, streams
-from pipeline.config import TrackingSettings
-from pipeline.end import patience_of
-from pipeline.origin import NAME as ORIGIN
+from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import default_outputs, shorter
-from pipeline.runs import LockedError, locked
-from pipeline.secrets import guard_output, learn_arguments, redact
-from pipeline.settle import settle
-from pipeline.summary import NAME as SUMMARY
+from pipeline.redaction.mask import guard_output, learn_arguments, redact
+from pipeline.run import rebuild
+from pipeline.run.end import patience_of
+from pipeline.run.lock import LockedError, locked
+from pipeline.run.origin import NAME as ORIGIN
+from pipeline.run.settle import settle
+from pipeline.run.summary import NAME as SUMMARY
+from pipeline.sweep.index import sweep_status
+from pipeline.system import environment, streams
 from pipeline.tracking.journal import NAME, Journal
 from stages.errors import UserError
 
@@ -91,7 +93,14 @@ def _settle(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
     if journal.is_closed and not asked and _deleted_by_hand(folder, settings, outputs, journal.run_id):
         print(f"{shorter(folder)}: deleted in MLflow, and left so; name the folder to have it filled again")
         return 0
-    settled = settle(folder, settings, outputs, lambda line: print(f"warning: {line}"), patience_of(print))
+    settled = settle(
+        folder,
+        settings,
+        outputs,
+        lambda line: print(f"warning: {line}"),
+        patience_of(print),
+        sweep_status=sweep_status(folder),
+    )
     sent = count if settled.run_id == journal.run_id and journal.trusted else settled.entries
     if sent or settled.left:
         print(f"{shorter(folder)}: {max(sent - settled.left, 0)} entries sent, {settled.left} left")

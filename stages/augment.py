@@ -12,7 +12,7 @@ from functools import reduce
 
 import tensorflow as tf
 
-from stages.augmentations import colour, geometry
+from stages.augmentations import color, geometry
 from stages.augmentations.mixing import Mixing
 from stages.augmentations.rand_augment import RANDOMS, Drawn
 from stages.errors import UserError
@@ -97,12 +97,12 @@ class Changes:
             changed = geometry.resample(images, reduce(tf.matmul, [*before, geometry.flip(*flips), *after]))
         else:
             changed = geometry.mirror(images, *flips) if given.horizontal_flip or given.vertical_flip else images
-        changed = self._recoloured(changed, numbers, drawn)
+        changed = self._recolored(changed, numbers, drawn)
         low, high = self.pixel_range
         if drawn:
             changed = tf.clip_by_value(changed, low, high)  # a negative of what is too light would be too dark
-            changed = colour.posterize(changed, drawn.steps(low, high), low)
-            changed = colour.solarize(changed, drawn.thresholds(low, high), low, high)
+            changed = color.posterize(changed, drawn.steps(low, high), low)
+            changed = color.solarize(changed, drawn.thresholds(low, high), low, high)
         return tf.ensure_shape(tf.clip_by_value(changed, low, high), images.shape)
 
     def _geometry(
@@ -129,27 +129,27 @@ class Changes:
         x, y = ((numbers[name] - 0.5) * (1.0 - kept) for name, kept in (("crop_x", kept_x), ("crop_y", kept_y)))
         return geometry.crop(kept_x, kept_y, x * width, y * height)
 
-    def _recoloured(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: Drawn | None) -> tf.Tensor:
+    def _recolored(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: Drawn | None) -> tf.Tensor:
         given, channels, black = self.settings, images.shape[3], self.pixel_range[0]
         if not (drawn or given.brightness or given.contrast or given.saturation or given.hue):
             return images
-        matrices = colour.neutral(tf.shape(images)[0], channels)
+        matrices = color.neutral(tf.shape(images)[0], channels)
         means = tf.ones([tf.shape(images)[0], channels + 1], tf.float64)
         if drawn or given.contrast:
             means = tf.concat([tf.cast(tf.reduce_mean(images, axis=[1, 2]), tf.float64), means[:, :1]], axis=1)
         if given.brightness:
             factor = 1.0 + _spread(numbers["brightness"], given.brightness)
-            matrices = colour.brightness(factor, black, channels) @ matrices
+            matrices = color.brightness(factor, black, channels) @ matrices
         if given.contrast:
             factor = 1.0 + _spread(numbers["contrast"], given.contrast)
-            matrices = colour.contrast(factor, matrices, means) @ matrices
+            matrices = color.contrast(factor, matrices, means) @ matrices
         if given.saturation:
-            matrices = colour.saturation(1.0 + _spread(numbers["saturation"], given.saturation)) @ matrices
+            matrices = color.saturation(1.0 + _spread(numbers["saturation"], given.saturation)) @ matrices
         if given.hue:
-            matrices = colour.hue(_spread(numbers["hue"], given.hue)) @ matrices
+            matrices = color.hue(_spread(numbers["hue"], given.hue)) @ matrices
         matrices = drawn.colours(matrices, means, black) if drawn else matrices
         mixes_channels = channels == 3 and bool(given.saturation or given.hue or drawn)
-        return colour.recolour(images, matrices, mixes_channels)
+        return color.recolor(images, matrices, mixes_channels)
 
 
 def _spread(uniform: tf.Tensor, width: float) -> tf.Tensor:

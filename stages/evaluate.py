@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.plots import plot_confusion
+from stages.evaluation.eval_step import Scorer, Scores
+from stages.plots.charts import plot_confusion
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
-from stages.scoring import Scorer, Scores
 from stages.settings.results import EvaluateSettings
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from stages.losses import probabilities
-from stages.memory import scoring_batch
+from stages.networks.inference_memory import scoring_batch
+from stages.optimization.losses import probabilities
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings
 

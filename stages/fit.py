@@ -8,25 +8,26 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from stages import history
-from stages.batches import InputFunction, distributed, evaluation_input, steps_per_epoch, training_input
-from stages.callbacks import Callbacks, build_callbacks, enter_phase
-from stages.checkpoints import Checkpoint, Checkpoints, newest
-from stages.epochs import go_on
+from stages.data.batches import InputFunction, distributed, evaluation_input, steps_per_epoch, training_input
 from stages.errors import UserError
-from stages.forks import description, forked, is_fork, with_schedule
-from stages.history import Progress
-from stages.losses import accuracy, class_weight, cross_entropy
-from stages.memory import check_memory, scoring_batch
+from stages.networks.inference_memory import scoring_batch
 from stages.networks.precision import keras_floats
-from stages.optimizers import Rate, build_optimizer, last_rate, learning_rate
+from stages.optimization.losses import accuracy, class_weight, cross_entropy
+from stages.optimization.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
-from stages.state import State, progress_of
-from stages.timing import Timing
-from stages.train import class_weights, finished
+from stages.training.callbacks import Callbacks, build_callbacks, enter_phase
+from stages.training.checkpoints import Checkpoint, Checkpoints, newest
+from stages.training.class_weights import class_weights
+from stages.training.epochs import go_on
+from stages.training.forks import description, forked, is_fork, with_schedule
+from stages.training.memory import check_memory
+from stages.training.outcome import finished
+from stages.training.progress import Progress, epoch_line, epoch_metrics
+from stages.training.state import State, progress_of
+from stages.training.timing import Timing
 
 
 def fit(
@@ -255,9 +256,9 @@ class _Report(keras.callbacks.Callback):
             )
         # A callback that lowers the rate for the next epoch logs that of this one.
         told = {"learning_rate": last_rate(self.model.optimizer, self._rate)} | self.callbacks.numbers(logs or {})
-        progress.rows.append(history.row(told, progress.clock, self.callbacks.warn_once))
+        progress.rows.append(epoch_metrics(told, progress.clock, self.callbacks.warn_once))
         self._reporter.metrics(progress.rows[-1], step=epoch + 1)
-        self._reporter.say(history.line(epoch, self._settings.epochs, self._per_epoch, told, progress.clock))
+        self._reporter.say(epoch_line(epoch, self._settings.epochs, self._per_epoch, told, progress.clock))
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch >= self._settings.epochs
         progress.outside = dict(self.callbacks.outside)

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from stages.agreement import is_chief
-from stages.batches import training_input
-from stages.pictures_plot import plot_batch, plot_rows
-from stages.plots import drawable
+from stages.data.batches import training_input
+from stages.data.split_statistics import Statistics, statistics, tell, write
+from stages.distribution.collectives import is_chief
+from stages.plots.charts import drawable
+from stages.plots.galleries import plot_batch, plot_rows
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
 from stages.settings.inspect import InspectSettings
-from stages.statistics import Statistics, statistics, tell, write
 
 CLASSES, EXAMPLES, BATCH = 10, 12, 32
 """How many classes a gallery shows, how many pictures of each, and how many of the first batch."""

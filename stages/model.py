@@ -10,18 +10,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.complexity import flops, write_summary
+from stages.data.normalization import facts, wanted_by_network
+from stages.distribution.model_parallel import place
 from stages.errors import UserError
+from stages.networks.complexity import flops, write_summary
 from stages.networks.precision import cast_exactly, draw_in_float32, float32_initial_values, keras_floats
-from stages.normalize import facts, wanted_by_network
-from stages.placement import place
+from stages.networks.rescaling import with_scaling
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
-from stages.scaled import with_scaling
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
-from stages.transfer import freeze
-from stages.weights import load_weights
+from stages.transfer.backbone import freeze
+from stages.transfer.pretrained import load_weights
 
 
 def model(

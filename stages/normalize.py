@@ -4,10 +4,11 @@ import dataclasses
 
 import numpy as np
 
+from stages.data.normalization import after, facts
+from stages.data.split_statistics import mean_and_deviation
 from stages.errors import UserError
 from stages.results import Dataset, Normalization, Record
 from stages.settings.images import NormalizeSettings
-from stages.statistics import mean_and_deviation
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
@@ -37,34 +38,6 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     else:
         scaling = Normalization()
     return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))
-
-
-def wanted_by_network(wanted: Normalization, dataset: Dataset) -> Normalization:
-    """Returns `wanted`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
-
-    Three numbers that are equal become one, so do three for pictures of other than three channels: their mean.
-    """
-    scale, offset = np.array(wanted.scale), np.array(wanted.offset)
-    if dataset.image_shape[-1] != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
-        scale, offset = scale.mean(keepdims=True), offset.mean(keepdims=True)
-    low, high = dataset.pixel_range
-    to_bytes = Normalization((255.0 / (high - low),), (-low * 255.0 / (high - low),))
-    return after(to_bytes, Normalization(tuple(scale), tuple(offset)))
-
-
-def after(first: Normalization, second: Normalization) -> Normalization:
-    """Returns the one scaling that does what `second` does after `first`, which has one number for all channels."""
-    (scale,), (offset,) = first.scale, first.offset
-    offsets = (offset * by + more for by, more in zip(second.scale, second.offset, strict=True))
-    return Normalization(tuple(scale * by for by in second.scale), tuple(offsets))
-
-
-def facts(scaling: Normalization) -> dict[str, list[float]]:
-    """Returns `scaling` as parameters to record, with six digits."""
-    return {
-        "scale": [float(f"{x:.6g}") for x in scaling.scale],
-        "offset": [float(f"{x:.6g}") for x in scaling.offset],
-    }
 
 
 def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stages.errors import UserError
-from stages.pictures import Described, Pictures, describe
+from stages.images import Described, Pictures, describe
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
-
-    from stages.augmentations.mixing import Mixing
 
 
 @dataclass(frozen=True)
@@ -98,6 +96,7 @@ class Strategy:
     layers: for model parallelism, from patterns of layer names to devices; None: every replica holds the whole model.
     coordinator: a ClusterCoordinator where workers train asynchronously on variables that servers keep, else None.
     fixed_shapes: whether every batch must have the same shape, as on TPUs.
+    on_exit: called when every stage has run; waits for the other workers, which would take this one for dead.
     """
 
     distribution: tf.distribute.Strategy
@@ -105,6 +104,7 @@ class Strategy:
     layers: Mapping[str, str] | None = None
     coordinator: tf.distribute.coordinator.ClusterCoordinator | None = None
     fixed_shapes: bool = False
+    on_exit: Callable[[], object] | None = None
     record: Record = Record()
 
     @property
@@ -116,12 +116,6 @@ class Strategy:
     def replicas(self) -> int:
         """The number of replicas that compute, whether they share batches or take turns."""
         return 1 if self.layers is not None else len(self.devices)
-
-    def leave(self) -> None:
-        """Waits for the other workers: one that went before them would be taken for dead."""
-        from stages.agreement import mean_over_workers
-
-        mean_over_workers(self, 0.0)
 
 
 @dataclass(frozen=True)
@@ -168,6 +162,21 @@ class Augmentation(Protocol):
 
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """Takes float32 [b, H, W, C] and float32 [b, randoms] in [0, 1); returns float32 [b, H, W, C]."""
+
+
+class Mixing(Protocol):
+    """Mixes each example of a global batch with another one of it; see `stages.augmentations.mixing`."""
+
+    def partners(self, rows: tf.Tensor, count: tf.Tensor, key: Callable[[str], tf.Tensor]) -> tf.Tensor:
+        """Returns the rows, int64 [b], that `rows` of a global batch of `count` examples are mixed with."""
+
+    def draw(self, batch_size: int, key: Callable[[str], tf.Tensor]) -> tf.Tensor:
+        """Returns the random numbers of each row of a global batch: float64 [batch_size, n]."""
+
+    def __call__(
+        self, images: tuple[tf.Tensor, tf.Tensor], labels: tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns mixed images, float32 [b, H, W, C], and labels, float32 [b, classes]; each pair: own, partners'."""
 
 
 @dataclass(frozen=True)

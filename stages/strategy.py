@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from stages import devices
-from stages.cluster import multi_worker, parameter_server, tpu
+from stages.distribution import devices
+from stages.distribution.cluster_strategies import multi_worker, parameter_server, tpu
 from stages.errors import UserError
 from stages.results import Record, Strategy
 from stages.settings import strategy as known

@@ -1,33 +1,30 @@
 """The `train` stage: the training loop, with validation, callbacks and the best weights."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from stages.agreement import from_chief, has_workers, is_chief
-from stages.batches import steps_per_epoch
-from stages.callbacks import BestWeights, Callbacks, build_callbacks, save_weights
-from stages.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
-from stages.epochs import Epochs
-from stages.errors import UserError
-from stages.features import on_features
-from stages.forks import forked, with_schedule
-from stages.gradients import Gradients
-from stages.history import Progress, is_rate, named
-from stages.jit import choose_jit
-from stages.losses import cross_entropy
-from stages.memory import check_memory
-from stages.optimizers import build_optimizer, learning_rate
-from stages.plots import plot_history
+from stages.data.batches import steps_per_epoch
+from stages.distribution.collectives import from_chief, has_workers, is_chief
+from stages.optimization.gradients import Gradients
+from stages.optimization.jit import choose_jit
+from stages.optimization.losses import cross_entropy
+from stages.optimization.optimizers import build_optimizer, learning_rate
+from stages.optimization.train_step import Step
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Model, Record, Strategy, Trained
+from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.train import TrainSettings
-from stages.state import progress_of, put_back_weights
-from stages.step import Step
-from stages.timing import Timing
-from stages.transfer import Phase, entered, is_frozen, phases
+from stages.training.callbacks import Callbacks, build_callbacks, save_weights
+from stages.training.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
+from stages.training.class_weights import class_weights
+from stages.training.epochs import Epochs
+from stages.training.forks import forked, with_schedule
+from stages.training.memory import check_memory
+from stages.training.outcome import finished
+from stages.training.phases import Phase, entered, phases
+from stages.training.state import progress_of, put_back_weights
+from stages.training.timing import Timing
+from stages.transfer.backbone import is_frozen
+from stages.transfer.feature_cache import on_features
 
 
 def train(
@@ -153,65 +150,3 @@ def _found(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkp
         return own
     content = from_chief(strategy, to_bytes(own) if own is not None else b"")
     return from_bytes(content) if content else None
-
-
-def finished(
-    model: Model,
-    progress: Progress,
-    best: BestWeights,
-    settings: TrainSettings,
-    params: Mapping[str, object],
-    folder: Path | None,
-    timing: Timing,
-) -> Trained:
-    """Returns the result of a training that is over, and writes its files.
-
-    What was measured in the last epoch keeps its name (`val/loss`); that of the best epoch is `val/best_loss`.
-    """
-    rows = progress.rows
-    files = {}
-    if folder is not None:
-        best.save(folder / "checkpoints" / "best.weights.h5", model.network)
-        path = folder / "plots" / "history.png"
-        files["plots"] = plot_history(rows, best.best_epoch, path, progress.first_epoch)
-    epoch = best.best_epoch if settings.restore_best else progress.epoch
-    weights = {
-        "epoch": epoch,
-        "selection": "best" if settings.restore_best else "last",
-        "monitor": settings.monitor,
-        "ema": bool(settings.optimizer.ema_momentum and settings.optimizer.ema_use),
-    }
-    metrics: dict[str, float] = {
-        **named(progress.outside, lambda line: None),
-        **progress.start,
-        "train/best_epoch": best.best_epoch,
-        "train/last_epoch": progress.epoch,
-        "train/weights_epoch": epoch,
-    }
-    for name, value in rows[best.best_epoch - progress.first_epoch].items():
-        split, _, rest = name.partition("/")
-        if not is_rate(name) and f"{split}/best_{rest}" not in rows[-1]:  # a callback may have one of its own
-            metrics[f"{split}/best_{rest}"] = value
-    record = Record(params, metrics | timing.metrics(), files, weights)
-    return Trained(model, tuple(rows), best.best_epoch, progress.step, record)
-
-
-def class_weights(given: object, dataset: Dataset) -> list[float] | None:
-    """Returns a weight for each class, or None for all alike.
-
-    Raises:
-        UserError: where there are not as many weights as classes.
-    """
-    if given is None:
-        return None
-    if given == "balanced":
-        counts = np.bincount(dataset.train.labels, minlength=dataset.num_classes)
-        return [float(len(dataset.train) / (dataset.num_classes * max(count, 1))) for count in counts]
-    assert isinstance(given, list)
-    if len(given) != dataset.num_classes:
-        raise UserError(
-            f"train.class_weights has {len(given)} numbers",
-            f"{dataset.num_classes}, one for each of {', '.join(dataset.class_names)}",
-            "train.class_weights=balanced",
-        )
-    return [float(weight) for weight in given]

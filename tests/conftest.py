@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import environment
+from pipeline.system import environment
 
 environment.prepare()
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the laws are about logical CPU devices, whatever the machine has
@@ -29,7 +29,7 @@ tf.config.experimental.enable_op_determinism()
 @pytest.fixture(scope="session")
 def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database: making one takes seconds, copying it does not."""
-    from pipeline.config import TrackingSettings
+    from pipeline.config.schemas import TrackingSettings
     from pipeline.tracking.store import open_client
 
     outputs = tmp_path_factory.mktemp("store")

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.coordinated import Coordinated
-from stages.optimizers import build_optimizer
+from stages.optimization.optimizers import build_optimizer
+from stages.optimization.train_step import Step
 from stages.settings.optimizer import AdamSettings
 from stages.settings.strategy import ParameterServerSettings
-from stages.step import Step
 from stages.strategy import strategy
+from stages.training.parameter_server import Coordinated
 from tests.stages.experiments import flat, real_digits, settings, small_cnn
 
 

@@ -12,12 +12,77 @@ from tests.conftest import ROOT
 
 CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rglob("*.py")]
 
+VOCABULARY = ("errors", "images", "reporter", "results", "safe_places", "seeds", "settings")
+"""Of `stages`: what every room and every stage may import, and what imports none of them."""
+
+STAGES = ("load", "normalize", "augment", "inspect", "strategy", "model", "train", "fit", "evaluate", "export")
+
+FLOORS = {
+    "stages": (
+        VOCABULARY,
+        ("storage", "plots", "augmentations"),
+        ("data", "distribution"),
+        ("networks",),
+        ("transfer", "optimization"),
+        ("evaluation",),
+        ("training",),
+        STAGES,
+    ),
+    "pipeline": (
+        ("paths",),
+        ("redaction", "system"),
+        ("source_code",),
+        ("config",),
+        ("command_line", "cluster", "tracking"),
+        ("checks",),
+        ("run",),
+        ("sweep",),
+        ("__main__", "clean", "compare", "sync"),
+    ),
+}
+"""The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""
+
 
 def imported(path: Path) -> set[str]:
     """Returns the top-level packages that a module imports anywhere in it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return {name.partition(".")[0] for name in plain | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}}
+
+
+def room(module: str) -> str:
+    """Returns the room, or the module that stands alone, of a dotted name: `stages.data.splits` is in `data`."""
+    return module.split(".")[1]
+
+
+def rooms_imported(path: Path, package: str) -> set[str]:
+    """Returns the rooms of `package` that the module at `path` imports anywhere in it."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            rooms |= {room(alias.name) for alias in node.names if alias.name.startswith(f"{package}.")}
+        elif isinstance(node, ast.ImportFrom) and node.module == package:
+            rooms |= {alias.name for alias in node.names if not alias.name.startswith("__")}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
+            rooms.add(room(node.module or ""))
+    return rooms
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_module_has_a_floor(package: str) -> None:
+    rooms = {path.relative_to(ROOT / package).parts[0].removesuffix(".py") for path in (ROOT / package).rglob("*.py")}
+    assert rooms - {"__init__"} == {name for floor in FLOORS[package] for name in floor}
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_downward_only(path: Path) -> None:
+    """From floors below or the own room; so no stage imports a stage, and there is no circle of rooms."""
+    package = path.relative_to(ROOT).parts[0]
+    own = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
+    level = {name: number for number, floor in enumerate(FLOORS[package]) for name in floor}
+    for other in rooms_imported(path, package) - {own}:
+        below = level[other] < level[own] or (own in VOCABULARY and other in VOCABULARY)
+        assert own == "__init__" or below, f"{own} imports {other}"
 
 
 def test_stages_know_nothing_of_the_framework() -> None:

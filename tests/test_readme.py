@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.job import prepare
 from pipeline.paths import CONF
+from pipeline.run.job import prepare
 from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.sealed import seal, sync, unseal, write_whole
+from pipeline.system.sealed import seal, sync, unseal, write_whole
 
 NAME, SENT = "tracking.jsonl", "tracking.sent"
 DAMAGED = f"damaged-{NAME}"

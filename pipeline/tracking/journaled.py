@@ -11,7 +11,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.paths import shorter
-from pipeline.secrets import redact
+from pipeline.redaction.mask import redact
 from pipeline.tracking.journal import DAMAGED, ENDED, NAME, Journal
 from pipeline.tracking.mlflow_run import MlflowRun, Recorded
 from pipeline.tracking.params import as_text

@@ -14,9 +14,9 @@ from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, P
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 
-from pipeline.secrets import redact
+from pipeline.redaction.mask import redact
+from pipeline.tracking.health import Pulse
 from pipeline.tracking.journal import Entry
-from pipeline.tracking.pulse import Pulse
 from pipeline.tracking.saved_model import mlflow_model
 from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.store import experiment_id, how_to_open, open_client, was_replaced

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipeline.secrets import redact, redact_named
+from pipeline.redaction.mask import redact, redact_named
 
 LONGEST = 500
 """Characters of a parameter; what is longer goes to an artifact."""

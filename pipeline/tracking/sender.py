@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mlflow.exceptions import MlflowException, RestException
 
-from pipeline.secrets import redact
+from pipeline.redaction.mask import redact
 from pipeline.tracking.journal import Entry, Journal, names_of
 from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.tracker import Patience
@@ -19,7 +19,7 @@ SLOWEST_ANSWERS = 3.0
 """How many times the slowest answer so far a store may take for the next one."""
 
 LONGEST_REQUEST_SECONDS = 45.0
-"""How long one request may go unanswered: MLflow's limit (30 s, see `pipeline.environment`) and one repetition."""
+"""Limit of one request: MLflow's own (30 s, set in `pipeline.system.environment`) and one retry."""
 
 MOST_RESENT = 3
 """How often the whole journal is sent again to a store that turns out not to have all of it."""

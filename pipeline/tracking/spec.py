@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import TrackingSettings
+from pipeline.config.schemas import TrackingSettings
 
 
 @dataclass(frozen=True)

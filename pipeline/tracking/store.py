@@ -14,9 +14,9 @@ from urllib.parse import unquote, urlsplit
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from pipeline.config import TrackingSettings
+from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.secrets import credentials_of, redact
+from pipeline.redaction.mask import credentials_of, redact
 
 _USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _of_shell = {name: os.environ.get(name) for name in (_USER, _PASSWORD)}

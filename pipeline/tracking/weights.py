@@ -1,14 +1,11 @@
 """Weights of a tracked run or of a model in MLflow, as a folder on this machine."""
 
-import dataclasses
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import Experiment
-from pipeline.runner import BoundStage
+from pipeline.config.experiment import Experiment
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
 
@@ -16,21 +13,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> list[BoundStage]:
-    """Returns `stages` with a folder in the place of `runs:/<run id>` and `models:/…`.
+def local_weights(settings: ModelSettings, experiment: Experiment) -> Path | None:
+    """Returns the folder of the weights that `settings` name in MLflow; None where they name a path or none.
 
     Raises:
         UserError: where MLflow cannot be asked, or has no such model.
     """
-    return [
-        dataclasses.replace(stage, settings=dataclasses.replace(stage.settings, weights=str(folder)))
-        if isinstance(stage.settings, ModelSettings) and (folder := _folder(stage.settings, experiment))
-        else stage
-        for stage in stages
-    ]
-
-
-def _folder(settings: ModelSettings, experiment: Experiment) -> Path | None:
     if not settings.is_tracked:
         return None
     from mlflow.exceptions import MlflowException  # seconds to import

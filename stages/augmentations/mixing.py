@@ -46,18 +46,18 @@ class Mixing:
 
     def __call__(
         self,
-        pictures: tuple[tf.Tensor, tf.Tensor],
+        images: tuple[tf.Tensor, tf.Tensor],
         labels: tuple[tf.Tensor, tf.Tensor],
         numbers: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns mixed pictures, float32 [b, H, W, C], and labels, float32 [b, classes], whose rows add up to 1.
 
         Args:
-            pictures: the examples' own and their partners', each float32 [b, H, W, C].
+            images: the examples' own and their partners', each float32 [b, H, W, C].
             labels: theirs, each int32 [b].
             numbers: the rows of `draw` for the examples.
         """
-        own, other = pictures
+        own, other = images
         is_cut, share = numbers[:, 0] > 0, numbers[:, 1]
         height, width = own.shape[1:3]
         side = tf.sqrt(1.0 - share)
@@ -65,7 +65,7 @@ class Mixing:
         shape, mixed = tf.shape(own), own
         if self.mixup:
             kept = tf.cast(tf.where(is_cut, tf.ones_like(share), share), tf.float32)[:, None]
-            flat = [tf.reshape(picture, [shape[0], -1]) for picture in pictures]  # of two axes it is far faster
+            flat = [tf.reshape(picture, [shape[0], -1]) for picture in images]  # of two axes it is far faster
             mixed = tf.reshape(kept * flat[0] + (1.0 - kept) * flat[1], shape)
         if self.cutmix:
             columns = tf.repeat(inside_x, own.shape[3], axis=1)[:, None, :]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from stages.augmentations import colour, geometry
+from stages.augmentations import color, geometry
 
 STRONGEST: Mapping[str, float] = {
     "identity": 0,
@@ -66,10 +66,10 @@ class Drawn:
         names = [name for name in ("brightness", "contrast", "saturation") if name in self._amounts]
         for amounts in zip(*(tf.unstack(self._amounts[name], axis=1) for name in names), strict=True):
             light, difference, *richness = amounts
-            matrices = colour.brightness(1.0 + light, black, self._channels) @ matrices
-            matrices = colour.contrast(1.0 + difference, matrices, means) @ matrices
+            matrices = color.brightness(1.0 + light, black, self._channels) @ matrices
+            matrices = color.contrast(1.0 + difference, matrices, means) @ matrices
             if richness:
-                matrices = colour.saturation(1.0 + richness[0]) @ matrices
+                matrices = color.saturation(1.0 + richness[0]) @ matrices
         return matrices
 
     def steps(self, low: float, high: float) -> tf.Tensor:

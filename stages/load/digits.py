@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from stages.load.splits import assemble, cut_all
+from stages.data.splits import assemble, cut_all
 from stages.results import Dataset, Split
 from stages.settings.data import DigitsSettings
 

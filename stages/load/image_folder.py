@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from stages.data.class_folders import split_folders
+from stages.data.decode import Decoder
+from stages.data.loading import load
+from stages.data.source import Bad, BadPictureError, Listing
 from stages.errors import UserError
-from stages.load.class_folders import split_folders
-from stages.load.decode import Decoder
-from stages.load.loading import load
-from stages.load.source import Bad, BadPictureError, Listing
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
@@ -32,7 +32,7 @@ def image_folder(
     `val` (or `validation`) and `test` are the splits, each with the same class folders; a split that is not there is
     cut from `train`. Files and folders that begin with a dot, and files of other kinds, are passed over.
 
-    Arguments and files are those of `stages.load.loading.load`.
+    Arguments and files are those of `stages.data.loading.load`.
     """
     return load(ImageFolderSource(settings), settings, reporter, folder, cache)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.load.loading import load
-from stages.load.source import Listing
+from stages.data.loading import load
+from stages.data.source import Listing
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.seeds import derive
@@ -19,7 +19,7 @@ def synthetic(
 ) -> Dataset:
     """Returns noise, uint8 [N, height, width, channels], with a bright patch at one of 16 places: the class.
 
-    Arguments and files are those of `stages.load.loading.load`.
+    Arguments and files are those of `stages.data.loading.load`.
     """
     return load(SyntheticSource(settings), settings, reporter, folder, cache)
 

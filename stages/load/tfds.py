@@ -13,11 +13,11 @@ import tensorflow as tf
 import tensorflow_datasets
 from tensorflow_datasets.core.registered import DatasetNotFoundError
 
+from stages.data import tfds_folder
+from stages.data.decode import Decoder
+from stages.data.loading import load
+from stages.data.source import Bad, BadPictureError, Listing
 from stages.errors import UserError
-from stages.load import tfds_folder
-from stages.load.decode import Decoder
-from stages.load.loading import load
-from stages.load.source import Bad, BadPictureError, Listing
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings
@@ -28,7 +28,7 @@ def tfds(
 ) -> Dataset:
     """Returns the set named `settings.name`; what it has no split for is cut from its training examples.
 
-    Arguments and files are those of `stages.load.loading.load`.
+    Arguments and files are those of `stages.data.loading.load`.
 
     Raises:
         UserError: for an unknown name or split, a set that is no image classification, or pictures of several sizes

@@ -91,8 +91,8 @@ def _become(case: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    import pipeline.completion
-    import pipeline.launch
-    import pipeline.sweep  # noqa: F401
+    import pipeline.command_line.completion
+    import pipeline.run.launch
+    import pipeline.sweep.jobs  # noqa: F401
 
     print(json.dumps([_answer(case) for case in json.load(sys.stdin)]))

@@ -6,7 +6,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import open_dict
 
-from pipeline.config import Experiment, read, register_schemas
+from pipeline.config.experiment import Experiment, read
+from pipeline.config.schemas import register_schemas
 from pipeline.paths import CONF
 
 QUICK = ("train.epochs=2", "model.network.filters=[8,16]")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.clean import main
-from pipeline.runs import locked
-from pipeline.summary import Summary
+from pipeline.run.lock import locked
+from pipeline.run.summary import Summary
 from pipeline.tracking.journal import Journal
-from stages.cache import made_once
 from stages.reporter import Silent
+from stages.storage.cache import made_once
 
 DAYS = 86400
 

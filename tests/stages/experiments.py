@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from stages.load.digits import digits
-from stages.loop import Loop
 from stages.model import model
 from stages.normalize import normalize
-from stages.optimizers import build_optimizer
+from stages.optimization.optimizers import build_optimizer
+from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.data import DigitsSettings
 from stages.settings.images import AugmentSettings, NormalizeSettings
@@ -19,8 +19,8 @@ from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
 from stages.settings.train import TrainSettings
-from stages.step import Step
 from stages.strategy import strategy
+from stages.training.loop import Loop
 
 
 def one_device() -> Strategy:

@@ -9,10 +9,10 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from stages.augment import COLUMNS, Changes, augment
-from stages.augmentations import colour, geometry
+from stages.augmentations import color, geometry
 from stages.augmentations.mixing import Mixing, beta
 from stages.augmentations.rand_augment import STRONGEST, Drawn
-from stages.batches import training_input
+from stages.data.batches import training_input
 from stages.errors import UserError
 from stages.results import Dataset, Split
 from stages.settings.images import AugmentSettings
@@ -125,8 +125,8 @@ def test_posterize_and_solarize_are_those_of_pillow() -> None:
         strength = 0.8 if name == "solarize" else 1.0
         numbers = tf.constant([[(names.index(name) + 0.5) / len(names), 0.3]] * 6, tf.float64)
         drawn = Drawn(numbers, strength, 3)
-        ours = colour.solarize(
-            colour.posterize(tf.constant(NOISE), drawn.steps(*BYTES), 0.0), drawn.thresholds(*BYTES), *BYTES
+        ours = color.solarize(
+            color.posterize(tf.constant(NOISE), drawn.steps(*BYTES), 0.0), drawn.thresholds(*BYTES), *BYTES
         )
         np.testing.assert_array_equal(ours, np.stack([np.asarray(picture) for picture in expected]))
 
@@ -134,7 +134,7 @@ def test_posterize_and_solarize_are_those_of_pillow() -> None:
 def test_hue_keeps_grey_and_brightness_and_a_turn_comes_back() -> None:
     middle = (NOISE / 4 + 96).astype(np.float32)
     half = changed(AugmentSettings(hue=0.5), middle, hue=1.0)
-    luma = np.array(colour.LUMA)
+    luma = np.array(color.LUMA)
     np.testing.assert_allclose(half @ luma, middle @ luma, atol=1e-2)
     assert np.abs(half - middle).max() > 20
     np.testing.assert_allclose(changed(AugmentSettings(hue=0.5), half, hue=1.0), middle, atol=1e-2)

@@ -12,16 +12,16 @@ from matplotlib.image import imread
 
 from stages import inspect as stage
 from stages.augment import Changes
-from stages.batches import training_input
+from stages.data.batches import training_input
+from stages.data.split_statistics import SAMPLE, Shared, statistics
+from stages.images import Streamed, describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in_words, inspect
-from stages.pictures import Streamed, describe
-from stages.pictures_plot import plot_batch, plot_rows, shown
-from stages.plots import drawable, plot_confusion
+from stages.plots.charts import drawable, plot_confusion
+from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.reporter import Silent
 from stages.results import Dataset, Split
 from stages.settings.images import AugmentSettings
 from stages.settings.inspect import InspectSettings
-from stages.statistics import SAMPLE, Shared, statistics
 from tests.conftest import shared
 from tests.stages.experiments import elements, real_digits
 

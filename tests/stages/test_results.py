@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.evaluate import by_class, evaluate
+from stages.evaluation.eval_step import Scorer
 from stages.export import export
 from stages.normalize import normalize
-from stages.optimizers import WarmUp, build_optimizer, learning_rate
+from stages.optimization.optimizers import WarmUp, build_optimizer, learning_rate
 from stages.results import Trained
-from stages.scoring import Scorer
 from stages.seeds import derive
 from stages.settings.images import NormalizeSettings
 from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
+from stages.evaluation.eval_step import Scorer
 from stages.reporter import Silent
 from stages.results import Trained
-from stages.scoring import Scorer
 from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn

@@ -1,0 +1,31 @@
+"""Whether the replicas can share the batch."""
+
+from pipeline.config.experiment import Experiment
+from pipeline.system import machine
+from stages.settings.strategy import (
+    CentralStorageSettings,
+    MirroredSettings,
+    MultiWorkerSettings,
+    StrategySettings,
+    TpuSettings,
+)
+from stages.settings.train import TrainSettings
+
+
+def expected_replicas(experiment: Experiment) -> int | None:
+    """Returns how many replicas share a batch, as far as it is known without TensorFlow."""
+    settings, gpus = experiment.settings.get("strategy"), len(machine.gpus())
+    if isinstance(settings, (MirroredSettings, CentralStorageSettings)):
+        return len(settings.devices) or gpus or settings.cpu_replicas
+    if isinstance(settings, MultiWorkerSettings) and experiment.cluster.kind == "local":
+        return max(gpus, settings.workers)
+    if isinstance(settings, (TpuSettings, MultiWorkerSettings)) or not isinstance(settings, StrategySettings):
+        return None
+    return 1
+
+
+def batch_is_shared(experiment: Experiment) -> None:
+    """Refuses a batch that the replicas cannot share."""
+    settings, replicas = experiment.settings.get("train"), expected_replicas(experiment)
+    if isinstance(settings, TrainSettings) and replicas:
+        settings.check_share(replicas)

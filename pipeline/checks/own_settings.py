@@ -1,0 +1,133 @@
+"""Settings of a user's own stages, data sources, networks and callbacks, checked before TensorFlow is imported."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.config.errors import explain, unknown_key, wrong_type
+from pipeline.config.experiment import Experiment
+from pipeline.source_code.annotations import declared_settings
+from pipeline.source_code.signatures import AbsentError, find, plain_types, signature
+from stages.errors import UserError
+from stages.settings.ranges import check, known_as
+
+GIVEN_TO_NETWORKS = 2
+"""The first parameters of a network's function, the shape of an image and the number of classes, are no settings."""
+
+
+def check_own_settings(experiment: Experiment) -> None:
+    """Checks all settings that came without a schema of this project.
+
+    Raises:
+        UserError: for a wrong type, an unknown or a missing name, a value outside its range, or a `_target_` that does
+            not exist.
+    """
+    for stage, settings in experiment.settings.items():
+        group = experiment.groups[stage]
+        if isinstance(settings, Mapping):
+            wanted = declared_settings(str(settings.get("_target_", "")))
+            if wanted is not None:
+                typed(wanted, group, settings, experiment.document)
+        for path, node in _nodes(settings, group):
+            if path != group:
+                _check_call(path, node, GIVEN_TO_NETWORKS if path == "model.network" else 0)
+
+
+def typed(wanted: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
+    """Returns `settings` as the dataclass `wanted`, checked.
+
+    Args:
+        group: the name under which the user knows them.
+        document: the whole configuration, to which defaults of `wanted` may refer.
+
+    Raises:
+        UserError: for an unknown or a missing name, a wrong type, or a value outside its range.
+    """
+    known = [field.name for field in dataclasses.fields(wanted)]
+    given = {key: value for key, value in settings.items() if key != "_target_" or key in known}
+    for key in given:
+        if key not in known:
+            raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in known)])
+    schema = OmegaConf.structured(wanted)
+    for key, value in given.items():  # OmegaConf would not say which of them it cannot merge
+        if isinstance(value, Mapping) and not OmegaConf.is_missing(schema, key) and OmegaConf.is_list(schema[key]):
+            raise UserError(f"{group}.{key}={dict(value)} has the wrong type", "a list", f"{group}.{key}=[…]")
+    try:
+        # Below the group's name, so that errors speak of `data.size` and not of `size`.
+        values = OmegaConf.to_container(document)
+        assert isinstance(values, dict)
+        whole = {key: value for key, value in values.items() if key != group}
+        merged = OmegaConf.merge(whole, {group: schema}, {group: given})
+        filled = OmegaConf.to_object(OmegaConf.select(merged, group))
+    except OmegaConfBaseException as error:
+        raise explain(error, [f"{group}.{name}" for name in known]) from error
+    check(filled, group)
+    return filled
+
+
+def _nodes(settings: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields every part of `settings` with a `_target_`, with its dotted name and what it holds."""
+    if isinstance(settings, (list, tuple)):
+        for index, part in enumerate(settings):
+            yield from _nodes(part, f"{path}[{index}]")
+        return
+    names: dict[str, str] = {}
+    if dataclasses.is_dataclass(settings):
+        names = {field.name: known_as(field, path) for field in dataclasses.fields(settings)}
+        settings = {name: getattr(settings, name) for name in names}
+    if isinstance(settings, Mapping):
+        if settings.get("_target_"):
+            yield path, settings
+        for name, part in settings.items():
+            yield from _nodes(part, names.get(name, f"{path}.{name}"))
+
+
+def _check_call(path: str, node: Mapping[str, Any], already_given: int) -> None:
+    """Refuses a function that does not exist, and settings that it does not take, as far as its source tells."""
+    target = str(node["_target_"])
+    try:
+        definition = find(target)
+    except AbsentError as error:
+        absent = error.args[0]
+        named = absent if "." in absent else f"package {absent}"
+        raise UserError(
+            f"{path}._target_={target}: there is no {named}",
+            "the import path of a function or a class, its package installed or in the working directory",
+            f"{path}._target_=<package>.<module>.<function>",
+        ) from error
+    found = signature(definition)
+    if definition is None or found is None:
+        return
+    parameters = dict(list(found.parameters.items())[already_given:])
+    given = {key: value for key, value in node.items() if key != "_target_"}
+    for key in given:
+        if key not in parameters and not found.open:
+            raise _unknown_argument(path, key, list(parameters), target)
+    for name, parameter in parameters.items():
+        if parameter.required and name not in given:
+            plus = "" if "[" in path else "+"
+            raise UserError(
+                f"{path}.{name} is not given, and {target} requires it",
+                f"{path} with {', '.join(parameters)}",
+                f"{plus}{path}.{name}=<value>",
+            )
+    for name, kind in plain_types(definition, found):
+        if name in given:
+            _check_type(f"{path}.{name}", kind, given[name])
+
+
+def _unknown_argument(path: str, key: str, known: list[str], target: str) -> UserError:
+    error = unknown_key(f"{path}.{key}", [path, *(f"{path}.{name}" for name in known)])
+    allowed = error.expected if known else f"{target} takes no settings"
+    return UserError(error.problem, allowed, f"~{path}.{key}" if "[" not in path else "")
+
+
+def _check_type(path: str, kind: type, value: Any) -> None:
+    numbers = {int: (int,), float: (int, float), bool: (bool,)}
+    if kind not in numbers or value is None:
+        return
+    if not isinstance(value, numbers[kind]) or (isinstance(value, bool) and kind is not bool):
+        raise wrong_type(path, value, kind.__name__)

@@ -1,0 +1,204 @@
+"""A cluster of processes: who is who in it, and the one that starts them on this machine and ends them all."""
+
+import ipaddress
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config.experiment import Experiment
+from pipeline.system import machine
+from stages.errors import UserError
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
+
+HOST = "127.0.0.1"
+
+OPEN_PORTS = (
+    "the cluster's gRPC servers listen on all network interfaces of their machines and ask nobody for a password; "
+    "TensorFlow cannot be told otherwise: docs/strategies.md"
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A process's place in a cluster. job: `chief`, `worker` or `ps`; index: within the job."""
+
+    job: str
+    index: int
+    cluster: Mapping[str, list[str]]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether it records: the chief, or the first worker where there is none."""
+        return self.job == "chief" or (self.job == "worker" and not self.index and "chief" not in self.cluster)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it only does what the chief of a parameter-server cluster sends."""
+        return not self.is_chief and "ps" in self.cluster
+
+    @property
+    def address(self) -> str:
+        return self.cluster[self.job][self.index]
+
+    def addresses(self) -> list[tuple[tuple[str, int], str]]:
+        """Returns the place, as job and index, and the address of every member."""
+        return [((job, index), address) for job, all_ in self.cluster.items() for index, address in enumerate(all_)]
+
+    @property
+    def name(self) -> str:
+        return f"{'server' if self.job == 'ps' else self.job}-{self.index}"
+
+    @property
+    def tf_config(self) -> str:
+        """What TensorFlow reads from the environment's `TF_CONFIG`."""
+        return json.dumps({"cluster": self.cluster, "task": {"type": self.job, "index": self.index}})
+
+    def enter(self) -> None:
+        """Tells this process its place, and leaves it a share of the machine's GPUs; servers need none."""
+        os.environ["TF_CONFIG"] = self.tf_config
+        gpus, workers = len(machine.gpus()), len(self.cluster.get("worker", []))
+        if gpus:
+            share = range(self.index * gpus // workers, (self.index + 1) * gpus // workers)
+            mine = share if self.job == "worker" else ()
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, mine)) or "-1"
+
+
+def cluster_settings(experiment: Experiment) -> StrategySettings | None:
+    """Returns the settings of a strategy that needs a cluster, else None."""
+    settings = experiment.settings.get("strategy")
+    return settings if isinstance(settings, (MultiWorkerSettings, ParameterServerSettings)) else None
+
+
+def local_tasks(settings: StrategySettings) -> list[Task]:
+    """Returns the tasks of a cluster on this machine, the chief first, each with a port that is free now."""
+    if isinstance(settings, ParameterServerSettings):
+        counts = {"chief": 1, "worker": settings.workers, "ps": settings.servers}
+    else:
+        assert isinstance(settings, MultiWorkerSettings)
+        counts = {"worker": settings.workers}
+    ports = iter(_free_ports(sum(counts.values())))
+    cluster = {job: [f"{HOST}:{next(ports)}" for _ in range(count)] for job, count in counts.items()}
+    return [Task(job, index, cluster) for job, count in counts.items() for index in range(count)]
+
+
+def given_task(settings: StrategySettings) -> Task:
+    """Returns this process's place by the environment's `TF_CONFIG`.
+
+    Raises:
+        UserError: where it is not set, or no cluster for the strategy could come of it.
+    """
+    text = os.environ.get("TF_CONFIG")
+    allowed = {"chief", "worker", "ps"} if isinstance(settings, ParameterServerSettings) else {"chief", "worker"}
+    form = 'TF_CONFIG=\'{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}\''
+    if isinstance(settings, ParameterServerSettings):
+        form = form.replace('{"worker"', '{"chief": ["host:port"], "ps": ["host:port", …], "worker"')
+    expected = f"a cluster of {', '.join(sorted(allowed))} and this process's task in it"
+    if not text:
+        raise UserError("cluster=tf_config, but TF_CONFIG is not set", expected, form)
+    try:
+        task = _parsed(text, allowed)
+        _check_members(task, settings)
+        _check_addresses(task)
+    except _WrongConfigError as error:
+        raise UserError(f"TF_CONFIG={' '.join(text.split())[:200]}: {error}", expected, form) from error
+    return task
+
+
+class _WrongConfigError(Exception):
+    """Says in what `TF_CONFIG` is wrong."""
+
+
+def _parsed(text: str, allowed: set[str]) -> Task:
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _WrongConfigError(f"no JSON ({error})") from error
+    if not isinstance(document, dict) or not isinstance(document.get("cluster"), dict):
+        raise _WrongConfigError("no object with a `cluster`, which is an object")
+    if not isinstance(document.get("task"), dict):
+        raise _WrongConfigError("no `task`, an object with `type` and `index`")
+    cluster: dict[str, list[str]] = {}
+    for job, addresses in document["cluster"].items():
+        if job not in allowed:
+            raise _WrongConfigError(f"{job} is no kind of task that this strategy has")
+        if not isinstance(addresses, list) or not addresses or not all(isinstance(one, str) for one in addresses):
+            raise _WrongConfigError(f"`cluster.{job}` is no list of addresses")
+        cluster[job] = addresses
+    job, index = document["task"].get("type"), document["task"].get("index")
+    if not isinstance(job, str) or job not in cluster:
+        raise _WrongConfigError(f"the task's type {job!r} is not in `cluster`")
+    if isinstance(index, str) and index.isdecimal() and index.isascii():
+        index = int(index[:9])
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(cluster[job]):
+        raise _WrongConfigError(f"the task's index {index!r} is not one of {job}'s 0 to {len(cluster[job]) - 1}")
+    return Task(job, index, cluster)
+
+
+def _check_members(task: Task, settings: StrategySettings) -> None:
+    needed = ("chief", "ps", "worker") if isinstance(settings, ParameterServerSettings) else ("worker",)
+    for job in needed:
+        if job not in task.cluster:
+            raise _WrongConfigError(f"there is no {job}")
+    if len(task.cluster.get("chief", [])) > 1:
+        raise _WrongConfigError(f"there are {len(task.cluster['chief'])} chiefs, and one at most may be")
+
+
+def _check_addresses(task: Task) -> None:
+    seen: dict[tuple[str, int], str] = {}
+    for (job, index), address in task.addresses():
+        name = f"{job} {index}"
+        try:
+            host, port = split_address(address)
+        except ValueError as error:
+            raise _WrongConfigError(f"the address {address!r} of {name} is no host:port, {error}") from error
+        for place in {(host.lower(), port), *((one, port) for one in _loopback(host))}:
+            if place in seen:
+                raise _WrongConfigError(f"{seen[place]} and {name} have the same address, {address}")
+            seen[place] = name
+    host, port = split_address(task.address)
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError as error:
+        raise _WrongConfigError(f"this process's own host {host} is not known ({error.strerror})") from error
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        raise _WrongConfigError(f"this process's own port {port} cannot be listened at ({error.strerror})") from error
+
+
+def _loopback(host: str) -> list[str]:
+    """Returns the addresses that are this machine under another name, without asking a name server."""
+    return ["localhost", "127.0.0.1", "::1"] if host.lower() in ("localhost", "127.0.0.1", "::1") else []
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host and port of `host:port`, or of `[::1]:port`.
+
+    Raises:
+        ValueError: where it is neither; says why.
+    """
+    host, _, text = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = str(ipaddress.IPv6Address(host[1:-1]))
+    elif ":" in host:
+        raise ValueError("an IPv6 address stands in brackets")
+    if not host or len(host) > 253 or not re.fullmatch(r"[\w.:-]+", host, re.ASCII):
+        raise ValueError("the host is missing or has signs that no host has")
+    if not (text.isdecimal() and text.isascii() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise ValueError(f"the port {text or 'is missing;'} is not one of 1 to 65535")
+    return host, int(text)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for opened in sockets:
+            opened.bind((HOST, 0))
+        return [opened.getsockname()[1] for opened in sockets]

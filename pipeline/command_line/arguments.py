@@ -1,0 +1,186 @@
+"""The command line: its flags, and the overrides between them. Imports neither Hydra nor the configuration."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from pipeline.config.options import package_folder
+from pipeline.paths import CONF
+from stages.errors import UserError
+
+PROGRAM = "tf-pipeline"
+"""The console script; without it the command is `python -m pipeline`."""
+
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+SHELLS = ("bash",)
+FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--info", "--multirun", "--config-dir",
+         "--config-path", "--config-name", "--shell-completion")  # fmt: skip
+"""Flags that have an effect."""
+
+_MODES = {"run": "--run", "sweep": "-m", "show": "--cfg job", "info": "--info", "completion": "--shell-completion"}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What was typed after the command.
+
+    overrides: in their order, wherever the flags stood between them.
+    inherited: overrides of the run that is resumed or forked, where the command has none of its own.
+    show: whether the configuration is printed instead of run, `package` of it, with its interpolations `resolve`d.
+    info: what Hydra is asked to print of itself.
+    folders: of the configuration: the primary one, then those of --config-dir and `hydra.searchpath`.
+    """
+
+    overrides: tuple[str, ...] = ()
+    inherited: tuple[str, ...] = ()
+    help: bool = False
+    version: bool = False
+    sweep: bool = False
+    show: bool = False
+    resolve: bool = False
+    package: str | None = None
+    info: str | None = None
+    completion: bool = False
+    folders: tuple[Path, ...] = (CONF,)
+    primary: str = "config"
+
+
+def read_arguments(words: Sequence[str]) -> Arguments:
+    """Returns the flags and overrides in `words`.
+
+    Raises:
+        UserError: for a flag that does not exist, has no effect here, is given twice, or does not go with another.
+    """
+    given = _parser().parse_intermixed_args(list(words))
+    if given.hydra_help:
+        raise UserError("--hydra-help tells what Hydra can do and this command does not", "--help", "--help")
+    if given.experimental_rerun is not None:
+        raise UserError("--experimental-rerun is not supported", "resume=<run>, fork=<run>", "resume=<run>")
+    if given.cfg not in (None, "job"):
+        raise UserError(f"--cfg {given.cfg} shows Hydra's own settings, which have no effect", "job", "--cfg job")
+    given.show = given.cfg == "job"
+    modes = [flag for name, flag in _MODES.items() if getattr(given, name) not in (None, False)]
+    if len(modes) > 1:
+        raise UserError(f"{' and '.join(modes)} do not go together", f"one of {', '.join(_MODES.values())}", modes[-1])
+    for name in ("resolve", "package"):
+        if getattr(given, name) and not given.show:
+            raise UserError(f"--{name} does nothing without --cfg job", "--cfg job with it", f"--cfg job --{name}")
+    folders = [_folder(given.config_path, "--config-path") if given.config_path else CONF]
+    if given.config_dir:
+        folders.append(_folder(given.config_dir, "--config-dir"))
+    searched = [word for word in given.overrides if word.lstrip("+").startswith("hydra.searchpath=")]
+    folders += [package_folder(address) for word in searched for address in _addresses(word)]
+    return Arguments(
+        overrides=tuple(word for word in given.overrides if word not in searched),
+        help=given.help,
+        version=given.version,
+        sweep=given.sweep,
+        show=given.show,
+        resolve=given.resolve,
+        package=given.package,
+        info=given.info,
+        completion=given.completion,
+        folders=tuple(folders),
+        primary=_primary(folders[0], given.config_name),
+    )
+
+
+def command_name() -> str:
+    """Returns the command as it was typed: the console script, or `python -m pipeline`."""
+    return PROGRAM if Path(sys.argv[0]).name == PROGRAM else "python -m pipeline"
+
+
+class _Once(argparse.Action):
+    """Refuses a second value, of which argparse would keep the last one and ignore the first."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not None:
+            raise UserError(f"{option_string} is given twice", "once", f"{option_string} {values}")
+        setattr(namespace, self.dest, values)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if unknown := re.search(r"unrecognized arguments: (\S+)", message):
+            word = unknown.group(1)
+            if "=" in word and word.partition("=")[0] not in FLAGS:
+                raise UserError(f"{word} is no flag", "key=value, without dashes", word.lstrip("-"))
+            near = difflib.get_close_matches(unknown.group(1), FLAGS, 1) or ["--help"]
+            raise UserError(f"{unknown.group(1)} is no flag", ", ".join(FLAGS), near[0])
+        if choice := re.search(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message):
+            flag, value, options = choice.groups()
+            options = options.replace("'", "")
+            first = flag.partition("/")[0]
+            raise UserError(f"{first} {value} is not known", options, f"{first} {options.partition(',')[0]}")
+        if missing := re.search(r"argument (\S+): expected one argument", message):
+            first = missing.group(1).partition("/")[0]
+            raise UserError(f"{first} has no value", "one", f"{first} <value>")
+        raise UserError(message, "", "--help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Returns a parser of Hydra's flags, by Hydra's names."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    for *flags, name in (
+        ("--help", "-h", "help"),
+        ("--version", "version"),
+        ("--hydra-help", "hydra_help"),
+        ("--run", "-r", "run"),
+        ("--multirun", "-m", "sweep"),
+        ("--resolve", "resolve"),
+        ("--shell-completion", "-sc", "completion"),
+    ):
+        parser.add_argument(*flags, dest=name, action="store_true")
+    parser.add_argument("--cfg", "-c", action=_Once, choices=["job", "hydra", "all"])
+    parser.add_argument("--info", "-i", action=_Once, nargs="?", const="all", choices=INFO)
+    for *flags, name in (
+        ("--package", "-p", "package"),
+        ("--config-dir", "-cd", "config_dir"),
+        ("--config-path", "-cp", "config_path"),
+        ("--config-name", "-cn", "config_name"),
+        ("--experimental-rerun", "experimental_rerun"),
+    ):
+        parser.add_argument(*flags, dest=name, action=_Once)
+    return parser
+
+
+def _folder(text: str, flag: str) -> Path:
+    folder = Path(text).expanduser().absolute()
+    if not folder.is_dir():
+        raise UserError(f"{flag} {text} is not a directory", "a folder of options", f"{flag} <folder>")
+    return folder
+
+
+def _addresses(override: str) -> list[str]:
+    """Returns the folders and packages in `hydra.searchpath=[…]`."""
+    try:
+        given = yaml.safe_load(override.partition("=")[2])
+    except yaml.YAMLError:
+        given = None
+    if not isinstance(given, list) or not all(isinstance(address, str) for address in given):
+        raise UserError(
+            f"{override} is no list of folders",
+            "folders, or packages as pkg://<package>, in brackets",
+            "'hydra.searchpath=[pkg://my_package.conf]'",
+        )
+    return given
+
+
+def _primary(folder: Path, name: str | None) -> str:
+    chosen = (name or "config").removesuffix(".yaml")
+    if not (folder / f"{chosen}.yaml").is_file():
+        flag = f"--config-name {name}" if name else f"--config-path {folder}"
+        raise UserError(
+            f"{flag}: there is no {chosen}.yaml in {folder}",
+            "a primary configuration; --config-dir adds options to the project's own",
+            "--config-dir <folder>",
+        )
+    return chosen

@@ -1,0 +1,226 @@
+"""Composes configurations with Hydra: one job, or each of a sweep.
+
+By Hydra's own classes and not by `hydra.main`, which makes directories, changes the logging and lets launchers,
+sweepers and callbacks be chosen that would go past the checks. Written for Hydra 1.3, whose last feature release it is.
+"""
+
+import copy
+import functools
+import itertools
+import math
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from pipeline.command_line.arguments import Arguments
+from pipeline.command_line.overrides import checked, of_hydra, parsed, sweep_length, sweep_lines, without_replaced
+from pipeline.config.errors import readable
+from pipeline.config.keys import declared, dotted
+from pipeline.config.options import read_options
+from pipeline.config.schemas import register_schemas
+from stages.errors import UserError
+
+_FILLED_BY_HYDRA = ("runtime", "overrides", "searchpath", "job.name", "job.config_name", "job.override_dirname")
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One job as Hydra composed it.
+
+    document: the configuration, without Hydra's node; choices: the option taken from each group.
+    overrides: as they were given, and `typed` the names of those that the user typed for this very command.
+    config_dirs: the folders of configuration that the user has added.
+    """
+
+    document: DictConfig
+    choices: Mapping[str, str]
+    overrides: tuple[str, ...]
+    typed: tuple[str, ...] = ()
+    config_dirs: tuple[Path, ...] = ()
+
+
+class Composer:
+    """Composes what a command line asks for."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        """Prepares Hydra for the folders in `arguments`.
+
+        Raises:
+            UserError: for the first override that has no effect, or that Hydra cannot read.
+
+        Attributes:
+            replaced: overrides of keys that are given again later, which count.
+        """
+        register_schemas()
+        primary, *more = arguments.folders
+        path = create_config_search_path(str(primary))
+        schema = path.get_path().pop()
+        for folder in more:
+            path.append("command-line", f"file://{folder}")
+        path.get_path().append(schema)
+        GlobalHydra.instance().clear()
+        self.hydra = Hydra.create_main_hydra2("pipeline", path)
+        self.loader = self.hydra.config_loader
+        self._primary = arguments.primary
+        self._config_dirs = tuple(folder.resolve() for folder in more)
+        self._has_own = len(arguments.folders) > 1 or arguments.primary != "config"
+        options = read_options(arguments.folders, arguments.primary)
+        typed, self.replaced = without_replaced(parsed(arguments.overrides, options))
+        typed = checked(typed, options, arguments.sweep)
+        inherited = checked(parsed(arguments.inherited, options), options, sweep=False)
+        self._overrides = (*typed, *inherited)
+        self._inherited = {override.key_or_group for override in inherited}
+        self._resolved: tuple[str, ...] | None = None
+        self._bases: dict[tuple[str, ...], tuple[bytes, DictConfig]] = {}
+
+    def one(self) -> Composed:
+        """Returns the configuration of a single run.
+
+        Raises:
+            UserError: where a file gives one of Hydra's own settings.
+            HydraException, OmegaConfBaseException: where it cannot be composed; see `messages.explain`.
+        """
+        return self._composed(self._overrides)
+
+    def count(self) -> int:
+        """Returns how many jobs the sweep has, without composing them."""
+        return math.prod(sweep_length(override) for override in self._overrides if override.is_sweep_override())
+
+    def jobs(self) -> Iterator[Composed]:
+        """Yields every combination of the values given, the last key changing fastest; raises as `one` does."""
+        parsed = functools.cache(OverridesParser.create().parse_override)
+        for lines in itertools.product(*(sweep_lines(override) for override in self._overrides)):
+            yield self._composed([parsed(line) for line in lines])
+
+    def first(self) -> Composed:
+        """Returns the first job of the sweep, whatever their number; raises as `one` does."""
+        lines = [next(sweep_lines(override)) for override in self._overrides]
+        return self._composed(OverridesParser.create().parse_overrides(lines))
+
+    def keys(self) -> list[str]:
+        """Returns the dotted names that exist under the options that were chosen, else under the default ones."""
+        return self._names(dotted)
+
+    def addable(self) -> list[str]:
+        """Returns the names that own stages declare and no file has: they are set with a plus sign."""
+        return self._names(declared)
+
+    def _names(self, listed: Callable[[DictConfig], Iterator[str]]) -> list[str]:
+        chosen = [override for override in self._overrides if self._chooses(override)]
+        for attempt in ([one for one in chosen if not one.is_sweep_override()], []):
+            try:
+                return list(listed(self._composed(attempt).document))
+            except Exception:  # whatever is wrong is being explained already
+                continue
+        return []
+
+    def show(self, package: str | None, resolve: bool) -> None:
+        """Prints the configuration, or the node `package` of it, as YAML.
+
+        Raises:
+            UserError: where there is no such node.
+        """
+        document: Any = self.one().document
+        if resolve:
+            OmegaConf.resolve(document)
+        whole = package in (None, "_global_")
+        node: Any = document if whole else OmegaConf.select(document, str(package))
+        if node is None:
+            raise UserError(
+                f"--package {package} is not in the configuration", ", ".join(map(str, document)), "--cfg job"
+            )
+        if not whole:
+            print("# @package", package)
+        sys.stdout.write(OmegaConf.to_yaml(node) if OmegaConf.is_config(node) else str(node) + "\n")
+
+    def info(self, about: str) -> None:
+        """Prints what Hydra knows of itself: `all`, or one of `arguments.INFO`."""
+        self.hydra.show_info(about, self._primary, [str(override.input_line) for override in self._overrides])
+
+    def _chooses(self, override: Override) -> bool:
+        """Returns whether `override` chooses a group's option, as Hydra decides it."""
+        repository = self.loader.repository  # type: ignore[attr-defined]
+        return bool(repository.group_exists(override.key_or_group)) and not isinstance(override.value(), dict)
+
+    def _composed(self, overrides: Sequence[Override]) -> Composed:
+        """Returns a job: its options are composed once for all jobs that share them, its values set in a copy."""
+        lines = tuple(str(override.input_line) for override in overrides)
+        options = tuple(line for line, override in zip(lines, overrides, strict=True) if self._chooses(override))
+        if options not in self._bases:
+            self._bases[options] = self._base(options)
+        saved, with_hydra = self._bases[options]
+        if self._resolved != options:
+            HydraConfig.instance().set_config(with_hydra)  # for `${hydra:…}` in a user's file
+            self._resolved = options
+        document: DictConfig = pickle.loads(saved)
+        for override in overrides:
+            if not self._chooses(override):
+                _refuse_alias(document, override)
+        with readable():
+            values = [override for override in overrides if not self._chooses(override)]
+            ConfigLoaderImpl._apply_overrides_to_config(values, document)
+        choices = dict(with_hydra.hydra.runtime.choices)
+        typed = tuple(one.key_or_group for one in overrides if one.key_or_group not in self._inherited)
+        return Composed(document, choices, lines, typed, self._config_dirs)
+
+    def _base(self, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
+        """Returns the configuration under `options`, pickled without Hydra's node, and with it."""
+        with readable():
+            document = self.loader.load_configuration(self._primary, list(options), RunMode.RUN)
+        if self._has_own:
+            self._refuse_hydras_own(document)
+        without = copy.copy(document)
+        with open_dict(without):
+            without.pop("hydra")
+        return pickle.dumps(without), document
+
+    def _refuse_hydras_own(self, document: DictConfig) -> None:
+        """Refuses what a file says of Hydra's own settings: they have no effect."""
+        bare = self.loader.load_configuration(None, [], RunMode.RUN)
+        expected, given = (dict(_leaves(one.hydra)) for one in (bare, document))
+        for name, value in given.items():
+            if value != expected.get(name) and not name.startswith(_FILLED_BY_HYDRA):
+                raise of_hydra(f"hydra.{name}={value} in a file", f"hydra.{name}")
+
+
+def _refuse_alias(document: DictConfig, override: Override) -> None:
+    """Refuses a name that only refers to a group, such as `train.optimizer`: setting it would cut it off the group."""
+    parts = override.key_or_group.split(".")
+    node: Any = document
+    for index, part in enumerate(parts):
+        if not isinstance(node, DictConfig) or part not in node:
+            return
+        if OmegaConf.is_interpolation(node, part):
+            group = str(node._get_node(part)._value())[2:-1]  # type: ignore[union-attr]
+            if isinstance(OmegaConf.select(document, group), DictConfig):
+                name = ".".join([group, *parts[index + 1 :]])
+                typed = name if "." in name else f"{name}=<option>, or {name}.<setting>"
+                raise UserError(
+                    f"{override.input_line}: {'.'.join(parts[: index + 1])} refers to {group}",
+                    f"the settings of {group}, under that name",
+                    typed if "=" in typed else f"{typed}=<value>",
+                )
+            return
+        node = None if OmegaConf.is_missing(node, part) else node[part]
+
+
+def _leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    values: Any = OmegaConf.to_container(node, resolve=False)
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(OmegaConf.create(value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,214 @@
+"""The configuration: its schemas for Hydra, and the checked object that everything else reads."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.config.errors import explain, unknown_key
+from pipeline.config.keys import dotted
+from pipeline.config.limits import check_values
+from pipeline.config.options import read_options
+from pipeline.config.schemas import GROUPS, SCHEMAS, ClusterSettings, TopSettings, TrackingSettings
+from pipeline.paths import CONF, default_outputs
+from pipeline.redaction.mask import learn
+from stages.errors import UserError
+from stages.settings import model, optimizer
+from stages.settings.places import resolved
+from stages.settings.ranges import borrows, check
+
+_SCHEMA_OF: Mapping[str, type] = {
+    "precision": model.PrecisionSettings,
+    "optimizer": optimizer.OptimizerSettings,
+    "schedule": optimizer.ScheduleSettings,
+    "tracking": TrackingSettings,
+    "cluster": ClusterSettings,
+}
+"""Groups that the framework reads itself, and what it reads them as."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One job's configuration, checked.
+
+    settings: for each stage of `pipeline`, its settings: a dataclass, or a dict where no schema is known yet.
+    groups: for each stage, the name under which users know its settings: `data` for `load`, else its own.
+    choices: the option taken from each group.
+    config_dirs: the folders of configuration that the user has added, as by `--config-dir`.
+    document: the whole configuration with its interpolations, to be recorded.
+    """
+
+    name: str
+    seed: int
+    deterministic: bool
+    dry_run: bool
+    max_jobs: int
+    outputs: Path
+    job_timeout_seconds: float | None
+    hang_seconds: float | None
+    resume: str
+    fork: str | None
+    fork_weights: str
+    tags: Mapping[str, str]
+    pipeline: Mapping[str, str]
+    tracking: TrackingSettings
+    cluster: ClusterSettings
+    settings: Mapping[str, Any]
+    groups: Mapping[str, str]
+    choices: Mapping[str, str]
+    document: DictConfig
+    config_dirs: tuple[Path, ...] = ()
+
+
+def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:
+    """Returns the experiment that a composed configuration describes.
+
+    Args:
+        document: without Hydra's own node.
+        choices: from each group to the option taken.
+        config_dirs: the folders of configuration that the user has added.
+
+    Raises:
+        UserError: for an unknown key, a wrong type or a value outside its range.
+    """
+    try:
+        values = OmegaConf.to_container(document, resolve=False)
+        assert isinstance(values, dict)
+        learn(values)
+        check_values(values)
+        names = {entry.name for entry in dataclasses.fields(TopSettings)}
+        typed = OmegaConf.merge(OmegaConf.structured(TopSettings), {key: values[key] for key in names & values.keys()})
+        top = OmegaConf.to_object(typed)
+        assert isinstance(top, TopSettings)
+        pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}
+        _refuse_unknown(values, names | set(GROUPS) | top.pipeline.keys())
+        _refuse_added(document)
+        for group, schema in _SCHEMA_OF.items():
+            _has_schema(document, group, schema)
+        settings = {stage: _settings(document, stage) for stage in pipeline}
+        tracking, cluster = OmegaConf.to_object(document.tracking), OmegaConf.to_object(document.cluster)
+        assert isinstance(tracking, TrackingSettings)
+        assert isinstance(cluster, ClusterSettings)
+    except OmegaConfBaseException as error:
+        raise explain(error, dotted(document)) from error
+    check(top, "")
+    check(tracking, "tracking")
+    check(cluster, "cluster")
+    for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
+        check(part, _group(values, stage))
+    _learn_resolved(document)
+    return Experiment(
+        name=top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
+        seed=top.seed,
+        deterministic=top.deterministic,
+        dry_run=top.dry_run,
+        max_jobs=top.max_jobs,
+        outputs=_outputs(top.outputs),
+        job_timeout_seconds=top.job_timeout_seconds,
+        hang_seconds=top.hang_seconds,
+        resume=top.resume,
+        fork=top.fork,
+        fork_weights=top.fork_weights,
+        tags=top.tags,
+        pipeline=pipeline,
+        tracking=tracking,
+        cluster=cluster,
+        settings=settings,
+        groups={stage: _group(values, stage) for stage in pipeline},
+        choices=choices,
+        document=document,
+        config_dirs=config_dirs,
+    )
+
+
+def _learn_resolved(document: DictConfig) -> None:
+    """Learns the secrets that stand behind interpolations, such as `${oc.env:DB}`; a missing one is told elsewhere."""
+    with suppress(OmegaConfBaseException):
+        learn(OmegaConf.to_container(document, resolve=True))
+
+
+def _outputs(given: str | None) -> Path:
+    if not given:
+        return default_outputs()
+    place = resolved(given)
+    if place is None:
+        raise UserError(f"outputs={given} can be no directory", "a directory of yours", "outputs=./outputs")
+    return place
+
+
+def _settings(document: DictConfig, stage: str) -> Any:
+    """Returns the settings object of a stage: an instance of its schema, or a dict where it has none."""
+    if OmegaConf.select(document, stage) is None:
+        raise UserError(
+            f"the stage {stage} of `pipeline` has no settings",
+            f"a group {stage} with a `_target_` (+{stage}=<option>), or no such stage",
+            f"pipeline.{stage}=null",
+        )
+    node = document[stage]
+    return OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
+
+
+def _group(values: Mapping[Any, Any], stage: str) -> str:
+    """Returns the name under which users know a stage's settings: `load` is `${data}`, so `data`."""
+    value = values.get(stage)
+    return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage
+
+
+def _refuse_unknown(values: Mapping[Any, Any], known: set[str]) -> None:
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), sorted(known), 1)
+            advice = f"{near[0]}=…" if near else f"+pipeline.{key}=<what it makes>, if it is a stage"
+            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", ", ".join(sorted(known)), advice)
+
+
+def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) -> None:
+    """Refuses what `+`, or a file, has put where a schema has no such name: nobody would read it.
+
+    Args:
+        node: a part of the configuration, whose parts are looked into, too.
+        path: the name of `node` in the configuration `whole`.
+    """
+    if isinstance(node, ListConfig):
+        for index in range(len(node)):
+            if not OmegaConf.is_missing(node, index):
+                _refuse_added(node[index], f"{path}.{index}", whole)
+    if not isinstance(node, DictConfig) or node._is_none():
+        return
+    whole, schema = node if whole is None else whole, OmegaConf.get_type(node)
+    known = {entry.name for entry in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
+    names: list[Any] = list(node)
+    for key in names:
+        name = f"{path}.{key}".lstrip(".")
+        if known is not None and key not in known:
+            others = [other for other in dotted(whole) if not f"{other}.".startswith(f"{name}.")]
+            raise _no_function(path, name) if key == "_target_" else unknown_key(name, others)
+        if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
+            _refuse_added(node[key], name, whole)
+
+
+def _no_function(group: str, name: str) -> UserError:
+    options = read_options([CONF]).groups.get(group, ())
+    choose = f"{group}=<one of {', '.join(options)}>" if options else "its own settings"
+    return UserError(
+        f"{name}: {group} is given by its settings, not by a function",
+        choose,
+        f"{group}={options[0]}" if options else "",
+    )
+
+
+def _has_schema(document: DictConfig, group: str, schema: type) -> None:
+    """Refuses an option of a user's own that does not start from a schema, by which the framework reads it."""
+    if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
+        first = next(iter(SCHEMAS[group]))
+        raise UserError(
+            f"{group} is no {schema.__name__}",
+            f"an option whose file starts from a schema: /schema/{group}@_here_: {', '.join(SCHEMAS[group])}",
+            f"{group}={(read_options([CONF]).groups.get(group) or (first,))[0]}",
+        )

@@ -1,0 +1,31 @@
+"""The dotted names that a configuration has, to name the nearest one to a name that does not exist."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from pipeline.source_code.annotations import declared_settings
+
+
+def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Yields the name of every key below `node`, such as `train.epochs`."""
+    names: list[Any] = list(node)
+    for key in names:
+        if OmegaConf.is_interpolation(node, key):
+            continue  # it stands, and is set, under the name that it points at
+        yield f"{prefix}{key}"
+        if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
+            yield from dotted(node[key], f"{prefix}{key}.")
+
+
+def declared(document: DictConfig) -> Iterator[str]:
+    """Yields the settings that own stages declare, and that the configuration does not have."""
+    for name in map(str, document):
+        node = None if OmegaConf.is_interpolation(document, name) else document._get_node(name)
+        if isinstance(node, DictConfig) and not node._is_none() and isinstance(node.get("_target_"), str):
+            wanted = declared_settings(node["_target_"])
+            for field in dataclasses.fields(wanted) if wanted else ():
+                if field.name not in node and field.name != "_target_":
+                    yield f"{name}.{field.name}"

@@ -1,0 +1,179 @@
+"""Schemas of the configuration: names, types, defaults and ranges, for Hydra."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from hydra.core.config_store import ConfigStore
+
+from stages.errors import UserError
+from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
+from stages.settings.ranges import choice, number
+
+MOST_JOBS = 100_000
+"""Of a sweep: each is composed and checked before the first one runs."""
+
+LONGEST_NAME, LONGEST_TAG = 200, 5000
+"""Bytes of a folder's name, with room for a suffix; characters of a tag's text in MLflow."""
+
+
+@dataclass
+class TrackingSettings:
+    """Where runs are recorded."""
+
+    kind: str = choice("local", "local", "server", "off")
+    """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`."""
+    uri: str | None = None
+    untracked: bool = False
+    """Whether the recorded diff holds the contents of new files that git does not know yet; else only their names and
+    digests. What is secret in them is masked as everywhere, as far as it can be told."""
+
+    def check(self, path: str) -> None:
+        schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
+        if (self.kind == "server" and not (self.uri or "").startswith(schemes)) or not is_address(self.uri or ""):
+            raise UserError(
+                f"{path}.uri={self.uri} is no address of an MLflow store",
+                "http(s)://host:port or a database URI",
+                f"{path}.uri=http://127.0.0.1:5000",
+            )
+
+
+def is_address(text: str) -> bool:
+    """Returns whether `text` can be taken apart as an address: an IPv6 one is closed, a port is a number."""
+    try:
+        parts = urlsplit(text)
+        return not text.startswith(("http://", "https://")) or (bool(parts.hostname) and parts.port != 0)
+    except ValueError:
+        return False
+
+
+@dataclass
+class ClusterSettings:
+    """Where the workers of a strategy over several processes run."""
+
+    kind: str = choice("local", "local", "tf_config")
+    """`local`: processes that the command starts on this machine; `tf_config`: this process is the one that the
+    environment's `TF_CONFIG` says, and the same command runs in every other place of the cluster."""
+    restarts: int = number(0, at_least=0, unit="times that a cluster whose member has died is started again")
+    wait_seconds: float = number(
+        300.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members of `tf_config`"
+    )
+
+
+@dataclass
+class TopSettings:
+    """The keys at the top of the configuration that belong to no group."""
+
+    name: str | None = None
+    """Of the experiment, in MLflow and under `outputs/runs`; null: the data set and the model."""
+    seed: int = number(42, at_least=0, at_most=2**31 - 1)
+    """Fixes initial weights, the order of examples, augmentation and dropout; not the splits (`data.split_seed`)."""
+    deterministic: bool = False
+    """Whether TensorFlow may use only operations that give the same bits each time (slower on GPUs)."""
+    dry_run: bool = False
+    """Whether to print the plan and stop."""
+    max_jobs: int = number(1000, at_least=1, at_most=MOST_JOBS, unit="jobs of a sweep; more are refused")
+    outputs: str | None = None
+    """Where runs leave things; null: `outputs` in the source tree, of an installed package in the working directory."""
+    job_timeout_seconds: float | None = number(
+        None, at_least=10, unit="seconds after which a job saves and ends, to be resumed by the same command"
+    )
+    hang_seconds: float | None = number(
+        300.0, at_least=10, unit="seconds without a sign of life after which a job or member of a cluster is killed"
+    )
+    resume: str = "auto"
+    """`auto`: go on with the last run of this experiment, if it has not finished; `never`: begin a new one; else the
+    run to go on with, by its folder or the beginning of its id."""
+    fork: str | None = None
+    """A run, by its folder or the beginning of its id, from whose weights a new run starts, with other settings."""
+    fork_weights: str = choice("best", "best", "last")
+    """`best`: the weights that the run which is forked reported and exported; `last`: those of its last step, with its
+    optimizer."""
+    trust: bool = False
+    """Whether a run that is resumed or forked may bring code, addresses and places that no file of the configuration
+    names."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """For the MLflow run, such as `+tags.note=baseline`."""
+    pipeline: dict[str, str | None] = field(default_factory=dict)
+    """From each stage, in order, to the name of what it makes; null leaves a stage out."""
+
+    def check(self, path: str) -> None:
+        if self.fork_weights != "best" and self.fork is None:
+            raise no_fork(self.fork_weights)
+        if self.name is not None and (
+            not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
+        ):
+            short = re.sub(r"\W+", "_", self.name).strip("_")[: LONGEST_NAME // 4]
+            raise UserError(
+                f"name={self.name} cannot name a folder",
+                f"letters, digits and _ . = + -, a letter, digit or _ first, {LONGEST_NAME} bytes at most",
+                f"name={short or 'mine'}",
+            )
+        for key, value in self.tags.items():
+            if not re.fullmatch(r"[\w.:/ -]{1,250}", key) or len(value) > LONGEST_TAG:
+                raise UserError(
+                    f"tags.{key}={value} cannot be a tag of MLflow",
+                    f"a name of letters, digits and _ . : / -, a text of {LONGEST_TAG:,} characters at most",
+                    "tags={}",
+                )
+
+
+def no_fork(weights: str) -> UserError:
+    """Returns the error for `fork_weights` where no run is forked."""
+    return UserError(
+        f"fork_weights={weights} without fork: there is no run to take weights from",
+        "fork_weights together with fork",
+        f"fork=<run id> fork_weights={weights}",
+    )
+
+
+GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster")
+"""Groups that are no stage themselves; stages take them by interpolation."""
+
+
+SCHEMAS: Mapping[str, Mapping[str, type]] = {
+    "tracking": {"tracking": TrackingSettings},
+    "cluster": {"cluster": ClusterSettings},
+    "data": {
+        "digits": data.DigitsSettings,
+        "tfds": data.TfdsSettings,
+        "image_folder": data.ImageFolderSettings,
+        "synthetic": data.SyntheticSettings,
+    },
+    "normalize": {"normalize": images.NormalizeSettings},
+    "augment": {"augment": images.AugmentSettings},
+    "inspect": {"inspect": inspect.InspectSettings},
+    "strategy": {
+        "default": strategy.DefaultSettings,
+        "one_device": strategy.OneDeviceSettings,
+        "mirrored": strategy.MirroredSettings,
+        "central_storage": strategy.CentralStorageSettings,
+        "multi_worker": strategy.MultiWorkerSettings,
+        "parameter_server": strategy.ParameterServerSettings,
+        "model_parallel": strategy.ModelParallelSettings,
+        "tpu": strategy.TpuSettings,
+    },
+    "precision": {"precision": model.PrecisionSettings},
+    "model": {"model": model.ModelSettings},
+    "network": {
+        "mlp": model.MlpSettings,
+        "cnn": model.CnnSettings,
+        "cnn_photo": model.CnnPhotoSettings,
+        "resnet": model.ResnetSettings,
+        "application": model.ApplicationSettings,
+    },
+    "optimizer": {"sgd": optimizer.SgdSettings, "adam": optimizer.AdamSettings, "adamw": optimizer.AdamWSettings},
+    "schedule": {"schedule": optimizer.ScheduleSettings},
+    "train": {"loop": train.TrainSettings, "fit": train.FitSettings},
+    "evaluate": {"evaluate": results.EvaluateSettings},
+    "export": {"export": results.ExportSettings},
+}
+
+
+def register_schemas() -> None:
+    """Makes the dataclasses known to Hydra as `schema/<group>`, for the YAML options to start from."""
+    store = ConfigStore.instance()
+    for group, schemas in SCHEMAS.items():
+        for name, schema in schemas.items():
+            store.store(group=f"schema/{group}", name=name, node=schema)

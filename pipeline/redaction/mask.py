@@ -1,0 +1,324 @@
+"""Secrets: known by the name they stand under, by their value wherever it stands, and by their shape; masked as `***`.
+
+What is recorded, written or printed goes through `redact`; what runs never does.
+"""
+
+import base64
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from json import dumps
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
+
+from pipeline.paths import CONF
+from pipeline.redaction.names import is_certain, is_secret_name, words_of
+from pipeline.redaction.shapes import HEADER, PRIVATE_KEY, SCHEME, SERVICES, USER_INFO, WEBHOOK
+
+MASK = "***"
+
+SHORTEST, SHORTEST_WORD, SHORTEST_NUMBER, PLAIN_FROM = 4, 6, 8, 12
+"""Characters of a value that is masked wherever it stands, of one of letters alone, and of one of digits alone; shorter
+ones would blot out common words. From PLAIN_FROM on it is also masked inside of words."""
+
+LARGEST_FILE = 10_000_000
+TEXT_FILES = words_of(".txt .csv .tsv .json .jsonl .md .log .yaml .yml .html .xml .toml .ini .cfg .py")
+OWN_FILES = words_of("tracking.jsonl pipeline.log config.yaml summary.json sweep.json")
+"""Files that are written without secrets to begin with, some of which are open."""
+
+_COMMON = words_of(
+    "admin administrator anonymous apikey basic bearer changeme changeit client cookie credentials database default "
+    "development digest disabled docker dryrun dummy empty enabled example experiment false google guest health local "
+    "localhost master metrics missing mlflow model mongodb mysql nobody normal offline online oracle pandas password "
+    "passwd placeholder postgres postgresql private production public python rabbitmq redact redacted redis remote "
+    "required sample secret server service session sqlite staging string system tensorflow tester testing tracking "
+    "training unknown unset username validation"
+)
+_NO_SECRETS = frozenset({"PWD", "OLDPWD", "INIT_CWD"})
+_DESKTOP = re.compile(r"(?i)^(xdg|desktop|dbus|gnome|kde|term|wt|tmux|zellij|iterm|vscode)_|^session(_manager)?$")
+_WHO = ("USER", "LOGNAME", "USERNAME", "HOSTNAME", "HOST", "LANG", "TERM", "SHELL")
+
+_NAME = re.compile(r"(?<![\w.\-])(?P<name>\w[\w.\-]*+)(?P<separator>\\?[\"']?\s*(?::=|=>|:|=(?!=))[ \t]*)")
+_VALUE = re.compile(
+    r"\\\"(?:(?!\\\").)*\\\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|(?:(?!,\s*[\w.+~]+=)[^\s\"'&;])+"
+)
+_FLAG = re.compile(r"(?P<name>--[A-Za-z][\w-]*)(?P<separator>\s+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'-][^\s\"']*)")
+_NOTHING = re.compile(
+    r"(?i)(\*\*\*|…|<[^>]*>|\$\{.*|\$\w+|\{\{.*|none|null|true|false|nil|any|optional|"
+    r"(str|string|int|integer|float|bool|boolean|bytes|object|list|dict|text|required|missing|unset|\?\?\?)\W*)$"
+)
+"""What stands for a value, or for its type."""
+_CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[(\[]|(?:[A-Za-z_]+\.)+[A-Za-z_]+$|[({\[|>]*$")
+"""Code that gives a value: `os.environ[…]`, `settings.token`."""
+
+_learned: set[str] = set()
+
+
+def redact(value: Any) -> Any:
+    """Returns `value` without secrets; looks into lists and mappings.
+
+    A mapping's value under a secret name is masked whole; in texts, what follows such a name, what is secret by its
+    shape, and every value that the environment or a setting has under a secret name. Numbers of a mapping stay numbers,
+    but under a secret name.
+    """
+    if isinstance(value, str):
+        return _redact_text(value)
+    if isinstance(value, Mapping):
+        return {
+            redact(key): _masked(part) if isinstance(key, str) and is_secret_name(key) else redact(part)
+            for key, part in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(redact, value))
+    return value
+
+
+def redact_named(name: str, value: Any) -> Any:
+    """Returns a value without secrets, by the dotted name that it has."""
+    return redact({name: value})[redact(name)]
+
+
+def redact_overrides(overrides: Sequence[str]) -> list[str]:
+    """Returns `key=value` arguments without secrets; all that a secret name is given is masked, spaces and all."""
+    pairs = [(override.partition("="), override) for override in overrides]
+    return [
+        f"{name}={MASK}" if separator and value and is_secret_name(name) else redact(override)
+        for (name, separator, value), override in pairs
+    ]
+
+
+def redact_values(text: str) -> str:
+    """Returns `text` without what is secret by its value or its shape: for text in which names mean something else."""
+    pattern = _pattern(_known())
+    text = PRIVATE_KEY.sub(MASK, text)
+    text = pattern.sub(MASK, text) if pattern is not None else text
+    text = WEBHOOK.sub(MASK, USER_INFO.sub(f"{MASK}@", text))
+    return SERVICES.sub(MASK, text)
+
+
+def redact_file(path: Path) -> None:
+    """Takes out of a text file, or those of a folder, what is secret by its value or its shape.
+
+    Files that are no UTF-8, that are larger than LARGEST_FILE or that cannot be written stay as they are.
+    """
+    if path.is_dir():
+        for inner in path.rglob("*"):
+            if (
+                inner.suffix in TEXT_FILES
+                and inner.name not in OWN_FILES
+                and inner.is_file()
+                and not inner.is_symlink()
+            ):
+                redact_file(inner)
+        return
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            return
+        text = path.read_bytes().decode()
+        plain = redact_values(text)
+        if plain != text:
+            path.write_bytes(plain.encode())
+    except (OSError, UnicodeDecodeError):
+        return
+
+
+def learn(settings: Any, name: str = "") -> None:
+    """Takes for secrets from now on, wherever they stand: values under secret names, and users of addresses.
+
+    Args:
+        settings: mappings and lists, as a configuration has them, or a single value under `name`.
+    """
+    if isinstance(settings, Mapping):
+        for key, part in settings.items():
+            learn(part, f"{name}.{key}")
+    elif isinstance(settings, (list, tuple)):
+        for part in settings:
+            learn(part, name)
+    elif settings is not None and not isinstance(settings, bool):
+        _learned.update(_secrets_of(name, str(settings)))
+
+
+def learn_arguments(arguments: Sequence[str]) -> None:
+    """Learns from a command line: values of overrides and of flags with secret names, and users of addresses."""
+    for index, argument in enumerate(arguments):
+        name, separator, value = argument.partition("=")
+        if not separator and argument.startswith("--") and index + 1 < len(arguments):
+            value = arguments[index + 1]
+        learn(value.strip("'\""), name)
+
+
+def credentials_of(address: str) -> tuple[str, str, str]:
+    """Returns `address` without the user and the password before its host, and these two, decoded; empty if none."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # no address, which its check tells
+        return address, "", ""
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return plain, unquote(parts.username or ""), unquote(parts.password or "")
+
+
+def without_user(address: str) -> str:
+    """Returns `address` without the user name and password before its host."""
+    return credentials_of(address)[0]
+
+
+def guard_output() -> None:
+    """Masks secrets in all that Python prints in this process: by own code, callbacks, libraries, tracebacks."""
+    if not isinstance(sys.stdout, GuardedStream):
+        sys.stdout, sys.stderr = GuardedStream(sys.stdout), GuardedStream(sys.stderr)
+
+
+class GuardedStream:
+    """A text stream that masks secrets. It writes whole lines, as `print` writes a line in pieces; or when flushed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._waiting = stream, ""
+
+    def write(self, text: str) -> int:
+        self._waiting += text
+        end = max(self._waiting.rfind("\n"), self._waiting.rfind("\r")) + 1
+        if end:
+            ready, self._waiting = self._waiting[:end], self._waiting[end:]
+            self._stream.write(_redact_text(ready))
+        return len(text)
+
+    def writelines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        ready, self._waiting = self._waiting, ""
+        if ready:
+            self._stream.write(_redact_text(ready))
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _masked(value: Any) -> Any:
+    """Returns what stands under a secret name: nothing of it but whether there is anything."""
+    if isinstance(value, Mapping):
+        return {redact(key): _masked(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_masked, value))
+    return value if value is None or isinstance(value, bool) or value == "" else MASK
+
+
+def _redact_text(text: str) -> str:
+    text = redact_values(text)
+    text = HEADER.sub(rf"\1\2{MASK}", text)
+    text = SCHEME.sub(lambda found: f"{found[1]}{found[2]}{MASK}" if _looks_random(found[3]) else found[0], text)
+    return _FLAG.sub(_mask_flag, _mask_named(text))
+
+
+def _mask_named(text: str) -> str:
+    """Masks what follows a secret name and a separator."""
+    parts, begin, position = [], 0, 0
+    while found := _NAME.search(text, position):
+        position = found.end()
+        if is_secret_name(found["name"]) and (value := _VALUE.match(text, position)):
+            parts += [text[begin:position], _hidden(found["name"], found["separator"], value)]
+            begin = position = value.end()
+    return "".join([*parts, text[begin:]])
+
+
+def _hidden(name: str, separator: str, found: re.Match[str]) -> str:
+    """Returns what is to stand for a value: itself where it is none, a type, code that gives one, or prose."""
+    value = found[0]
+    if value[0] in "\"'\\":
+        mark = value[:2] if value[0] == "\\" else value[0]
+        inside = value[len(mark) : -len(mark)]
+        return value if not inside or _NOTHING.match(inside) else f"{mark}{MASK}{mark}"
+    bare = value.rstrip(")]},")
+    if _NOTHING.match(bare) or _CALL.match(value):
+        return value
+    is_word = bare.isidentifier() and not any(character.isdigit() for character in bare)
+    ends_line = found.string[found.end() : found.end() + 1] in ("", "\n", "\r")
+    in_prose = ":" in separator and separator[-1] in " \t" and not ends_line
+    in_code = "=" in separator and separator[-1] in " \t" and not is_certain(name)
+    return value if is_word and (in_prose or in_code) else f"{MASK}{value[len(bare) :]}"
+
+
+def _mask_flag(found: re.Match[str]) -> str:
+    return f"{found['name']}{found['separator']}{MASK}" if is_secret_name(found["name"]) else found[0]
+
+
+def _looks_random(text: str) -> bool:
+    return not text.isalpha() or text[1:] not in (text[1:].lower(), text[1:].upper()) or len(text) >= 20
+
+
+def _known() -> frozenset[str]:
+    """Returns the secrets of the environment and those that were learned."""
+    found = set(_learned)
+    for name, value in os.environ.items():
+        found.update(_of_environment(name, value))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1000)
+def _of_environment(name: str, value: str) -> frozenset[str]:
+    if name in _NO_SECRETS or _DESKTOP.match(name):
+        return frozenset()
+    return frozenset(_secrets_of("user.secret" if name == "MLFLOW_TRACKING_USERNAME" else name, value))
+
+
+def _secrets_of(name: str, value: str) -> Iterator[str]:
+    """Yields what is secret of a value: all of it under a secret name, else the users and passwords in it."""
+    if is_secret_name(name):
+        if not (value.startswith(("/", "~")) and Path(value).expanduser().exists()):
+            yield value.strip()
+            yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= PLAIN_FROM)
+        for inner in re.split(r"[;&]", value):  # a connection string
+            key, separator, part = inner.partition("=")
+            if separator and is_secret_name(key.strip()):
+                yield part.strip()
+    for address in re.findall(r"[a-z][\w+.-]*://[^\s'\"]+", value):
+        try:
+            parts = urlsplit(address)
+        except ValueError:
+            continue
+        yield from (unquote(part) for part in (parts.username, parts.password) if part)
+
+
+@lru_cache(maxsize=8)
+def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
+    """Returns the expression of all that stands for a secret, the longest first."""
+    ordinary = {os.environ.get(name, "").lower() for name in _WHO}
+    found = {form for secret in secrets if _is_distinctive(secret, ordinary) for form in _forms(secret)}
+    parts = []
+    for form in sorted(found, key=len, reverse=True):
+        bounds = ("", "") if len(form) >= PLAIN_FROM else ("(?<![A-Za-z0-9])", "(?![A-Za-z0-9])")
+        parts.append(re.escape(form).join(bounds))
+    return re.compile("|".join(parts)) if parts else None
+
+
+def _is_distinctive(secret: str, ordinary: set[str]) -> bool:
+    """Returns whether masking it wherever it stands blots out no word, number or name that means something else."""
+    if len(secret) < SHORTEST or secret.lower() in _COMMON | ordinary:
+        return False
+    if secret.isalpha():
+        return len(secret) >= SHORTEST_WORD and secret.lower() not in _vocabulary()
+    if re.fullmatch(r"[\d.,:+-]+", secret):
+        return len(secret) >= SHORTEST_NUMBER
+    return secret != MASK and secret.lower() not in _vocabulary()
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yields how a secret may be written: as it is, in addresses, in JSON, in Python, in base64."""
+    yield secret
+    for decoded in {unquote(secret), unquote_plus(secret)} - {secret}:
+        yield decoded if len(decoded) >= SHORTEST else secret
+    yield from (quote(secret, safe=""), quote(secret), quote_plus(secret))
+    yield from (dumps(secret)[1:-1], dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1])
+    if len(secret) >= PLAIN_FROM:
+        yield base64.b64encode(secret.encode()).decode().rstrip("=")
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    """Returns the names of groups and options: a password like one of them would blot out what was chosen."""
+    return frozenset(part.lower() for path in CONF.rglob("*.yaml") for part in (path.stem, path.parent.name))

@@ -1,0 +1,125 @@
+"""The work of one process on a job: the stages, with all that is recorded of them."""
+
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pipeline.cluster.rendezvous import meet
+from pipeline.cluster.task import OPEN_PORTS, Task
+from pipeline.run.begin import Run, begin, describe, new_folder
+from pipeline.run.console import Console
+from pipeline.run.end import end, failed, mark_killed
+from pipeline.run.job import DONE, FAILED, Job
+from pipeline.run.plan import PlannedStage
+from pipeline.run.runner import bind, failed_stage, one_line, run_stages, with_local_weights
+from pipeline.run.summary import StageOutcome, Summary
+from pipeline.system import pulse, signals
+from pipeline.system.signal_listener import Interrupted
+from pipeline.tracking.tracker import NullTracker
+from stages.errors import UserError
+
+IMPORT_GRACE_SECONDS = 0.2
+"""Nothing has begun while TensorFlow is imported: a signal need not wait for the end of that."""
+
+LINGER_SECONDS = 7.0
+"""How long a server that is told to end waits for its chief, which may have been told, too, and saves what it has."""
+
+SERVE_POLL_SECONDS = 0.2
+
+
+def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | None = None) -> int:
+    """Runs the stages of `job` in this process and returns its exit code.
+
+    Args:
+        task: the place of this process in a cluster; only the chief records.
+    """
+    if task is not None and not task.is_chief:
+        return assist(job, plan, console, task)
+    code = DONE
+    started = job.started if job.started is not None else time.monotonic()
+    folder = job.folder or new_folder(job.experiment)
+    job = replace(job, folder=folder)
+    with ExitStack() as held, signals.listening(), signals.uninterrupted():
+        run: Run | None = None
+        if job.deadline is not None:
+            signals.time_out(job.deadline, job.experiment.job_timeout_seconds or 0)
+        held.enter_context(signals.last_words(lambda wanted: mark_killed(folder, job.experiment, wanted, console)))
+        try:
+            with console.working("starting TensorFlow and MLflow"):
+                with signals.interruptible(IMPORT_GRACE_SECONDS):
+                    stages = with_local_weights(bind(plan, job.experiment), job.experiment)
+                pulse.beat()
+                run = begin(job, console, held)
+            signals.check()  # what came meanwhile is raised here, when there is a run to end
+            console.open_log(run.folder / "pipeline.log")
+            describe(job, run)
+            run.summary.begin_stages(started)
+            run.tracker.metrics({"start/seconds": run.summary.start_seconds})
+            if task is not None and job.experiment.cluster.kind == "tf_config":
+                console.warn(OPEN_PORTS)
+                _meet(task, job, console, run.summary)
+            run_stages(stages, run.folder, job.experiment.outputs / "cache", run.tracker, console, run.summary)
+            run.summary.status = "FINISHED"
+        except BaseException as error:
+            if run is None and isinstance(error, Interrupted):
+                return error.exit_code
+            if run is None:
+                raise
+            with signals.ending():
+                code = failed(error, run, console)
+        with signals.ending(code):
+            return end(run, code, console, started)
+
+
+def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
+    """Does another member's part in `job`, and returns the exit code: the same stages, of which nothing is kept."""
+    summary = Summary(None, "RUNNING", job.experiment.name, "", {})
+    with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
+        try:
+            with console.working("starting TensorFlow"), signals.interruptible(IMPORT_GRACE_SECONDS):
+                stages = [] if task.serves else with_local_weights(bind(plan, job.experiment), job.experiment)
+                servers = import_module("stages.distribution.cluster_strategies")
+            pulse.beat()
+            if job.experiment.cluster.kind == "tf_config":
+                _meet(task, job, console, summary)
+            if task.serves:
+                return _serve(servers, task)
+            run_stages(stages, Path(scratch), job.experiment.outputs / "cache", NullTracker(), console, summary)
+        except Interrupted as interrupted:
+            return interrupted.exit_code
+        except Exception as error:
+            console.error(f"{failed_stage(summary)}: {one_line(error)}")
+            if not isinstance(error, UserError):
+                console.error(traceback.format_exc())
+            return FAILED
+    return DONE
+
+
+def _meet(task: Task, job: Job, console: Console, summary: Summary) -> None:
+    """Waits for the other members; one that does not come is the failure of a stage named `cluster`."""
+    began = time.monotonic()
+    try:
+        meet(task, job.experiment.cluster.wait_seconds, console.say)
+    except BaseException:
+        summary.stages["cluster"] = StageOutcome("failed", time.monotonic() - began)
+        raise
+
+
+def _serve(servers: Any, task: Task) -> int:
+    """Does what the chief of a parameter-server cluster sends, until that has gone or a signal comes."""
+    serving = servers.Serving(task.cluster["chief"][0])
+    while not serving.is_over():
+        pulse.beat()
+        wanted = signals.requested()
+        if wanted is not None:
+            with signals.ending(wanted.exit_code):
+                serving.wait(LINGER_SECONDS)
+            return wanted.exit_code
+        time.sleep(SERVE_POLL_SECONDS)
+    return DONE

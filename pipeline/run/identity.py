@@ -1,0 +1,37 @@
+"""Identity of a run: a digest of the settings that its result depends on."""
+
+import hashlib
+import json
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pipeline.config.experiment import Experiment
+from pipeline.redaction.mask import redact
+from pipeline.tracking.params import flatten
+
+WITHOUT_EFFECT = (
+    "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tags", "tracking",
+    "cluster", "name",
+    "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
+)  # fmt: skip
+"""Settings that do not change what a run comes to."""
+
+
+def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, Any]:
+    """Returns the settings of `experiment` by their dotted names, without secrets."""
+    return relevant_settings(redact(OmegaConf.to_container(experiment.document, resolve=True)), ignored)
+
+
+def identity(experiment: Experiment) -> str:
+    """Returns 32 hexadecimal digits that are equal where the settings would give the same result."""
+    settings = json.dumps(settings_of(experiment), sort_keys=True, default=str)
+    return hashlib.sha256(settings.encode()).hexdigest()[:32]
+
+
+def relevant_settings(document: Any, ignored: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in flatten(document)
+        if not any(name == one or name.startswith(f"{one}.") for one in ignored)
+    }

@@ -1,0 +1,39 @@
+"""`origin.json`: what a run, or a sweep, is; written once when it begins, checked when it is read.
+
+`summary.json` changes as the run does. Where it is damaged, this tells which run it was of, so that the same command
+still finds it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.redaction.mask import redact
+from pipeline.system.sealed import seal, unseal, write_whole
+
+NAME = "origin.json"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """name: of the experiment; identity and code: see `pipeline.run.summary.Summary`; jobs: of a sweep, else empty."""
+
+    name: str
+    identity: str | None = None
+    code: str | None = None
+    choices: Mapping[str, str] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / NAME, seal(redact(asdict(self))) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Origin | None":
+        """Returns what was written into `folder`, or None where it is damaged or missing."""
+        try:
+            return cls(**unseal((folder / NAME).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None

@@ -1,0 +1,111 @@
+"""The plan: which stages run in which order, on whose results."""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config.experiment import Experiment
+from pipeline.source_code.signatures import AbsentError, find, signature
+from pipeline.system.environment import quiet_stderr
+from stages.errors import UserError
+
+GIVEN_BY_RUNNER = ("settings", "reporter", "folder", "cache")
+"""Parameters of a stage that no earlier stage makes."""
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """target: the function's import path; inputs: the results it takes; makes: the name of its own."""
+
+    name: str
+    target: str
+    option: str
+    inputs: tuple[str, ...]
+    makes: str
+
+    def load(self) -> Callable[..., Any]:
+        """Imports the function, and with it TensorFlow; raises what `imported` does."""
+        return imported(self.name, self.target)
+
+
+def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
+    """Returns the stages in order, each with the results that it will be given.
+
+    Raises:
+        UserError: where a stage's function does not exist, or takes what no earlier stage makes.
+    """
+    plan: list[PlannedStage] = []
+    made: list[str] = []
+    for name, makes in experiment.pipeline.items():
+        target = _target(experiment.settings[name], name)
+        inputs = []
+        for parameter, required in parameters(name, target).items():
+            if parameter in made:
+                inputs.append(parameter)
+            elif required and parameter not in GIVEN_BY_RUNNER:
+                raise UserError(
+                    f"the stage {name} takes `{parameter}`, which no earlier stage makes",
+                    ", ".join([*dict.fromkeys(made), *GIVEN_BY_RUNNER]),
+                    f"pipeline=<a pipeline whose stage before {name} makes `{parameter}`>",
+                )
+        option = experiment.choices.get(experiment.groups[name], "")
+        plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
+        made.append(makes)
+    return tuple(plan)
+
+
+@functools.cache  # every job of a sweep has the same stages
+def parameters(stage: str, target: str) -> Mapping[str, bool]:
+    """Returns a function's parameters and whether each is required, read from its source.
+
+    Importing it would start TensorFlow, and a wrong plan has to be known before that. A function whose source does not
+    tell (made by a decorator, or by another function) is imported after all.
+    """
+    try:
+        found = signature(find(target))
+    except AbsentError as error:
+        raise _no_function(stage, target) from error
+    if found is not None:
+        return {name: parameter.required for name, parameter in found.parameters.items()}
+    with quiet_stderr():
+        function = imported(stage, target)
+    empty = inspect.Parameter.empty
+    return {name: entry.default is empty for name, entry in inspect.signature(function).parameters.items()}
+
+
+def imported(stage: str, target: str) -> Callable[..., Any]:
+    """Imports a stage's function, and with it TensorFlow.
+
+    Raises:
+        UserError: where there is no such function, or its module imports what is not there.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise UserError(
+            f"the stage {stage} cannot import {target} ({error})", "a module whose own imports are installed"
+        ) from error
+    if not callable(function):
+        raise _no_function(stage, target)
+    return function
+
+
+def _target(settings: Any, stage: str) -> str:
+    target = settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", None)
+    if not target:
+        raise UserError(
+            f"the settings of the stage {stage} name no function", "`_target_` in its YAML file", f"+{stage}._target_=…"
+        )
+    return str(target)
+
+
+def _no_function(stage: str, target: str) -> UserError:
+    return UserError(
+        f"the stage {stage} cannot find {target}",
+        "the import path of a function, its package installed or in the working directory",
+        f"{stage}._target_=my_package.my_module.my_function",
+    )

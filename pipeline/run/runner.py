@@ -1,0 +1,274 @@
+"""Runs the stages of a plan: calls, times and records each, and decides what failed."""
+
+import dataclasses
+import inspect
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pipeline.checks.own_settings import typed
+from pipeline.config.experiment import Experiment
+from pipeline.redaction.mask import redact, redact_file
+from pipeline.run.console import Console
+from pipeline.run.plan import PlannedStage
+from pipeline.run.records import Recorded, clean_metrics, metric_name, recorded
+from pipeline.run.summary import StageOutcome, Summary
+from pipeline.source_code.annotations import as_dataclass
+from pipeline.system import machine, pulse, signals
+from pipeline.system.environment import quiet_stderr
+from pipeline.tracking.tracker import Tracker
+from pipeline.tracking.weights import local_weights
+from stages.errors import UserError
+from stages.reporter import Stop
+from stages.results import Dataset, Exported, Model, Record, Strategy
+from stages.safe_places import on_safe_place, safe_place
+from stages.settings.model import ModelSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundStage:
+    """A stage with its function imported and its settings typed."""
+
+    planned: PlannedStage
+    function: Callable[..., Any]
+    settings: Any
+
+
+class RunReporter:
+    """What a stage is handed to report with; see `stages.reporter.Reporter`."""
+
+    def __init__(self, tracker: Tracker, console: Console, summary: Summary) -> None:
+        self._tracker = tracker
+        self._console = console
+        self._summary = summary
+        self._stage = ""
+        self._owners: dict[str, str] = {}
+        self._warned: set[str] = set()
+
+    def begin(self, stage: str) -> None:
+        """Notes that from now on it is `stage` that reports."""
+        self._stage = stage
+        self._owners.setdefault(f"{stage}/seconds", "the runner")
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        metrics, others, warnings = clean_metrics(values)
+        for line in warnings:
+            self.warn_once(f"{self._stage}: {line}")
+        for name, value in others.items():
+            self.warn_once(f"{self._stage}: the metric {name} is a {type(value).__name__}, not a number: not recorded")
+        own = {self._own_name(name): value for name, value in metrics.items()}
+        with signals.uninterrupted():
+            self._summary.metrics.update(own)
+            self._tracker.metrics(own, int(step))
+
+    def weights(self, chosen: Mapping[str, Any]) -> None:
+        """Notes which epoch's weights the run evaluates and exports."""
+        with signals.uninterrupted():
+            self._summary.weights = dict(chosen)
+            self._tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
+
+    def warn_once(self, line: str) -> None:
+        if line not in self._warned:
+            self._warned.add(line)
+            self.warn(line)
+
+    def _own_name(self, name: str) -> str:
+        """Returns the name under which the stage records its metric: another stage's is not written over."""
+        owner = self._owners.setdefault(name, self._stage)
+        if owner == self._stage:
+            return name
+        self.warn_once(f"{self._stage}: {name} is a metric of {owner}; this one is recorded as {self._stage}/{name}")
+        self._owners.setdefault(f"{self._stage}/{name}", self._stage)
+        return f"{self._stage}/{name}"
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        with signals.uninterrupted():
+            self._console.progress(done, total, images_per_second, note)
+        safe_place()
+
+    def doing(self, what: str) -> None:
+        self._console.doing(what)
+
+    def say(self, line: str) -> None:
+        with signals.uninterrupted():
+            self._console.say(line)
+
+    def warn(self, line: str) -> None:
+        with signals.uninterrupted():
+            self._console.warn(line)
+
+    def resumed(self, step: int) -> None:
+        with signals.uninterrupted():
+            self._summary.resumed_from_step = step
+            self._tracker.tags({"resumed_from_step": str(step)})
+            self._console.say(f"training goes on after step {step}")
+
+    def is_secret(self, name: str, value: object) -> bool:
+        return bool(redact({name: value}) != {name: value})
+
+    def stopping(self) -> AbstractContextManager[Stop]:
+        return signals.stopping()
+
+
+def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStage]:
+    """Imports every stage, and with them TensorFlow, and gives it its settings.
+
+    Raises:
+        UserError: where a stage cannot be imported, or its settings are not of the type that it declares.
+    """
+    bound = []
+    with quiet_stderr():
+        for planned in plan:
+            function, name = planned.load(), planned.name
+            settings = _typed(function, experiment.groups[name], experiment.settings[name], experiment.document)
+            bound.append(BoundStage(planned, function, settings))
+    return bound
+
+
+def run_stages(
+    stages: Sequence[BoundStage], folder: Path, cache: Path, tracker: Tracker, console: Console, summary: Summary
+) -> None:
+    """Runs `stages` in order. `summary` is filled as they end, so that it is right wherever a stage raises.
+
+    Args:
+        folder: the run's. cache: what runs share, and what may be deleted.
+    """
+    reporter = RunReporter(tracker, console, summary)
+    given = {"reporter": reporter, "folder": folder, "cache": cache}
+    results: dict[str, Any] = {}
+    records: list[Record] = []
+    summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
+    on_safe_place(_visit_safe_place)
+    for index, stage in enumerate(stages):
+        name = stage.planned.name
+        reporter.begin(name)
+        began = time.perf_counter()
+        console.doing(name)
+        try:
+            _visit_safe_place()
+            with signals.interruptible():
+                result = stage.function(**_arguments(stage, results, given))
+            _check_result(stage, result, stages[index + 1 :])
+        except BaseException:
+            summary.stages[name] = StageOutcome("failed", time.perf_counter() - began)
+            raise
+        finally:
+            console.end_progress()
+        seconds = time.perf_counter() - began
+        summary.stages[name] = StageOutcome("ran", seconds)
+        record = getattr(result, "record", None)
+        if not any(record is before for before in records):  # that of an earlier stage is recorded
+            _record(recorded(name, stage.planned.makes, result, folder), name, reporter, tracker)
+        if isinstance(record, Record):
+            records.append(record)
+        tracker.metrics({f"{name}/seconds": seconds})
+        summary.metrics[f"{name}/seconds"] = seconds
+        _summarize(result, tracker, summary, new_dataset="dataset" not in results)
+        if isinstance(result, Strategy) and machine.gpus() and not any("GPU" in device for device in result.devices):
+            console.warn(
+                f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
+            )
+        results[stage.planned.makes] = result
+    _visit_safe_place()
+    for result in results.values():
+        if isinstance(result, Strategy) and result.on_exit is not None:
+            with signals.interruptible():
+                result.on_exit()
+
+
+def _visit_safe_place() -> None:
+    pulse.beat()
+    signals.check()
+
+
+def _arguments(stage: BoundStage, results: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    accepted = inspect.signature(stage.function).parameters
+    taken = {name: value for name, value in {"settings": stage.settings, **given}.items() if name in accepted}
+    return {name: results[name] for name in stage.planned.inputs} | taken
+
+
+def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -> None:
+    """Raises UserError if `stage` returned None and a later stage takes its result, which may not be None there."""
+    makes = stage.planned.makes
+    if result is not None:
+        return
+    for other in later:
+        if makes in other.planned.inputs and not _accepts_none(other.function, makes):
+            raise UserError(
+                f"it returned None, and the stage {other.planned.name} takes its result `{makes}`",
+                f"`return <the {makes}>`, or a parameter `{makes}: … | None` there",
+            )
+        if other.planned.makes == makes:
+            return
+
+
+def _accepts_none(function: Callable[..., Any], name: str) -> bool:
+    annotation = str(inspect.signature(function).parameters[name].annotation)
+    return "None" in annotation or "Optional" in annotation
+
+
+def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker) -> None:
+    for line in found.warnings:
+        reporter.warn_once(f"{stage}: {line}")
+    reporter.metrics(found.metrics, step=0)
+    if found.weights is not None:
+        reporter.weights(found.weights)
+    tracker.params({metric_name(name): value for name, value in found.params.items()})
+    for path, place in found.files:
+        redact_file(path)
+        tracker.artifact(path, str(redact(place)))
+
+
+def _summarize(result: Any, tracker: Tracker, summary: Summary, new_dataset: bool) -> None:
+    if isinstance(result, Strategy):
+        summary.replicas = result.replicas
+    if isinstance(result, Model):
+        summary.precision = result.policy
+    if isinstance(result, Dataset) and new_dataset:
+        tracker.dataset(result)
+    if isinstance(result, Exported):
+        summary.exported["saved_model"] = str(result.path)
+        tracker.model(result)
+
+
+def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:
+    """Returns settings as the dataclass that `function` declares, where they came without a schema."""
+    wanted = getattr(function, "__annotations__", {}).get("settings")
+    if isinstance(wanted, str):  # of a module with `from __future__ import annotations`
+        wanted = eval(wanted, vars(sys.modules[function.__module__]))
+    declared = as_dataclass(wanted)
+    return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
+
+
+def failed_stage(summary: Summary) -> str | None:
+    return next((name for name, stage in summary.stages.items() if stage.status == "failed"), None)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an error as one line: a user's error as it is, any other with its type."""
+    text = str(error)
+    if "Detected at node" in text:  # TensorFlow puts the lines of Python's stack before the reason
+        noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
+        lines = [line.strip() for line in text.splitlines()]
+        text = " ".join(line for line in lines if line and not line.startswith(noise)) or text
+    text = " ".join(text.split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"[:1000]
+
+
+def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> list[BoundStage]:
+    """Returns `stages` with a folder in the place of `runs:/<run id>` and `models:/…`.
+
+    Raises:
+        UserError: where MLflow cannot be asked, or has no such model.
+    """
+    return [
+        dataclasses.replace(stage, settings=dataclasses.replace(stage.settings, weights=str(folder)))
+        if isinstance(stage.settings, ModelSettings) and (folder := local_weights(stage.settings, experiment))
+        else stage
+        for stage in stages
+    ]

@@ -1,0 +1,109 @@
+"""`summary.json`: what a run came to, for programs."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.redaction.mask import redact
+from pipeline.system.sealed import write_whole
+
+NAME = "summary.json"
+STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
+
+
+@dataclass
+class StageOutcome:
+    """status: `ran`, `reused`, `skipped` or `failed`; seconds: of wall time."""
+
+    status: str
+    seconds: float = 0.0
+
+
+@dataclass
+class Summary:
+    """The contents of `summary.json`; `metrics` holds the last value of each name.
+
+    metrics: those of the last epoch under their plain names (`val/loss`), those of the best as `val/best_loss`.
+    weights: the epoch whose weights were evaluated and exported, and how it was chosen: see `stages.results.Record`.
+    seconds: from the start of the command (of a sweep's job: of the job) to its end; of a run that was resumed those of
+        the last command. They are start_seconds (imports, configuration, the beginning of the run), those of the stages
+        and recording_seconds (what is recorded between the stages, and the end of the run).
+    identity: equal in runs whose settings would give the same result; code: of all its sources.
+    """
+
+    run_id: str | None
+    status: str
+    name: str
+    folder: str
+    choices: Mapping[str, str]
+    overrides: list[str] = field(default_factory=list)
+    stages: dict[str, StageOutcome] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    resumed_from_step: int | None = None
+    identity: str | None = None
+    code: str | None = None
+    exported: dict[str, str] = field(default_factory=dict)
+    replicas: int | None = None
+    precision: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str | None = None
+    weights: dict[str, Any] | None = None
+    start_seconds: float = 0.0
+    recording_seconds: float = 0.0
+
+    def begin_stages(self, started: float) -> None:
+        """Notes that now, after what was `started` then (`time.monotonic()`), the first stage begins."""
+        self.start_seconds = time.monotonic() - started
+
+    def take_time(self, started: float) -> None:
+        """Notes how long all has taken up to now."""
+        self.seconds = time.monotonic() - started
+        if not self.stages:  # the run ended before its first stage
+            self.start_seconds = self.seconds
+        in_stages = sum(stage.seconds for stage in self.stages.values())
+        self.recording_seconds = max(self.seconds - self.start_seconds - in_stages, 0.0)
+
+    def write(self, folder: Path) -> Path:
+        """Writes the file whole or not at all; numbers that JSON does not have (nan, inf) become null."""
+        write_whole(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2) + "\n")
+        return folder / NAME
+
+    def _without_secrets(self) -> dict[str, Any]:
+        values = asdict(self)
+        metrics = {redact(name): value for name, value in values.pop("metrics").items()}  # numbers, whatever the name
+        return {**redact(values), "metrics": metrics}
+
+    @classmethod
+    def read(cls, folder: Path) -> "Summary":
+        """Returns what `write` has written there; null as a metric is nan.
+
+        Raises:
+            FileNotFoundError: where there is none.
+            ValueError: where it is damaged, or of another version.
+        """
+        try:
+            values = json.loads((folder / NAME).read_text())
+            values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
+            values["metrics"] = {
+                name: math.nan if value is None else float(value) for name, value in values["metrics"].items()
+            }
+            summary = cls(**values)
+            texts = [summary.name, summary.folder, *summary.overrides, summary.run_id or "", summary.identity or ""]
+            if summary.status not in STATUSES or not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"{folder / NAME} holds something else")
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{folder / NAME} is damaged ({error})") from error
+        return summary
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

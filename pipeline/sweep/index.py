@@ -1,0 +1,116 @@
+"""Sweeps on disk: the list of a sweep's jobs, and the sweep that a command resumes."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.experiment import Experiment
+from pipeline.paths import shorter
+from pipeline.run.origin import NAME as ORIGIN
+from pipeline.run.origin import Origin
+from pipeline.run.source_digest import Sources, new_for_other_code
+from pipeline.run.summary import STATUSES
+from pipeline.system.sealed import write_whole
+from stages.errors import UserError
+
+INDEX = "sweep.json"
+"""The file in a sweep's folder that lists its jobs."""
+
+
+def write_index(jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "RUNNING") -> None:
+    """Writes the sweep's status and the list of its jobs, with the exit codes so far, whole or not at all."""
+    write_whole(folder / INDEX, json.dumps({"status": status, "jobs": list(jobs)}, indent=2))
+
+
+def read_index(folder: Path, warn: Callable[[str], None] = lambda line: None) -> tuple[str, list[dict[str, Any]]]:
+    """Returns the status and the jobs of the sweep in `folder`; by its `origin.json`, RUNNING, where it is damaged.
+
+    Args:
+        warn: is told what is damaged.
+
+    Raises:
+        UserError: where neither can be read.
+    """
+    origin = Origin.read(folder)
+    try:
+        listed = json.loads((folder / INDEX).read_text())
+        if isinstance(listed, list) and listed:  # of an earlier version
+            listed = {"status": "RUNNING", "jobs": listed}
+        jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed["jobs"]]
+        if origin is not None and len(origin.jobs) == len(jobs):  # which is checked, and never changes
+            jobs = [{**job, **written} for job, written in zip(jobs, origin.jobs, strict=True)]
+        if listed["status"] not in STATUSES:
+            raise ValueError(f"its status is {listed['status']}")
+        return str(listed["status"]), jobs
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        if origin is None or not origin.jobs:
+            raise UserError(
+                f"{shorter(folder / INDEX)} is damaged ({error})",
+                "the file as it was written, or origin.json beside it",
+                "resume=never",
+            ) from error
+        warn(f"{shorter(folder / INDEX)} is damaged: rebuilt from origin.json")
+        return "RUNNING", list(origin.jobs)
+
+
+def sweep_status(folder: Path) -> str | None:
+    """Returns the status of the sweep in `folder`, or None where there is none."""
+    try:
+        return read_index(folder)[0]
+    except UserError:
+        return None
+
+
+def unfinished(
+    index: Sequence[Mapping[str, Any]],
+    experiment: Experiment,
+    sources: Sources,
+    say: Callable[[str], None],
+    is_sent: Callable[[Path], bool],
+) -> Path | None:
+    """Returns the folder of the sweep to resume, by `experiment.resume`; None for a new one.
+
+    A sweep that has finished is one to resume where the store does not have all of it: the rest is sent.
+
+    Args:
+        sources: of all jobs, to name what has changed.
+        say: is told what is damaged, and why a sweep of the same jobs is not resumed.
+        is_sent: tells of a sweep's folder whether the store has everything.
+
+    Raises:
+        UserError: where the sweep that is asked for is not of the same jobs.
+    """
+    wanted, sweeps = experiment.resume, experiment.outputs / "sweeps"
+    if wanted == "never":
+        return None
+    if wanted != "auto":
+        folder = Path(wanted) if _is_sweep(Path(wanted)) else sweeps / wanted
+        if not _is_sweep(folder) or _jobs(read_index(folder, say)[1]) != _jobs(index):
+            raise UserError(
+                f"resume={wanted} is no sweep of these jobs",
+                f"auto, never, a folder in {shorter(sweeps)}",
+                "resume=auto",
+            )
+        return folder.resolve()
+    for folder in sorted({path.parent for name in (INDEX, ORIGIN) for path in sweeps.glob(f"*/{name}")}, reverse=True):
+        try:
+            status, before = read_index(folder, say)
+        except UserError as error:
+            say(f"warning: {error}; this sweep is passed over")
+            continue
+        if _jobs(before) == _jobs(index):
+            done = status == "FINISHED" and is_sent(folder)
+            same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
+            if not done and not same_code:
+                say(new_for_other_code(sources, folder, folder.name, "sweep"))
+            return None if done or not same_code else folder
+    return None
+
+
+def _is_sweep(folder: Path) -> bool:
+    return (folder / INDEX).is_file() or (folder / ORIGIN).is_file()
+
+
+def _jobs(index: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
+    return [(job["folder"], job.get("identity")) for job in index]

@@ -1,0 +1,53 @@
+"""The process's environment, before TensorFlow, Keras and MLflow read it."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from pipeline.system.signal_listener import Interrupted
+from stages.errors import UserError
+
+_DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; the rest is noise
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the summary has the address, without a password
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # 13 s for a server that has gone; MLflow's own 7 take 4 minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+
+
+def prepare() -> None:
+    """Sets what is not set. Keras must run on TensorFlow, whatever the shell says."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Keeps back what native code prints while TensorFlow is imported; shows it if the import fails.
+
+    TensorFlow prints a few lines before TF_CPP_MIN_LOG_LEVEL is read. `TF_CPP_MIN_LOG_LEVEL=0` brings all of it back.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") in ("0", "1"):
+        yield
+        return
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept:
+        saved = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except (UserError, Interrupted):
+            raise
+        except BaseException:
+            kept.seek(0)
+            os.write(saved, kept.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -1,0 +1,85 @@
+"""Processes for jobs of a sweep and members of a cluster, forked from one that has only imported TensorFlow."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from pipeline.system import signal_listener as listener
+
+GRACE_SECONDS = 10.0
+"""Grace period, in seconds, before a process whose parent has gone is killed."""
+
+
+def process_context() -> BaseContext:
+    """Returns the way to make processes.
+
+    A process that has imported TensorFlow itself, as a job of a sweep has, forks: it has not used it either, as only
+    the processes that it makes will. Any other has them forked from a server that imports it once.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    if "tensorflow" in sys.modules and "fork" in methods:
+        return multiprocessing.get_context("fork")
+    if "forkserver" not in methods:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pipeline.system.preload"])
+    return context
+
+
+def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseProcess:
+    """Starts a process, which has to call `become_independent` first of all.
+
+    Signals wait until it listens. The server that it is forked from never hears one: a signal to the whole group, or
+    of a terminal that goes, would end it, and every process that it made would seem to have ended.
+    """
+    process = context.Process(target=target, args=arguments)  # type: ignore[attr-defined]
+    if context.get_start_method() == "forkserver":
+        with _masked(signal.SIGHUP):
+            resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
+    with _masked(*listener.STOPS):
+        process.start()
+    assert isinstance(process, BaseProcess)
+    return process
+
+
+@contextmanager
+def _masked(*numbers: signal.Signals) -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def become_independent(stop: int | None = signal.SIGTERM) -> None:
+    """Makes this process one that its parent alone ends: out of the terminal's group, and gone when the parent has.
+
+    Args:
+        stop: the signal that asks this process to end when the parent has gone, if any; SIGKILL follows.
+    """
+    os.setpgid(0, 0)
+    threading.Thread(target=_end_with_parent, args=(stop,), daemon=True).start()
+
+
+def _end_with_parent(stop: int | None) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    if parent.pid == os.getppid():  # forked: later children of the parent hold the pipe that tells of its end
+        while parent.pid == os.getppid():
+            time.sleep(0.5)
+    else:
+        parent.join()
+    if stop is not None:
+        os.kill(os.getpid(), stop)
+    time.sleep(GRACE_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,63 @@
+"""Standard output and standard error that never raise: a closed pipe, a terminal that has gone, a full disk."""
+
+import errno
+import io
+import os
+import sys
+from typing import Any
+
+from pipeline.system import signals
+
+CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
+"""What writing fails with where nobody will ever read again: EIO is a terminal that has gone."""
+
+
+class _Sink(io.FileIO):
+    """A file descriptor that takes whatever is written; what cannot be written is lost, and the run may end for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self._number = number
+
+    def write(self, content: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
+        try:
+            return super().write(content)
+        except OSError as error:
+            if error.errno in CLOSED:
+                _to_nowhere(self._number)  # for native code, which writes to it, too
+                if self._number == 1:
+                    signals.request(signals.CLOSED_OUTPUT)
+            return memoryview(content).nbytes
+
+
+def guard() -> None:
+    """Makes `sys.stdout` and `sys.stderr` streams that never raise.
+
+    Where a descriptor is closed from the beginning (`>&-`), it leads nowhere instead: the next file that is opened
+    would get its number, and take what is printed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            _to_nowhere(number)
+    sys.stdout = _stream(1, sys.stdout)
+    sys.stderr = _stream(2, sys.stderr)
+
+
+def _stream(number: int, before: Any) -> Any:
+    if isinstance(getattr(getattr(before, "buffer", None), "raw", None), _Sink):
+        return before  # also behind the stream that masks secrets
+    if isinstance(before, io.TextIOWrapper):
+        before.flush()
+    encoding = getattr(before, "encoding", None) or "utf-8"
+    errors = "backslashreplace" if number == 2 else "replace"
+    buffered = io.BufferedWriter(_Sink(number))  # type: ignore[type-var]
+    return io.TextIOWrapper(buffered, encoding, errors, line_buffering=number == 2 or os.isatty(number))
+
+
+def _to_nowhere(number: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != number:
+        os.dup2(nowhere, number)
+        os.close(nowhere)

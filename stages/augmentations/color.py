@@ -1,0 +1,101 @@
+"""Changes of a picture's colors, as matrices that multiply into one; then those that are no matrix.
+
+A matrix is float64 [b, C + 1, C + 1] and takes (c1 … cC, 1), the channels of a pixel, to their new values. Of a
+product, the last factor is the change that is made first. Values are clipped once, after all of them.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+YIQ = (
+    (0.299, 0.587, 0.114),
+    (0.59590059, -0.27455667, -0.32134392),
+    (0.21153661, -0.52273617, 0.31119955),
+)
+"""From red, green and blue to luma and two of chroma, as in `tf.image.rgb_to_yiq`."""
+
+LUMA = YIQ[0]
+"""How bright red, green and blue are, ITU-R BT.601, as in Pillow."""
+
+
+def neutral(count: tf.Tensor, channels: int) -> tf.Tensor:
+    """Returns matrices that change nothing, for `count` pictures."""
+    return tf.eye(channels + 1, batch_shape=[count], dtype=tf.float64)
+
+
+def grey_of(channels: int) -> np.ndarray:
+    """Returns the shares of the channels in a pixel's grey value, float64 [channels], which add up to 1."""
+    return np.array(LUMA) if channels == 3 else np.full(channels, 1.0 / channels)
+
+
+def brightness(factor: tf.Tensor, black: float, channels: int) -> tf.Tensor:
+    """Multiplies the light, [b], counted from the value of `black`."""
+    return _towards(factor, black, channels)
+
+
+def contrast(factor: tf.Tensor, before: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
+    """Multiplies the difference from the picture's mean grey, as the matrices `before` have made it.
+
+    means: of each channel before them, and 1, float64 [b, C + 1].
+    """
+    channels = means.shape[1] - 1
+    now = tf.linalg.matvec(before, means)[:, :channels]
+    return _towards(factor, tf.linalg.matvec(now, grey_of(channels)), channels)
+
+
+def saturation(factor: tf.Tensor) -> tf.Tensor:
+    """Multiplies the difference from the pixel's own grey; for three channels."""
+    own, grey = np.eye(4), np.eye(4)
+    grey[:3, :3] = grey_of(3)
+    return factor[:, None, None] * own + (1.0 - factor)[:, None, None] * grey
+
+
+def hue(turns: tf.Tensor) -> tf.Tensor:
+    """Turns the color circle, and leaves grey as it is; for three channels.
+
+    A rotation of the plane IQ of YIQ: linear, unlike one in HSV, as in TensorFlow Addons' `adjust_hsv_in_yiq`.
+    """
+    to_yiq = np.eye(4)
+    to_yiq[:3, :3] = YIQ
+    back = np.linalg.inv(to_yiq)
+    y_and_one, i_and_q, across = (np.zeros((4, 4)) for _ in range(3))
+    y_and_one[[0, 3], [0, 3]], i_and_q[[1, 2], [1, 2]] = 1.0, 1.0
+    across[1, 2], across[2, 1] = -1.0, 1.0
+    angle = 2.0 * np.pi * turns[:, None, None]
+    constant, cosine, sine = (back @ part @ to_yiq for part in (y_and_one, i_and_q, across))
+    return constant + tf.cos(angle) * cosine + tf.sin(angle) * sine
+
+
+def recolor(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.Tensor:
+    """Returns float32 [b, H, W, C] with each pixel multiplied by its picture's matrix.
+
+    mixes_channels: whether a new value depends on the other channels; if not, all channels have the same factor.
+    """
+    shape, channels = tf.shape(images), images.shape[-1]
+    exact = tf.cast(matrices, tf.float32)
+    offsets = exact[:, None, :channels, channels]
+    pixels = tf.reshape(images, [shape[0], -1, channels])
+    if mixes_channels:
+        return tf.reshape(tf.matmul(pixels, exact[:, :channels, :channels], transpose_b=True) + offsets, shape)
+    flat = tf.reshape(images, [shape[0], -1]) * exact[:, 0, :1] + offsets[:, :, 0]  # of two axes it is far faster
+    return tf.reshape(flat, shape)
+
+
+def posterize(images: tf.Tensor, step: tf.Tensor, low: float) -> tf.Tensor:
+    """Rounds values down to multiples of `step`, float32 [b], counted from `low`; where it is 0, keeps them."""
+    flat, steps = tf.reshape(images, [tf.shape(images)[0], -1]), step[:, None]
+    rounded = tf.floor((flat - low) / tf.maximum(steps, 1e-6)) * steps + low
+    return tf.reshape(tf.where(steps > 0, rounded, flat), tf.shape(images))
+
+
+def solarize(images: tf.Tensor, threshold: tf.Tensor, low: float, high: float) -> tf.Tensor:
+    """Turns values of `threshold`, float32 [b], and above into their negative within [low, high]."""
+    flat = tf.reshape(images, [tf.shape(images)[0], -1])
+    return tf.reshape(tf.where(flat < threshold[:, None], flat, low + high - flat), tf.shape(images))
+
+
+def _towards(factor: tf.Tensor, value: tf.Tensor | float, channels: int) -> tf.Tensor:
+    """Multiplies the difference of every channel from `value`, float64 [b] or [], by `factor`, float64 [b]."""
+    scale, offset, last = (np.zeros((channels + 1, channels + 1)) for _ in range(3))
+    scale[:channels, :channels], offset[:channels, channels], last[channels, channels] = np.eye(channels), 1.0, 1.0
+    return factor[:, None, None] * scale + ((1.0 - factor) * value)[:, None, None] * offset + last

@@ -1,0 +1,223 @@
+"""From a source to a data set: prepared, divided into splits, held in memory or streamed."""
+
+import csv
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stages.data.free_memory import available_memory
+from stages.data.prepared import decoded, hold, prepare, read_all, reader, refuse_none, remaining
+from stages.data.source import Bad, Listing, Source, UnusableError
+from stages.data.splits import assemble, cut_all
+from stages.errors import UserError
+from stages.images import Described, Pictures, Streamed, empty
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Split
+from stages.settings.data import SourceSettings
+
+HELD_SHARE = 1 / 3
+"""Of the free memory, which pictures may take where the settings do not say."""
+
+
+def load(
+    source: Source, settings: SourceSettings, reporter: Reporter | None, folder: Path | None, cache: Path | None
+) -> Dataset:
+    """Returns the pictures of `source` in three splits.
+
+    Args:
+        folder: the run's; takes `data/skipped.csv` where something was left out. None: no file.
+        cache: what runs share; None: pictures are not kept on the disk.
+
+    Raises:
+        UserError: where pictures cannot be used and are not to be skipped, or splits cannot be cut.
+    """
+    try:
+        return _load(source, settings, reporter or Silent(), folder, cache)
+    except UnusableError as error:
+        raise _refused(error, settings) from error
+
+
+def _load(
+    source: Source, settings: SourceSettings, reporter: Reporter, folder: Path | None, cache: Path | None
+) -> Dataset:
+    _tell(source, reporter)
+    known: Described | None = None
+    images: Mapping[str, Pictures]
+    if settings.cache == "disk" and cache is not None:
+        prepared = prepare(source, cache, settings.on_error, reporter)
+        listing, known, bad = prepared.listing, prepared.described, prepared.bad
+        shape: tuple[int, ...] = prepared.shape
+        rows = splits_of(listing, settings)
+        held = "memory" if _fits(shape, settings.memory_gib) else "disk"
+        images = hold(prepared, rows) if held == "memory" else _parts(Streamed.all(shape, reader(prepared)), rows)
+    else:
+        everything, listing, bad = _from_source(source, source.listing(), settings, reporter)
+        shape, rows = everything.shape, splits_of(listing, settings)
+        held = "memory" if isinstance(everything, np.ndarray) else "source"
+        images = _parts(everything, rows)
+    splits = {name: Split(images[name], listing.labels[rows[name]], known and known.of(rows[name])) for name in rows}
+    # Without a cache what is free may decide whether pixels are read through: the fingerprint must not depend on it.
+    own = f"{source.fingerprint} {len(bad)} left out" if settings.cache == "off" else None
+    dataset = assemble(
+        source.name,
+        splits["train"],
+        splits["val"],
+        splits["test"],
+        listing.class_names,
+        fingerprint=own,
+        rows=rows,
+    )
+    if held != "memory":
+        size = np.prod(shape) / 2**30
+        reporter.say(f"{source.name} is read from its {held} while training goes on: {size:.1f} GiB")
+    return _with_bad(_with_passed_over(dataset, source.passed_over), bad, held, reporter, folder)
+
+
+def _from_source(
+    source: Source, listing: Listing, settings: SourceSettings, reporter: Reporter
+) -> tuple[Pictures, Listing, tuple[Bad, ...]]:
+    """Returns the pictures without a cache: decoded into memory where they fit, else whenever they are wanted."""
+    if listing.bad and settings.on_error == "fail":
+        raise UnusableError(listing.bad, remaining(source, listing))
+    shape = (len(listing.labels), *source.picture)
+    if not _fits(shape, settings.memory_gib):
+        if settings.on_error == "skip":
+            raise UserError(
+                "data.on_error=skip with data.cache=off: a picture is decoded when a batch needs it, too late to skip",
+                "data.cache=disk, data.on_error=fail",
+                "data.cache=disk",
+            )
+        return Streamed.all(shape, _streaming(source, listing, settings)), listing, ()
+    images = np.empty(shape, np.uint8)
+    kept: list[int] = []
+    bad = list(listing.bad)
+    for pictures, numbers, unusable in decoded(source, listing, settings.on_error, reporter, f"reads {source.name}"):
+        images[len(kept) : len(kept) + len(numbers)] = pictures
+        kept += numbers
+        bad += unusable
+    refuse_none(len(kept), source.name)
+    return images[: len(kept)], listing.only(np.array(kept, np.int64)), tuple(bad)
+
+
+def _streaming(source: Source, listing: Listing, settings: SourceSettings) -> Callable[[np.ndarray], np.ndarray]:
+    def read(numbers: np.ndarray) -> np.ndarray:
+        try:
+            return read_all(source, listing, numbers)
+        except UnusableError as error:
+            raise _refused(error, settings, "data.cache=disk") from error
+
+    return read
+
+
+def _refused(error: UnusableError, settings: SourceSettings, besides: str = "") -> UserError:
+    """Returns the error that names what is bad, with a fix only where enough is left without it.
+
+    Args:
+        besides: what else is to be typed, so that it can be left out.
+    """
+    first, more = error.bad[0], len(error.bad) - 1
+    problem = f"{first.where}: {first.why}" + (f", and {more:,} more" if more else "")
+    fix = ["data.on_error=skip", besides]
+    try:
+        refuse_none(len(error.remaining.labels), "the source")
+        splits_of(error.remaining, settings)
+    except UserError as left:
+        if not left.fix:
+            return UserError(problem, f"pictures that can be decoded; without what is not, {left.problem}")
+        fix.append(left.fix)
+    return UserError(problem, "pictures that can be decoded", " ".join(filter(None, fix)))
+
+
+def _tell(source: Source, reporter: Reporter) -> None:
+    for line in source.warnings:
+        reporter.warn(line)
+    if source.passed_over:
+        count = sum(source.passed_over.values())
+        reporter.say(f"{source.name}: passed over {count:,} files: {_counts(source.passed_over)}")
+
+
+def _counts(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+
+
+def _with_passed_over(dataset: Dataset, passed_over: Mapping[str, int]) -> Dataset:
+    """Returns the data set with a record of the files that are of no kind which is read."""
+    record = dataset.record
+    metrics = {**record.metrics, "data/passed_over": float(sum(passed_over.values()))}
+    params = {**record.params, "passed_over": _counts(passed_over)} if passed_over else record.params
+    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics))
+
+
+def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
+    allowed = memory_gib * 2**30 if memory_gib is not None else HELD_SHARE * available_memory()
+    return int(np.prod(shape)) <= allowed
+
+
+def _refuse_shared(parts: Mapping[str, np.ndarray]) -> None:
+    names = list(parts)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            shared = np.intersect1d(parts[first], parts[second])
+            if len(shared):
+                raise UserError(
+                    f"data: {len(shared):,} examples are in the {first} and in the {second} split",
+                    "splits that share nothing, such as those that the set has itself",
+                    "data.train_split=train data.val_split=null data.test_split=null",
+                )
+
+
+def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarray]:
+    """Returns the rows of each split, in order; what the source does not have is cut from its training examples.
+
+    Raises:
+        UserError: where a split has no example, an example is in two, a class has too few for each, or only one class
+            can be learned.
+    """
+    for name, numbers in listing.parts.items():
+        if not len(numbers):
+            raise UserError(f"the {name} split has no example that can be used", "one at least")
+    present = np.unique(listing.labels[listing.parts["train"]])
+    if len(present) < 2:
+        raise UserError(
+            f"only the class {listing.class_names[int(present[0])]} has training examples that can be used",
+            "training examples of two classes or more",
+        )
+    _refuse_shared(listing.parts)
+    rows = {name: np.unique(numbers) for name, numbers in listing.parts.items()}  # a slice may name one twice
+    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
+    missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
+    train = rows["train"]
+    cut = cut_all(listing.labels[train], missing, settings.split_seed, listing.class_names)
+    return rows | {name: train[part] for name, part in cut.items()}
+
+
+def _parts(images: Pictures, rows: Mapping[str, np.ndarray]) -> dict[str, Pictures]:
+    if isinstance(images, Streamed):
+        return {name: dataclasses.replace(images, rows=images.rows[numbers]) for name, numbers in rows.items()}
+    return {name: _taken(images, numbers) for name, numbers in rows.items()}
+
+
+def _taken(images: Pictures, rows: np.ndarray) -> np.ndarray:
+    part = empty((len(rows), *images.shape[1:]))
+    part[:] = images[rows]
+    return part
+
+
+def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporter, folder: Path | None) -> Dataset:
+    """Returns the data set with a record of what was left out."""
+    record = dataset.record
+    params = {**record.params, "held_in": held}
+    metrics = {**record.metrics, "data/skipped": float(len(bad))}
+    files = dict(record.files)
+    if bad:
+        reporter.warn(f"{len(bad):,} of {dataset.name} left out; the first: {bad[0].where}: {bad[0].why}")
+    if bad and folder is not None:
+        path = folder / "data" / "skipped.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            csv.writer(file).writerows([("where", "why"), *((one.where, one.why) for one in bad)])
+        before = files.get("data", ())
+        files["data"] = (*([before] if isinstance(before, Path) else before), path)
+    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics, files=files))

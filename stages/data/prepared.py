@@ -1,0 +1,253 @@
+"""Pictures decoded once: a folder of arrays that every later run, and every job of a sweep, reads at memory speed.
+
+`images.npy` is NumPy's own format (numpy.org/doc/stable/reference/generated/numpy.lib.format.html): a header, then the
+pixels. Any row is one read at a known place, so an epoch can be a true permutation of what memory cannot hold, which
+the sequence of a TFRecord does not allow; an ArrayRecord would, and costs a parse and a copy for each example.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from zipfile import BadZipFile
+
+import numpy as np
+
+from stages.data.source import Bad, BadPictureError, Listing, Source, UnusableError
+from stages.errors import UserError
+from stages.images import WORKERS, Described, chunk_of, describe, digest, empty
+from stages.reporter import Reporter
+from stages.storage.cache import made_once
+
+LOOKED_AT = 2000
+"""Examples that are read to tell whether enough would be left without those that cannot be used."""
+
+_IMAGES, _EXAMPLES, _FACTS = "images.npy", "examples.npz", "facts.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A source whose pictures are decoded. described: of each of them; bad: what was left out."""
+
+    folder: Path
+    shape: tuple[int, int, int, int]
+    listing: Listing
+    described: Described
+    bad: tuple[Bad, ...]
+
+
+def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> Prepared:
+    """Returns the prepared pictures of `source`, which are made if no run has made them.
+
+    Raises:
+        UnusableError: where a picture cannot be used and `on_error` is `fail`.
+        UserError: where there is no room, or no picture is left.
+    """
+    place = cache / f"pictures-{source.fingerprint}"
+
+    def make(folder: Path) -> None:
+        _make(source, folder, on_error, reporter)
+
+    is_new = made_once(place, make, reporter)
+    prepared = _open(place)
+    if prepared.bad and on_error == "fail":
+        raise UnusableError(prepared.bad, prepared.listing)
+    count, picture = prepared.shape[0], "×".join(map(str, prepared.shape[1:]))
+    reporter.say(f"{'prepared' if is_new else 'found'} {count:,} pictures of {picture} in {place}")
+    return prepared
+
+
+def refuse_none(kept: int, name: str) -> None:
+    """Raises UserError where no picture of the source `name` is left."""
+    if not kept:
+        raise UserError(f"{name} has no picture that can be used", "some for each class")
+
+
+def remaining(source: Source, listing: Listing) -> Listing:
+    """Returns the examples that can be used.
+
+    At most LOOKED_AT of them are read: of a class with more, what is not read counts as usable if anything read is.
+    """
+    kept: list[int] = []
+    classes = np.unique(listing.labels)
+    for label in classes:
+        numbers = np.flatnonzero(listing.labels == label)
+        looked_at = numbers[: max(1, LOOKED_AT // len(classes))]
+        good = [int(n) for n, one in zip(looked_at, _read(source, looked_at), strict=True) if not isinstance(one, Bad)]
+        kept += [*good, *(map(int, numbers[len(looked_at) :]) if good else ())]
+    return listing.only(np.sort(np.array(kept, np.int64)))
+
+
+def decoded(
+    source: Source, listing: Listing, on_error: str, reporter: Reporter, note: str
+) -> Iterator[tuple[np.ndarray, list[int], list[Bad]]]:
+    """Yields the pictures in their order, CHUNK at a time: an array, the numbers of its rows, and what is bad."""
+    count, chunk = len(listing.labels), chunk_of(source.picture)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for start in range(0, count, chunk):
+            numbers = range(start, min(start + chunk, count))
+            blocks = np.array_split(numbers, 2 * WORKERS)  # a picture may be too little for a task
+            found = [one for block in pool.map(lambda block: _read(source, block), blocks) for one in block]
+            bad = [one for one in found if isinstance(one, Bad)]
+            if bad and on_error == "fail":
+                raise UnusableError(bad, remaining(source, listing))
+            kept = [number for number, one in zip(numbers, found, strict=True) if not isinstance(one, Bad)]
+            pictures = [one for one in found if not isinstance(one, Bad)]
+            reporter.progress(numbers[-1] + 1, count, None, note)
+            yield np.stack(pictures) if pictures else np.empty((0, *source.picture), np.uint8), kept, bad
+
+
+def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarray:
+    """Returns the pictures of `numbers`, uint8 [n, H, W, C].
+
+    Raises:
+        UnusableError: where one cannot be used.
+    """
+    found = _read(source, numbers)
+    bad = [one for one in found if isinstance(one, Bad)]
+    if bad:
+        raise UnusableError(bad, remaining(source, listing))
+    return np.stack(found)  # type: ignore[arg-type]
+
+
+def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Bad]:
+    found: list[np.ndarray | Bad] = []
+    for number in numbers:
+        try:
+            found.append(source.read(int(number)))
+        except BadPictureError as error:
+            found.append(Bad(source.where(int(number)), str(error)))
+    return found
+
+
+def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> None:
+    listing = source.listing()
+    bad = list(listing.bad)
+    if bad and on_error == "fail":
+        raise UnusableError(bad, remaining(source, listing))
+    kept: list[int] = []
+    described: list[Described] = []
+    with (folder / _IMAGES).open("wb") as file:
+        begins = _header(file, (len(listing.labels), *source.picture))
+        for pictures, numbers, unusable in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):
+            file.write(pictures.data)
+            described.append(describe(pictures))
+            kept += numbers
+            bad += unusable
+        refuse_none(len(kept), source.name)
+        file.seek(0)
+        if _header(file, (len(kept), *source.picture)) != begins:
+            raise AssertionError("NumPy keeps room in its header for the number of rows to change")
+    usable = listing.only(np.array(kept, np.int64))
+    np.savez(
+        folder / _EXAMPLES,
+        allow_pickle=False,
+        labels=usable.labels,
+        digests=np.concatenate([part.digests for part in described]),
+        moments=np.concatenate([part.moments for part in described]),
+        **{f"part-{name}": numbers for name, numbers in usable.parts.items()},
+    )
+    facts = {"shape": [len(kept), *source.picture], "class_names": listing.class_names}
+    (folder / _FACTS).write_text(json.dumps({**facts, "bad": [[one.where, one.why] for one in bad]}))
+
+
+def _header(file: BinaryIO, shape: tuple[int, ...]) -> int:
+    """Writes the header of an array of that shape and returns its length."""
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.tell()
+
+
+def _open(folder: Path) -> Prepared:
+    try:
+        facts = json.loads((folder / _FACTS).read_text())
+        with np.load(folder / _EXAMPLES, allow_pickle=False) as file:  # a zip archive, which checks itself
+            arrays = {name: file[name] for name in file.files}
+        shape = tuple(facts["shape"])
+        with (folder / _IMAGES).open("rb") as file:
+            wanted = _begins(file) + int(np.prod(shape))
+        if (folder / _IMAGES).stat().st_size != wanted:
+            raise ValueError(f"{_IMAGES} is not of {wanted} bytes")
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise damaged(folder, str(error)) from error
+    parts = {name.removeprefix("part-"): rows for name, rows in arrays.items() if name.startswith("part-")}
+    listing = Listing(arrays["labels"], parts, tuple(facts["class_names"]))
+    bad = tuple(Bad(*one) for one in facts["bad"])
+    return Prepared(folder, shape, listing, Described(arrays["digests"], arrays["moments"]), bad)
+
+
+def damaged(folder: Path, why: str) -> UserError:
+    """Returns the error for prepared pictures that are not what was written."""
+    return UserError(f"{folder} is damaged ({why})", "what was prepared there, or nothing", f"rm -r '{folder}'")
+
+
+def _begins(file: BinaryIO) -> int:
+    np.lib.format.read_magic(file)
+    np.lib.format.read_array_header_1_0(file)
+    return file.tell()
+
+
+def reader(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns what reads rows, int64 [n], from the disk to uint8 [n, H, W, C]; each is checked when it is first read.
+
+    It reads and does not map: pages of a mapping count against a limit of address space (`ulimit -v`).
+    """
+    file, begins = _opened(prepared)
+    checked = np.zeros(prepared.shape[0], bool)
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        pictures = np.empty((len(rows), *prepared.shape[1:]), np.uint8)
+        for picture, row in zip(pictures, rows, strict=True):
+            _fill(picture, file, begins + int(row) * picture.size, prepared.folder)
+            if not checked[row]:
+                _check(prepared, picture, int(row))
+                checked[row] = True
+        return pictures
+
+    return read
+
+
+def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the pictures of each split's rows, uint8 [n, H, W, C], read once from end to end and checked."""
+    held = {name: empty((len(rows), *prepared.shape[1:])) for name, rows in splits.items()}
+    file, begins = _opened(prepared)
+    size = int(np.prod(prepared.shape[1:]))
+
+    chunk = chunk_of(prepared.shape[1:])
+
+    def fill(start: int) -> None:
+        part = np.empty((min(chunk, prepared.shape[0] - start), *prepared.shape[1:]), np.uint8)
+        _fill(part, file, begins + start * size, prepared.folder)
+        for row, picture in enumerate(part, start):
+            _check(prepared, picture, row)
+        for name, rows in splits.items():  # in order
+            first, last = np.searchsorted(rows, [start, start + len(part)])
+            held[name][first:last] = part[rows[first:last] - start]
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(fill, range(0, prepared.shape[0], chunk)))
+    return held
+
+
+def _opened(prepared: Prepared) -> tuple[BinaryIO, int]:
+    """Returns the open file, which may be deleted meanwhile, and where its pixels begin."""
+    file = (prepared.folder / _IMAGES).open("rb", buffering=0)
+    return file, _begins(file)
+
+
+def _fill(pictures: np.ndarray, file: BinaryIO, place: int, folder: Path) -> None:
+    flat = pictures.reshape(-1)
+    done = 0
+    while done < flat.size:
+        got = os.preadv(file.fileno(), [flat[done:].data], place + done)
+        if not got:
+            raise damaged(folder, f"{_IMAGES} ends too soon")
+        done += got
+
+
+def _check(prepared: Prepared, picture: np.ndarray, row: int) -> None:
+    if digest(picture) != prepared.described.digests[row]:
+        raise damaged(prepared.folder, f"picture {row} is not what was written")

@@ -1,0 +1,129 @@
+"""Strategies whose devices are in other processes or on a TPU."""
+
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+
+import tensorflow as tf
+
+from stages.distribution.collectives import mean_over_workers
+from stages.errors import UserError
+from stages.results import Strategy
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, TpuSettings
+
+LOOK_SECONDS = 2.0
+GONE = 3
+"""How often in a row nobody answers at the address of a chief that has gone."""
+
+NEVER_CAME = 150
+"""The same of one whose TensorFlow never started: five minutes."""
+
+
+def multi_worker(settings: MultiWorkerSettings) -> Strategy:
+    """Returns a MultiWorkerMirroredStrategy; this process is the worker that `TF_CONFIG` says."""
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    named = {"auto": "NCCL" if gpus else "RING", "ring": "RING", "nccl": "NCCL"}[settings.communication]
+    implementation = tf.distribute.experimental.CommunicationImplementation[named]
+    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    distribution = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    here = distribution.num_replicas_in_sync // _tasks("chief", "worker")
+    kind = "GPU" if gpus else "CPU"
+    found = [
+        f"/job:{job}/task:{task}/device:{kind}:{index}"
+        for job in ("chief", "worker")
+        for task in range(_tasks(job))
+        for index in range(here)
+    ]
+    strategy = Strategy(distribution, tuple(found))
+    return replace(strategy, on_exit=partial(mean_over_workers, strategy, 0.0))
+
+
+def parameter_server(settings: ParameterServerSettings) -> Strategy:
+    """Returns a ParameterServerStrategy with its coordinator; this process is the chief that `TF_CONFIG` says."""
+    partitioner = None
+    if settings.shard_kib:
+        partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+            min_shard_bytes=settings.shard_kib * 1024, max_shards=_tasks("ps")
+        )
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    distribution = tf.distribute.experimental.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(distribution)
+    found = tuple(f"/job:worker/task:{task}" for task in range(_tasks("worker")))
+    return Strategy(distribution, found, coordinator=coordinator)
+
+
+class Serving:
+    """A worker or a parameter server of `TF_CONFIG`: does what the chief sends, in threads of TensorFlow's own.
+
+    It is over when the chief has gone: when nobody answers at its address any more.
+
+    Args:
+        chief: its address, at which it has answered before.
+    """
+
+    def __init__(self, chief: str) -> None:
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        self._server = tf.distribute.Server(
+            resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+        )
+        self._over = threading.Event()
+        threading.Thread(target=self._look_for, args=(chief,), daemon=True).start()
+
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the chief's end, `seconds` at most."""
+        self._over.wait(seconds)
+
+    def _look_for(self, chief: str) -> None:
+        host, _, port = chief.rpartition(":")
+        is_known, missed = False, 0
+        while missed < (GONE if is_known else NEVER_CAME):
+            time.sleep(LOOK_SECONDS)
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+                is_known, missed = True, 0
+            except OSError:
+                missed += 1
+        self._over.set()
+
+
+def serve(chief: str) -> None:
+    """Is a worker or a parameter server until the chief has gone, and then ends the process."""
+    serving = Serving(chief)
+    while not serving.is_over():
+        serving.wait(LOOK_SECONDS)
+    os._exit(0)  # past TensorFlow's destructors, which wait for members that have gone
+
+
+def tpu(settings: TpuSettings) -> Strategy:
+    """Returns a TPUStrategy over all cores of the TPU that is named.
+
+    Raises:
+        UserError: where there is none.
+    """
+    name = settings.name or os.environ.get("TPU_NAME") or "local"
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        if name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        distribution = tf.distribute.TPUStrategy(resolver)
+    except (ValueError, IndexError, tf.errors.OpError) as error:
+        raise UserError(
+            f"strategy=tpu finds no TPU {name} ({str(error).strip().splitlines()[0]})",
+            "the name or address of a TPU that this machine can reach",
+            "strategy=mirrored, or strategy.name=grpc://<host>:8470",
+        ) from error
+    found = tuple(device.name for device in tf.config.list_logical_devices("TPU"))
+    return Strategy(distribution, found, fixed_shapes=True)
+
+
+def _tasks(*jobs: str) -> int:
+    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+    return sum(len(cluster.get(job, [])) for job in jobs)

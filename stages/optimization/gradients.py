@@ -1,0 +1,204 @@
+"""The loss of a batch and its gradients, as a function of the values of a model's variables.
+
+It reads and writes no variable. So XLA can compile it under every strategy (compiled code cannot reach a variable on
+another device: "Trying to access resource … located in device"), it can be timed without training anything, and every
+replica, worker or part of a batch calls it with values of its own.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from stages.data.batches import Batch, share
+from stages.distribution.sharding import shards, whole
+from stages.errors import UserError
+from stages.optimization.losses import Loss, accuracy, class_weight
+from stages.results import Model
+from stages.seeds import derive
+from stages.settings.train import TrainSettings
+
+
+class Result(NamedTuple):
+    """What a batch comes to.
+
+    gradients: of the summed loss times the scale, one for each of `Gradients.variables`, of its shape and dtype.
+    sums: `loss`, `correct` and `examples`, [] of `Gradients.dtype`.
+    state: new values of `Gradients.state`.
+    metrics: what each of `Gradients.metrics` has grown by.
+    """
+
+    gradients: list[tf.Tensor]
+    sums: dict[str, tf.Tensor]
+    state: list[tf.Tensor]
+    metrics: list[tf.Tensor]
+
+
+class Gradients:
+    """Computes losses and gradients of `model`. Make it outside the strategy's scope, call it in a replica.
+
+    dtype: of weights, losses and counts: float32, or float64 for a network in float64.
+    variables: what is trained: TensorFlow variables, the shards of a partitioned one singly.
+    constraints: the Keras constraint of each of `variables`, or None.
+    state: Keras variables that a training step changes besides, such as the moving statistics of BatchNorm.
+    metrics: Keras variables of the network's own metrics.
+    """
+
+    def __init__(self, model: Model, loss: Loss, settings: TrainSettings, replicas: int, jit: bool = False) -> None:
+        network, weights, seed = model.network, settings.class_weights, derive(settings.seed, "dropout")
+        self._model, self._loss, self._parts = model, loss, settings.optimizer.accumulation
+        self.dtype = tf.float64 if model.policy == "float64" else tf.float32
+        self._class_weights = tf.constant(weights, self.dtype) if weights else None
+        self._trainable = network.trainable_variables
+        self._random = [v for v in network.variables if v.path.endswith("seed_generator_state")]
+        self._seeds = [derive(seed, index) % 2**30 for index in range(len(self._random))]
+        random = {id(variable) for variable in self._random}
+        self._untrained = [v for v in network.non_trainable_variables if id(v) not in random]
+        self.variables = [shard for variable in self._trainable for shard in shards(variable)]
+        self.constraints = [variable.constraint for variable in self._trainable for _ in shards(variable)]
+        self.metrics = [variable for metric in model.metrics for variable in metric.variables]
+        self._changed: list[int] = []
+        # Traced once and on one device: inside a replica, Keras divides losses of its own (`Loss`, `add_loss`) by the
+        # number of replicas, and those that a user wrote it does not.
+        compiled = tf.function(self._compute, jit_compile=jit, autograph=False)
+        self._function = compiled.get_concrete_function(*self._signature())
+        self.state = [self._untrained[index] for index in self._changed]
+        # A BatchNorm that is synchronized speaks to the other replicas, which a function in a function cannot.
+        if replicas > 1 and has_synchronized_layers(network):
+            if model.has_own_loss:
+                raise UserError(
+                    "a network with a synchronized BatchNorm and a compute_loss of its own, on several replicas: "
+                    "Keras divides by the number of replicas what is its own of the loss, and not what is yours",
+                    "the one or the other, or one replica",
+                    "strategy=one_device",
+                )
+            self._function = self._compute
+
+    def __call__(self, batch: Batch, step: tf.Tensor, replica: tf.Tensor, scale: tf.Tensor) -> Result:
+        """Returns the result of this replica's `batch` in `step` of the run; `scale`, [], is the loss scale."""
+        images, labels, weights = batch
+        batch = images, labels, tf.cast(weights, self.dtype)
+        trainable = [tf.convert_to_tensor(variable) for variable in self.variables]
+        untrained = [tf.convert_to_tensor(variable.value) for variable in self._untrained]
+        metrics = [tf.convert_to_tensor(variable.value) for variable in self.metrics]
+        total: Result | None = None
+        for part in range(self._parts):
+            after = [] if total is None else total.gradients  # one part after another, or no memory would be saved
+            with tf.control_dependencies(after):
+                one = self._function(
+                    self._part(batch, part),
+                    trainable,
+                    untrained,
+                    metrics,
+                    self._random_states(step, replica, part),
+                    scale,
+                )
+            for index, value in zip(self._changed, one.state, strict=True):
+                untrained[index] = value
+            total = one if total is None else _added(total, one)
+        assert total is not None
+        return total
+
+    def _part(self, batch: Batch, part: int) -> Batch:
+        if self._parts == 1:
+            return batch
+        rows, weights = share(tf.shape(batch[1], tf.int64)[0], part, self._parts)
+        images, labels, given = (tf.gather(values, rows) for values in batch)
+        return images, labels, given * tf.cast(weights, self.dtype)
+
+    def _random_states(self, step: tf.Tensor, replica: tf.Tensor, part: int) -> list[tf.Tensor]:
+        """Returns states of the random layers that are a function of (seed, step, replica, part).
+
+        So a run can start at any step. A Keras SeedGenerator counts its own calls, the same in every replica.
+        """
+        states = []
+        for variable, seed in zip(self._random, self._seeds, strict=True):
+            key = seed + tf.cast(replica, tf.int64) * 1009 + part * 100_003
+            states.append(tf.cast(tf.stack([key, step * 256]), variable.dtype))
+        return states
+
+    def _compute(
+        self,
+        batch: Batch,
+        trainable: list[tf.Tensor],
+        untrained: list[tf.Tensor],
+        metrics: list[tf.Tensor],
+        random: list[tf.Tensor],
+        scale: tf.Tensor,
+    ) -> Result:
+        images, labels, weights = batch
+        variables = [*self._trainable, *self._untrained, *self.metrics, *self._random]
+        values = [*whole(self._trainable, trainable), *untrained, *metrics, *random]
+        examples = tf.reduce_sum(weights)
+        with keras.StatelessScope(zip(variables, values, strict=True), collect_losses=True) as scope:
+            outputs = self._model.network(images, training=True)
+            if self._model.has_own_loss:
+                loss = self._own_loss(images, labels, outputs)
+                loss *= tf.cast(examples, loss.dtype)
+            else:
+                losses = self._loss(labels, outputs)
+                loss = tf.reduce_sum(losses * tf.cast(self._weights(labels, weights), losses.dtype))
+                for penalty in self._model.network.losses:  # counts once, however many replicas share the batch
+                    loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
+        given = [scope.get_current_value(variable) for variable in self._untrained]
+        self._changed = [index for index, value in enumerate(given) if value is not untrained[index]]
+        sums = {
+            "loss": tf.cast(loss, self.dtype),
+            "correct": tf.reduce_sum(tf.cast(accuracy(labels, outputs), self.dtype) * weights),
+            "examples": examples,
+        }
+        # Rows that several replicas share count in part, in the network's own metrics too.
+        part = examples / tf.cast(tf.shape(labels)[0], self.dtype)
+        grown = [
+            tf.cast(tf.cast(scope.get_current_value(v) - old, self.dtype) * part, old.dtype)
+            for v, old in zip(self.metrics, metrics, strict=True)
+        ]
+        # tf.gradients and not a tape: it puts what goes backward on the device of what went forward, layer by layer.
+        gradients = tf.gradients(loss * tf.cast(scale, loss.dtype), trainable, unconnected_gradients="zero")
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return Result(dense, sums, [given[index] for index in self._changed], grown)
+
+    def _weights(self, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        return weights if self._class_weights is None else weights * class_weight(labels, self._class_weights)
+
+    def _own_loss(self, images: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        network = self._model.network
+        sample_weight = None if self._class_weights is None else tf.gather(self._class_weights, labels)
+        return network.compute_loss(x=images, y=labels, y_pred=outputs, sample_weight=sample_weight)
+
+    def _signature(self) -> tuple[object, ...]:
+        shape, classes = self._model.network.input_shape, self._model.network.output_shape[-1]
+        mixed = self._model.mixed_labels
+
+        def specs(values: Sequence[object]) -> list[tf.TensorSpec]:
+            return [tf.TensorSpec(value.shape, value.dtype) for value in values]  # type: ignore[attr-defined]
+
+        batch = (
+            tf.TensorSpec(shape, tf.float32),
+            tf.TensorSpec([None, classes], tf.float32) if mixed else tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None], self.dtype),
+        )
+        random = specs(self._random)
+        return (
+            batch,
+            specs(self.variables),
+            specs(self._untrained),
+            specs(self.metrics),
+            random,
+            tf.TensorSpec([], self.dtype),
+        )
+
+
+def has_synchronized_layers(network: keras.Model) -> bool:
+    """Returns whether a layer shares its batch statistics between the replicas."""
+    return any(getattr(layer, "synchronized", False) for layer in network._flatten_layers())
+
+
+def _added(first: Result, second: Result) -> Result:
+    return Result(
+        [a + b for a, b in zip(first.gradients, second.gradients, strict=True)],
+        {name: first.sums[name] + second.sums[name] for name in first.sums},
+        second.state,
+        [a + b for a, b in zip(first.metrics, second.metrics, strict=True)],
+    )

@@ -1,0 +1,92 @@
+"""Whether XLA compiles the gradients: on GPUs, or where it is faster."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from stages.data.batches import Batch
+from stages.distribution.collectives import mean_over_workers
+from stages.errors import UserError
+from stages.optimization.gradients import Gradients, has_synchronized_layers
+from stages.results import Dataset, Model, Strategy
+from stages.settings.train import TrainSettings
+
+ROUNDS = 5
+
+
+def choose_jit(
+    settings: TrainSettings,
+    strategy: Strategy,
+    model: Model,
+    dataset: Dataset,
+    make: Callable[[bool], Gradients],
+) -> tuple[bool, str]:
+    """Returns whether to compile, and why.
+
+    Args:
+        make: returns the gradients, compiled or not.
+
+    Raises:
+        UserError: where `on` is wanted and cannot be.
+    """
+    why_not = _why_not(strategy, model)
+    if settings.jit == "off":
+        return False, "as asked"
+    if why_not:
+        if settings.jit == "on":
+            raise UserError(f"train.jit=on: {why_not}", "auto, off, measure", "train.jit=off")
+        return False, why_not
+    if settings.jit == "auto":
+        on_gpus = all("GPU" in device for device in strategy.devices)
+        return on_gpus, "on GPUs" if on_gpus else "XLA is slower for convolutions on CPUs; train.jit=measure tries it"
+    batch = _first_batch(dataset, settings.batch_size, strategy)
+    try:
+        compiled = make(True)
+        _seconds(compiled, batch)
+    except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
+        reason = next((line for line in str(error).splitlines() if "XLA" in line or "nimplemented" in line), str(error))
+        if settings.jit == "on":
+            raise UserError(
+                f"train.jit=on: XLA cannot compile this network ({reason.splitlines()[0][:200]})",
+                "auto, off",
+                "train.jit=off",
+            ) from error
+        return False, "XLA cannot compile this network"
+    if settings.jit == "on":
+        return True, "as asked"
+    plain = make(False)
+    ways = {True: compiled, False: plain}
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(ROUNDS + 1):  # in turns, because other work on the machine comes and goes
+        for jit, gradients in ways.items():
+            times[jit].append(_seconds(gradients, batch))
+    # Workers must agree, or they would differ in the last digits.
+    on, off = (mean_over_workers(strategy, statistics.median(times[jit][1:])) for jit in (True, False))
+    return on < off, f"measured {on * 1000:.2f} ms with XLA, {off * 1000:.2f} ms without"
+
+
+def _why_not(strategy: Strategy, model: Model) -> str:
+    if strategy.layers is not None:
+        return "XLA compiles for one device, and the layers are on several"
+    if strategy.fixed_shapes:
+        return "a TPU compiles the whole step itself"
+    if strategy.in_sync > 1 and has_synchronized_layers(model.network):
+        return "a synchronized BatchNorm speaks to other replicas, which compiled code cannot"
+    return ""
+
+
+def _first_batch(dataset: Dataset, batch_size: int, strategy: Strategy) -> Batch:
+    rows = min(-(-batch_size // strategy.in_sync), len(dataset.train))
+    images, labels = dataset.train.images[:rows], dataset.train.labels[:rows]
+    wanted = tf.constant(labels) if dataset.mixing is None else tf.one_hot(labels, dataset.num_classes)
+    return tf.cast(images, tf.float32), wanted, tf.ones([rows], tf.float64)
+
+
+def _seconds(gradients: Gradients, batch: Batch) -> float:
+    began = time.perf_counter()
+    result = gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0, gradients.dtype))
+    for gradient in result.gradients:
+        gradient.numpy()  # waits
+    return time.perf_counter() - began

@@ -1,0 +1,140 @@
+"""One training step, as each replica takes it: gradients, their sum over the replicas, the update, the totals."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from stages.data.batches import Batch
+from stages.distribution.accumulators import Totals
+from stages.optimization.ema import Averages
+from stages.optimization.gradients import Gradients
+from stages.optimization.loss_scale import LossScale
+from stages.optimization.losses import cross_entropy
+from stages.optimization.update import Update
+from stages.results import Model, Strategy
+from stages.settings.train import TrainSettings
+
+
+class Step:
+    """Trains `model` with `optimizer` by one step when it is called in a replica.
+
+    The gradient of a step is that of the mean loss over the global batch, whatever share each replica has: replicas
+    sum their gradients and their example counts in one reduction, and divide the one by the other. Keras averages the
+    means of the replicas, which is another number as soon as the shares differ.
+
+    totals: sums of loss, right answers and examples since they were last reset.
+    averages: moving averages of the weights, or None.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        model: Model,
+        optimizer: keras.optimizers.Optimizer,
+        settings: TrainSettings,
+        jit: bool = False,
+    ) -> None:
+        self.optimizer = optimizer
+        self._model, self._clip_norm = model, settings.optimizer.clip_norm
+        loss = cross_entropy(model.outputs, settings.label_smoothing)
+        self.gradients = Gradients(model, loss, settings, strategy.in_sync, jit)
+        variables = self.gradients.variables
+        scaled = model.policy in ("mixed_float16", "float16")
+        with strategy.distribution.scope():
+            self.totals = Totals(loss=(), correct=(), examples=())
+            self.loss_scale = LossScale(settings.batch_size) if scaled else None
+            momentum = settings.optimizer.ema_momentum
+            self.averages = Averages(variables, momentum) if momentum else None
+            optimizer.build(variables)
+        self._update = Update(optimizer, self.gradients, self.loss_scale, self.averages)
+
+    def __call__(self, batch: Batch, step: tf.Tensor) -> None:
+        """Takes `step` of the run with this replica's share of its batch."""
+        replica = tf.distribute.get_replica_context()
+        batch = self._augmented(batch)
+        scale = tf.constant(1.0, self.gradients.dtype) if self.loss_scale is None else self.loss_scale.factor()
+        mine = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
+        examples = mine.sums["examples"]
+        state = mine.state if replica.num_replicas_in_sync == 1 else _weighted(mine.state, examples, replica)
+        sums = _sum(replica, [examples, *mine.gradients, *state])
+        count, gradients, state = sums[0], sums[1 : 1 + len(mine.gradients)], sums[1 + len(mine.gradients) :]
+        if replica.num_replicas_in_sync > 1:
+            state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
+            state = [tf.cast(value, own.dtype) for value, own in zip(state, mine.state, strict=True)]
+        means = [tf.cast(tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)), g.dtype) for g in gradients]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in means])
+        if self._clip_norm:
+            means = clip_by_global_norm(means, self._clip_norm)
+        replica.merge_call(self._update, args=(means, state, finite))
+        self._add(mine.sums, mine.metrics, finite)
+
+    def means(self) -> dict[str, float]:
+        """Returns the mean `loss` and `accuracy` of the examples in `totals`, and the network's own metrics."""
+        sums = self.totals.read()
+        with np.errstate(invalid="ignore"):
+            results = {metric.name: keras.ops.convert_to_numpy(metric.result()) for metric in self._model.metrics}
+            return {name: float(value) for name, value in results.items() if np.size(value) == 1} | {
+                "loss": float(sums["loss"] / sums["examples"]),
+                "accuracy": float(sums["correct"] / sums["examples"]),
+            }
+
+    def reset(self) -> None:
+        """Starts the means anew."""
+        self.totals.reset()
+        for metric in self._model.metrics:
+            metric.reset_state()
+
+    def _augmented(self, batch: Batch) -> Batch:
+        """Returns images, labels and weights. Not in `gradients`: XLA has no kernel for a projective transform."""
+        images, labels, weights, *uniforms = batch
+        if uniforms:
+            assert self._model.augmentation is not None, "the stage `model` comes before `augment`"
+            images = self._model.augmentation(images, uniforms[0])
+        return images, labels, weights
+
+    def _add(self, sums: dict[str, tf.Tensor], metrics: Sequence[tf.Tensor], finite: tf.Tensor) -> None:
+        if self.loss_scale is not None:  # a skipped step has taught nothing; without scaling, NaN must be seen
+            sums = {name: tf.where(finite, value, tf.zeros_like(value)) for name, value in sums.items()}
+            metrics = [tf.where(finite, value, tf.zeros_like(value)) for value in metrics]
+        self.totals.add(**sums)
+        for variable, value in zip(self.gradients.metrics, metrics, strict=True):
+            variable.value.assign_add(value)  # by its growth: in one variable for many replicas, each counts once
+
+
+def clip_by_global_norm(gradients: Sequence[tf.Tensor], limit: float) -> list[tf.Tensor]:
+    """Returns `gradients` scaled so that the norm of all together, computed in float32 or wider, is at most `limit`."""
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in gradients]))
+    factor = limit / tf.maximum(norm, limit)
+    return [tf.cast(tf.cast(g, tf.float64) * factor, g.dtype) for g in gradients]
+
+
+def _wide(value: tf.Tensor) -> tf.DType:
+    return tf.float64 if value.dtype == tf.float64 else tf.float32
+
+
+def _weighted(
+    state: Sequence[tf.Tensor], examples: tf.Tensor, replica: tf.distribute.ReplicaContext
+) -> list[tf.Tensor]:
+    """Returns what to sum over the replicas: numbers weighted by this replica's examples, counters of the first one.
+
+    float32 or wider, as a variance times a count may be too large for float16.
+    """
+    first = tf.equal(replica.replica_id_in_sync_group, 0)
+    return [
+        tf.cast(value, _wide(value)) * tf.cast(examples, _wide(value))
+        if value.dtype.is_floating
+        else tf.where(first, tf.cast(value, tf.int64), tf.zeros_like(value, tf.int64))
+        for value in state
+    ]
+
+
+def _sum(replica: tf.distribute.ReplicaContext, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the sums over the replicas, one reduction a dtype: collectives pack what they are given together."""
+    sums: dict[int, tf.Tensor] = {}
+    for dtype in dict.fromkeys(value.dtype for value in values):
+        places = [index for index, value in enumerate(values) if value.dtype == dtype]
+        reduced = replica.all_reduce(tf.distribute.ReduceOp.SUM, [values[index] for index in places])
+        sums.update(zip(places, reduced, strict=True))
+    return [sums[index] for index in range(len(values))]

@@ -1,0 +1,67 @@
+"""The update of a model from gradients that are already summed over the replicas."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from stages.optimization.ema import Averages
+from stages.optimization.gradients import Gradients
+from stages.optimization.loss_scale import LossScale
+
+
+class Update:
+    """Applies a Keras optimizer once, to variables that may be mirrored, without reducing a second time.
+
+    Keras' `optimizer.apply` sums the gradients over the replicas itself, so whatever must see the sum (loss scaling,
+    clipping) would have to reduce twice. This calls the optimizer's public `update_step` on every copy instead, in the
+    cross-replica context, the way `apply` does in the end.
+    """
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        gradients: Gradients,
+        loss_scale: LossScale | None,
+        averages: Averages | None,
+    ) -> None:
+        self._optimizer, self._loss_scale, self._averages = optimizer, loss_scale, averages
+        self._variables, self._constraints = gradients.variables, gradients.constraints
+        self._state = [variable.value for variable in gradients.state]
+
+    def __call__(
+        self,
+        distribution: tf.distribute.Strategy,
+        gradients: Sequence[tf.Tensor],
+        state: Sequence[tf.Tensor],
+        finite: tf.Tensor,
+    ) -> None:
+        """Is called through `merge_call`: each argument is the same in every replica."""
+        if self._loss_scale is None:
+            self._apply(distribution, gradients, state)
+        else:
+            decided = distribution.experimental_local_results(finite)[0]
+            self._loss_scale.apply_if(decided, lambda: self._apply(distribution, gradients, state))
+
+    def _apply(
+        self, distribution: tf.distribute.Strategy, gradients: Sequence[tf.Tensor], state: Sequence[tf.Tensor]
+    ) -> None:
+        optimizer = self._optimizer
+        rate = tf.convert_to_tensor(optimizer.learning_rate)
+        first = tf.equal(optimizer.iterations.value, 0)
+        for variable, gradient, constraint in zip(self._variables, gradients, self._constraints, strict=True):
+
+            def update(copy: tf.Variable, gradient: tf.Tensor, constraint: Any = constraint) -> None:
+                if optimizer.weight_decay is not None:
+                    copy.assign_sub(copy * tf.cast(optimizer.weight_decay * rate, copy.dtype))
+                optimizer.update_step(gradient, copy, rate)
+                if constraint is not None:
+                    copy.assign(constraint(tf.convert_to_tensor(copy)))
+
+            distribution.extended.update(variable, update, args=(gradient,), group=False)
+        for variable, value in zip(self._state, state, strict=True):
+            distribution.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
+        if self._averages is not None:
+            self._averages.update(distribution, first)
+        optimizer.iterations.value.assign_add(1)  # Keras' own assign_add reads, adds and writes: workers lose counts

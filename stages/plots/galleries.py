@@ -1,0 +1,115 @@
+"""Galleries: the pictures of a data set, in rows, with a name to each row or to each picture.
+
+All pictures of a gallery are laid out in one array and drawn at once, pixel for pixel: an `Axes` to each of them would
+take seconds.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stages.plots.charts import drawable, save
+
+SMALLEST, LARGEST = 64, 96
+"""Between how many pixels the longer side of a picture is drawn, smaller pictures by whole factors."""
+
+DPI = 100
+LETTER = 7
+"""Pixels: how wide a letter is at most, on average."""
+
+
+def plot_rows(
+    rows: Sequence[np.ndarray], names: Sequence[str], pixel_range: tuple[float, float], title: str, path: Path
+) -> Path:
+    """Draws a row of pictures beside each name; returns `path`.
+
+    Args:
+        rows: uint8 or float32 [n, H, W, C] each, n may differ.
+        pixel_range: what is drawn black, and what white.
+    """
+    cells = [list(shown(row, pixel_range)) for row in rows]
+    mosaic, corners = _mosaic(cells, down=4, right=4, width=0)
+    height = cells[0][0].shape[0]
+    labels = drawable(names)
+    margin = LETTER * max(map(len, labels)) + 10
+    figure, axes = _canvas(mosaic, title, margin)
+    for label, row in zip(labels, corners, strict=True):
+        axes.text(-6, row[0][0] + height / 2, label, ha="right", va="center", fontsize=8, parse_math=False)
+    return save(figure, path, DPI)
+
+
+def plot_batch(
+    images: np.ndarray, titles: Sequence[str], pixel_range: tuple[float, float], title: str, path: Path
+) -> Path:
+    """Draws `images`, uint8 or float32 [n, H, W, C], eight in a row, each below its title; returns `path`.
+
+    Args:
+        titles: made of names that are `drawable`; two lines of each are shown.
+    """
+    pictures = list(shown(images, pixel_range))
+    cells = [pictures[start : start + 8] for start in range(0, len(pictures), 8)]
+    mosaic, corners = _mosaic(cells, down=30, right=8, width=LARGEST)
+    figure, axes = _canvas(mosaic, title, 4)
+    places = [corner for row in corners for corner in row]
+    for text, (top, left) in zip(titles, places, strict=True):
+        lines = textwrap.fill(text, 18, max_lines=2, placeholder="…")
+        axes.text(left, top - 3, lines, ha="left", va="bottom", fontsize=7, linespacing=1.0, parse_math=False)
+    return save(figure, path, DPI)
+
+
+def shown(pictures: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
+    """Returns pictures as they are drawn, uint8 [n, h, w, 3]: `pixel_range` from black to white.
+
+    What is outside is cut off.
+
+    Args:
+        pictures: uint8 or float32 [n, H, W, C]. Of three or four channels the first three are red, green and blue;
+            one or two are shown as their mean, in grey.
+    """
+    longer = max(pictures.shape[1:3])
+    wide = pictures.astype(np.float32)
+    if longer > LARGEST:
+        size = [max(1, round(side * LARGEST / longer)) for side in pictures.shape[1:3]]
+        wide = tf.image.resize(wide, size, method="area").numpy()
+    low, high = pixel_range
+    scaled = np.nan_to_num((wide - low) / ((high - low) or 1.0))
+    if scaled.shape[-1] < 3:
+        scaled = np.repeat(scaled.mean(axis=-1, keepdims=True), 3, axis=-1)
+    whole = np.rint(255 * np.clip(scaled[..., :3], 0.0, 1.0)).astype(np.uint8)
+    factor = max(1, SMALLEST // longer)
+    return whole.repeat(factor, axis=1).repeat(factor, axis=2)
+
+
+def _mosaic(
+    cells: Sequence[Sequence[np.ndarray]], down: int, right: int, width: int
+) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
+    """Returns all pictures on white, uint8 [h, w, 3], and for each its upper left corner, (pixels down, pixels right).
+
+    Args:
+        down, right: pixels above and after each picture.
+        width: pixels that a picture takes at least.
+    """
+    high, wide = cells[0][0].shape[0] + down, max(cells[0][0].shape[1], width) + right
+    mosaic = np.full((high * len(cells), wide * max(map(len, cells)), 3), 255, np.uint8)
+    corners = [[(row * high + down, column * wide) for column in range(len(cells[row]))] for row in range(len(cells))]
+    for row, places in zip(cells, corners, strict=True):
+        for picture, (top, left) in zip(row, places, strict=True):
+            mosaic[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    return mosaic, corners
+
+
+def _canvas(mosaic: np.ndarray, title: str, margin: int) -> tuple[Figure, Axes]:
+    """Returns a figure that shows `mosaic` pixel for pixel, `margin` from the left, below its title."""
+    height, width = mosaic.shape[:2]
+    whole = (margin + max(width, LETTER * len(title)) + 8, height + 32)
+    figure = Figure(figsize=(whole[0] / DPI, whole[1] / DPI), dpi=DPI)
+    axes = figure.add_axes((margin / whole[0], 6 / whole[1], width / whole[0], height / whole[1]))
+    axes.imshow(mosaic, interpolation="nearest", aspect="auto")
+    axes.set_axis_off()
+    figure.text(6 / whole[0], 1 - 6 / whole[1], title, ha="left", va="top", fontsize=9)
+    return figure, axes

@@ -1,0 +1,252 @@
+"""Keras callbacks of a run: the best weights, early stopping, and the user's own."""
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from stages.errors import UserError
+from stages.reporter import Reporter
+from stages.results import as_number
+from stages.settings.train import TrainSettings
+from stages.training.serialization import state_of
+from stages.training.timing import Timing
+
+
+class Callbacks(keras.callbacks.CallbackList):
+    """Calls each hook of all callbacks, one after another, with one mapping of logs; keeps what they change in it.
+
+    Keras' own list hands every hook a copy, so that what a callback adds to it is lost to everybody but the callbacks
+    after it. Here a value that is added or replaced in the course of an epoch is shown to the hooks at its end, and is
+    part of `logs` then. Of several values of one name in an epoch the last counts.
+
+    added: such values of the present epoch, by the name of the log: what is added to those of a validation gets the
+        prefix `val_`. outside: those added when training began or ended.
+    logs: those of the last epoch that is over, numbers alone.
+    between: seconds between the last two hooks, up to the beginning of the present one.
+
+    Args:
+        timing: counts the time of the hooks. options: of `keras.callbacks.CallbackList`.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        warn: Callable[[str], None],
+        timing: Timing | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(list(callbacks), **options)
+        self.timing = timing or Timing()
+        self.between = 0.0
+        self._left = time.perf_counter()
+        self.added: dict[str, float] = {}
+        self.outside: dict[str, float] = {}
+        self.logs: dict[str, float] = {}
+        self._warn = warn
+        self._warned: set[str] = set()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        changed = self._call("on_train_begin", logs)
+        self.outside |= changed  # a callback may have restored those of an earlier process meanwhile
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.outside |= self._call("on_train_end", logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.added = {}
+        self.added = self._call("on_epoch_begin", logs, epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        plain = _plain(logs) | self.added
+        changed = self._call("on_epoch_end", plain, epoch)
+        self.logs = self.numbers(plain) | changed
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.added |= self._call("on_train_batch_begin", logs, batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.added |= self._call("on_train_batch_end", logs, batch)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._add_of_validation(self._call("on_test_begin", logs))
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._add_of_validation(self._call("on_test_end", logs))
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._add_of_validation(self._call("on_test_batch_begin", logs, batch))
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._add_of_validation(self._call("on_test_batch_end", logs, batch))
+
+    def warn_once(self, line: str) -> None:
+        if line not in self._warned:
+            self._warned.add(line)
+            self._warn(line)
+
+    def _add_of_validation(self, values: Mapping[str, float]) -> None:
+        self.added |= {name if name.startswith(("val_", "val/")) else f"val_{name}": v for name, v in values.items()}
+
+    def _call(self, hook: str, logs: Any, *place: int) -> dict[str, float]:
+        """Calls `hook` of every callback; returns the numbers that they have added to `logs`, or put into it."""
+        before = _plain(logs)  # waits for the step that computes them
+        shown = dict(before)
+        self.between = time.perf_counter() - self._left
+        with self.timing.of("callbacks"):
+            for callback in self.callbacks:
+                getattr(callback, hook)(*place, logs=shown)
+                for name, value in shown.items():
+                    if hasattr(value, "dtype"):  # a CSVLogger, for one, cannot write a tensor
+                        number = as_number(value)
+                        shown[name] = value if number is None else number
+        self._left = time.perf_counter()
+        return self.numbers({name: v for name, v in shown.items() if name not in before or v is not before[name]})
+
+    def numbers(self, values: Mapping[Any, Any]) -> dict[str, float]:
+        """Returns the numbers among `values`, and warns once of each of the others."""
+        numbers = {}
+        for name, value in values.items():
+            number = as_number(value)
+            if number is None:
+                kind = type(value).__name__
+                self.warn_once(f"a callback adds {name} to the logs, a {kind} and not a number: it is not recorded")
+            else:
+                numbers[str(name)] = number
+        return numbers
+
+
+def _plain(logs: Mapping[Any, Any] | None) -> dict[Any, Any]:
+    """Returns logs with tensors as floats."""
+    converted = {name: (value, as_number(value)) for name, value in (logs or {}).items()}
+    return {name: value if number is None else number for name, (value, number) in converted.items()}
+
+
+class BestWeights(keras.callbacks.Callback):
+    """Keeps the weights of the epoch whose `monitor` is best; of equals, the first."""
+
+    def __init__(self, monitor: str) -> None:
+        super().__init__()
+        self.monitor = monitor
+        self.sign = 1 if monitor.endswith("accuracy") else -1
+        self.best_epoch = 0
+        self.best_value = float("nan")
+        self.weights: list[np.ndarray] = []
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        value = (logs or {})[self.monitor]
+        if math.isnan(self.best_value) or self.sign * value > self.sign * self.best_value:
+            self.best_epoch, self.best_value = epoch + 1, value
+            self.weights = self.model.get_weights()
+
+    def restore(self) -> None:
+        if self.weights:
+            self.model.set_weights(self.weights)
+
+    def save(self, path: Path, network: keras.Model) -> None:
+        """Writes the best weights to `path` (`.weights.h5`), whole or not at all; `network` keeps its own.
+
+        Args:
+            network: the one that was trained or a copy of it: Keras cannot save variables that are in shards.
+        """
+        current = network.get_weights()
+        network.set_weights(self.weights)
+        save_weights(network, path)
+        network.set_weights(current)
+
+
+def save_weights(network: keras.Model, path: Path) -> None:
+    """Writes the weights to `path` (`.weights.h5`), whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"partial-{path.name}")
+    network.save_weights(partial)
+    partial.replace(path)
+
+
+def build_callbacks(
+    settings: TrainSettings, reporter: Reporter, timing: Timing | None = None
+) -> tuple[BestWeights, Callbacks]:
+    """Returns the best weights' keeper, and all callbacks in the order in which they are called.
+
+    Args:
+        reporter: is warned of what a checkpoint cannot keep of a callback. timing: counts their time.
+    """
+    best = BestWeights(settings.monitor)
+    callbacks: list[keras.callbacks.Callback] = [best]
+    if settings.early_stopping_patience:
+        mode = "max" if best.sign > 0 else "min"
+        patience = settings.early_stopping_patience
+        callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
+    if settings.schedule.name == "plateau":
+        callbacks.append(Plateau(settings))
+    for index, given in enumerate(settings.callbacks):
+        callbacks.append(_imported(given, index))
+        left_out = state_of(callbacks[-1], "", {})[1]
+        if left_out:
+            name = type(callbacks[-1]).__name__
+            reporter.warn(f"train.callbacks[{index}]: a checkpoint does not keep {name}'s {', '.join(left_out)}")
+    return best, Callbacks(callbacks, reporter.warn, timing)
+
+
+class Plateau(keras.callbacks.ReduceLROnPlateau):
+    """Lowers the learning rate where `monitor` no longer improves, by the settings of the schedule `plateau`."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        super().__init__(
+            settings.monitor,
+            factor=settings.schedule.decay_factor,
+            patience=settings.schedule.patience,
+            min_delta=0.0,  # as early stopping has it
+            mode="max" if settings.monitor.endswith("accuracy") else "min",
+        )
+        self.begin_phase(settings)
+
+    def begin_phase(self, settings: TrainSettings) -> None:
+        """Takes the least rate from the peak of the phase; the rest Keras resets in `on_train_begin`."""
+        self.min_lr = settings.schedule.final_share * settings.optimizer.learning_rate
+
+
+def enter_phase(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:
+    """Prepares all callbacks for a phase of the training, before `on_train_begin` is called for it.
+
+    Early stopping and plateau begin again with every phase, by `on_train_begin`: their patience, their best value, and
+    the least learning rate, which is a share of the phase's own. The best weights are those of all phases.
+
+    Args:
+        settings: of the phase. continues: whether the run has been trained before, in this phase or another; a
+            CSVLogger then adds to its file.
+    """
+    for callback in callbacks.callbacks:
+        if continues and isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+        if isinstance(callback, Plateau):
+            callback.begin_phase(settings)
+
+
+def _imported(given: Any, index: int) -> keras.callbacks.Callback:
+    if isinstance(given, keras.callbacks.Callback):
+        return given
+    settings = dict(given) if isinstance(given, Mapping) else {}
+    target = str(settings.pop("_target_", ""))
+    module, _, name = target.rpartition(".")
+    try:
+        callback = getattr(importlib.import_module(module), name)(**settings)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"train.callbacks[{index}]={given} cannot be made ({error})",
+            "a mapping with the `_target_` of a Keras callback and its arguments",
+            "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
+        ) from error
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        raise UserError(
+            f"train.callbacks[{index}]: {target} would bring back weights, and train all epochs again",
+            "callbacks that leave the weights alone",
+        )
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise UserError(f"train.callbacks[{index}]: {target} is no Keras callback", "a keras.callbacks.Callback")
+    return callback

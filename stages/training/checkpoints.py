@@ -1,0 +1,278 @@
+"""Checkpoint files: written whole or not at all, checked when they are read, the last few kept.
+
+A checkpoint is one `.npz` file: arrays, and facts as JSON. Nothing in it is pickled, and nothing of it is executed when
+it is read.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.safe_places import safe_place
+from stages.settings.train import TrainSettings
+from stages.storage.cache import sync
+
+START = "start.npz"
+"""The file that a training with other settings starts from."""
+
+_FACTS, _CHECKSUM = "facts", "checksum"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training at one moment. facts: what JSON can hold; arrays: by name."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The number of steps that are over."""
+        return int(self.facts["step"])
+
+
+def write(checkpoint: Checkpoint, path: Path) -> None:
+    """Writes `checkpoint` to `path`: after a crash at any moment there is the whole file or none of that name.
+
+    Raises:
+        OSError: where it cannot be written; what was begun is gone then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **_members(checkpoint))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync(path.parent)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Checkpoint:
+    """Returns the checkpoint in a file.
+
+    Raises:
+        ValueError: where it is damaged or no checkpoint.
+        OSError: where it cannot be read.
+    """
+    with path.open("rb") as file:
+        return _from_file(file)
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """Returns `checkpoint` as the contents of a file."""
+    file = BytesIO()
+    np.savez(file, allow_pickle=False, **_members(checkpoint))
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> Checkpoint:
+    """Returns the checkpoint that `to_bytes` was given; ValueError where it is damaged or none."""
+    return _from_file(BytesIO(content))
+
+
+def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Returns the arrays of which the file consists."""
+    plain, dtypes = {}, {}
+    for name, array in checkpoint.arrays.items():
+        dtypes[name] = array.dtype.name
+        # NumPy's format does not know bfloat16 and its like, but their bits.
+        added = array.dtype.isbuiltin == 2
+        plain[name] = array.view(f"u{array.dtype.itemsize}") if added else array
+    facts = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
+    plain[_FACTS] = np.frombuffer(facts, np.uint8)
+    plain[_CHECKSUM] = np.frombuffer(_digest(plain), np.uint8)
+    return plain
+
+
+def _from_file(opened: BinaryIO) -> Checkpoint:
+    try:
+        with np.load(opened, allow_pickle=False) as file:
+            plain = {name: file[name] for name in file.files}
+        checksum = plain.pop(_CHECKSUM).tobytes()
+        right = checksum == _digest(plain)
+        told = json.loads(plain.pop(_FACTS).tobytes())
+        arrays = {name: array.view(_dtype(told["dtypes"][name], array)) for name, array in plain.items()}
+    except OSError:
+        raise
+    except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
+        raise ValueError(f"it is damaged ({error})") from error
+    if not right:
+        raise ValueError("its checksum is wrong")
+    return Checkpoint(told["facts"], arrays)
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.digest()
+
+
+def _dtype(name: str, array: np.ndarray) -> np.dtype:
+    return array.dtype if array.dtype.name == name else np.dtype(tf.as_dtype(name).as_numpy_dtype)
+
+
+def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Returns the last checkpoint in `folder` that is whole; one that is not is renamed to `damaged-…`.
+
+    Args:
+        warn: is told of each that is passed over.
+
+    Where there is none, the one that another run's training is to be continued from (`start.npz`), else None.
+    """
+    for path in [*reversed(_listed(folder)), folder / START]:
+        if not path.exists():
+            continue
+        try:
+            found = read(path)
+            return Checkpoint({**found.facts, "fork": path.name == START}, found.arrays)
+        except (ValueError, OSError) as error:
+            warn(f"the checkpoint {path.name} is passed over: {error}")
+            with contextlib.suppress(OSError):
+                path.rename(path.with_name(f"damaged-{path.name}"))
+    return None
+
+
+def start_from(source: Path, folder: Path, weights: str = "last", run: str = "") -> None:
+    """Puts the last whole checkpoint of `source` into `folder`, for a training with other settings to start from.
+
+    Args:
+        weights: which of its weights that training takes, `best` or `last`; see `stages.training.forks`.
+        run: the name of the run that it is of.
+
+    Raises:
+        UserError: where there is none, or it has no best weights yet.
+    """
+    found = newest(source, lambda line: None)
+    if found is None:
+        raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
+    if found.facts["fork"]:  # a fork that has not got beyond its own start
+        weights = found.facts.get("forked", {}).get("weights", weights)
+    elif weights == "best" and found.facts.get("result", {}).get("restore_best", True):
+        states = [one["state"] for one in found.facts["callbacks"] if one["kind"] == "BestWeights"]
+        if not any(state.get("weights") for state in states):
+            raise UserError(
+                f"fork={run} has no best weights yet: it was stopped in its first epoch",
+                "fork_weights=last, which continues where it was",
+                f"fork={run} fork_weights=last",
+            )
+    facts = {**found.facts, "forked": {"weights": weights, "run": run}}
+    write(Checkpoint(facts, found.arrays), folder / START)
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.npz"), key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
+
+
+POLL_SECONDS = 0.5
+
+
+class Checkpoints:
+    """Writes the checkpoints of a run in `folder`, off the training thread, when they are due.
+
+    Where there is no folder, nothing is ever due.
+
+    Args:
+        is_secret: tells by name and value which attributes of callbacks are not written: they stay as made.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        settings: TrainSettings,
+        is_secret: Callable[[str, object], bool] = lambda name, value: False,
+    ) -> None:
+        self._is_secret = is_secret
+        self._folder, self._kept = folder, settings.checkpoints_kept
+        self._steps, self._seconds = settings.checkpoint_every_steps, settings.checkpoint_every_seconds
+        self._last, self._passed = time.monotonic(), 0
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
+        for partial in folder.glob(".*.partial") if folder is not None else ():
+            partial.unlink()
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may be taken after `step` before one must be written; the same in every worker."""
+        return None if self._steps is None else self._steps - step % self._steps
+
+    def due(self, step: int) -> bool:
+        """Returns whether one should be written now that `step` steps are over.
+
+        Raises:
+            UserError: where an earlier one could not be written.
+        """
+        if self._folder is None:
+            return False
+        if self._writing is not None and self._writing.done():
+            self.wait()
+        if self._steps is not None and step // self._steps > self._passed:  # fit asks at the end of an epoch only
+            self._passed = step // self._steps
+            return True
+        return self._writing is None and time.monotonic() - self._last >= self._seconds
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Begins to write `checkpoint` once the one before it is on disk."""
+        if self._folder is None:
+            return
+        self.wait()
+        checkpoint = self._without_secrets(checkpoint)
+        self._writing = self._thread.submit(self._write, checkpoint, self._folder / f"step-{checkpoint.step:08}.npz")
+
+    def wait(self) -> None:
+        """Returns when all are on disk.
+
+        Raises:
+            UserError: where one could not be written.
+        """
+        if self._writing is None:
+            return
+        try:
+            while not self._writing.done():
+                futures.wait([self._writing], timeout=POLL_SECONDS)
+                safe_place()
+            self._writing.result()
+        except OSError as error:
+            raise UserError(
+                f"a checkpoint cannot be written to {self._folder} ({error.strerror or error})",
+                "a folder with room in it that can be written to",
+                "the same command again, once there is: the run goes on from its last whole checkpoint",
+            ) from error
+        finally:
+            self._writing = None
+            self._last = time.monotonic()
+
+    def _without_secrets(self, checkpoint: Checkpoint) -> Checkpoint:
+        callbacks = [
+            {**kept, "state": {key: value for key, value in kept["state"].items() if not self._is_secret(key, value)}}
+            for kept in checkpoint.facts.get("callbacks", [])
+        ]
+        return Checkpoint({**checkpoint.facts, "callbacks": callbacks}, checkpoint.arrays)
+
+    def _write(self, checkpoint: Checkpoint, path: Path) -> None:
+        write(checkpoint, path)
+        before = [one for one in _listed(path.parent) if _step(one) <= _step(path)]
+        for old in before[: -self._kept]:
+            old.unlink()

@@ -1,0 +1,108 @@
+"""A fork: which of another run's weights a training begins with, and what comes with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from stages.training.checkpoints import Checkpoint
+from stages.training.serialization import decoded
+
+BEST, LAST = "best", "last"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best weights in a checkpoint, in the order of `keras.Model.weights`; epoch: counted from 1."""
+
+    epoch: int
+    value: float
+    weights: list[np.ndarray]
+
+
+def best_of(checkpoint: Checkpoint) -> Best | None:
+    """Returns the best weights so far of the run that wrote `checkpoint`, or None before its first validation."""
+    for kept in checkpoint.facts["callbacks"]:
+        if kept["kind"] == "BestWeights" and kept["state"].get("weights"):
+            state = {key: decoded(value, checkpoint.arrays) for key, value in kept["state"].items()}
+            return Best(int(state["best_epoch"]), float(state["best_value"]), state["weights"])
+    return None
+
+
+def is_fork(checkpoint: Checkpoint | None) -> bool:
+    """Returns whether `checkpoint` is one of another run, from which a training with other settings begins."""
+    return checkpoint is not None and bool(checkpoint.facts.get("fork"))
+
+
+def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
+    """Returns the checkpoint of another run as a fork begins with it; any other as it is.
+
+    By `fork_weights=last` the fork continues it exactly: weights, optimizer, epoch, step. By `best` it begins with the
+    weights which that run reported and exported. Where these are not the last ones, the fork stands at the end of their
+    epoch; the optimizer, whose state is that of the last step, and moving averages begin again, and the learning rate
+    continues at its place in the schedule.
+    """
+    if not is_fork(checkpoint):
+        return checkpoint
+    facts = dict(checkpoint.facts)
+    progress: Mapping[str, Any] = facts["progress"]
+    told: dict[str, Any] = {"weights": LAST, "run": "", **facts.get("forked", {})}
+    result = {"restore_best": True, "monitor": "val_loss", **facts.get("result", {})}
+    epoch, is_whole = int(progress["epoch"]), progress["done"] == 0
+    place = f"epoch {epoch}" if is_whole else f"epoch {epoch + 1}, step {facts['step']}"
+    best = best_of(checkpoint)
+    value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""
+    swapped = "SwapEMAWeights" in [kept["kind"] for kept in facts["callbacks"]]  # fit: its optimizer has the others
+    if told["weights"] == LAST:
+        told["what"] = f"weights of {place} (the last)"
+        return replace(checkpoint, facts={**facts, "forked": told})
+    if not result["restore_best"]:
+        told["what"] = f"weights of {place} (the last, as train.restore_best=false keeps them)"
+        chosen = None
+    else:
+        chosen = best
+        if best is None or (is_whole and best.epoch == epoch):
+            told["what"] = f"weights of {place} (best and last{value})"
+        else:
+            told["what"] = f"weights of epoch {best.epoch} (best{value})"
+    if not swapped and (chosen is None or (is_whole and chosen.epoch == epoch)):
+        return replace(checkpoint, facts={**facts, "forked": told})
+    told["fresh"] = True
+    facts |= {"forked": told, "callbacks": [], "parts": {**facts["parts"], "averages": None}}
+    arrays = dict(checkpoint.arrays)
+    if chosen is not None and len(chosen.weights) == len(network.weights):  # another network is refused later
+        facts["progress"] = _at_epoch(progress, chosen.epoch)
+        places = {id(variable): index for index, variable in enumerate(network.variables)}
+        arrays |= {f"model.{places[id(one)]}": w for one, w in zip(network.weights, chosen.weights, strict=True)}
+    return Checkpoint(facts, arrays)
+
+
+def with_schedule(checkpoint: Checkpoint, per_epoch: int) -> Checkpoint:
+    """Returns a fork whose optimizer begins again with its schedule continued: `progress.shift`, in steps."""
+    if not is_fork(checkpoint) or not checkpoint.facts.get("forked", {}).get("fresh"):
+        return checkpoint
+    progress = dict(checkpoint.facts["progress"])
+    progress["shift"] = (int(progress["epoch"]) - int(progress.get("began", 0))) * per_epoch
+    return replace(checkpoint, facts={**checkpoint.facts, "progress": progress})
+
+
+def description(facts: Mapping[str, Any], epoch: int, scores: Mapping[str, float]) -> str:
+    """Returns the line that says what a fork begins with.
+
+    Args:
+        facts: of the checkpoint. epoch: the number of epochs that are over. scores: of the weights, on validation.
+    """
+    told = facts.get("forked", {})
+    optimizer = "the optimizer starts again, its schedule continues" if told.get("fresh") else "with their optimizer"
+    measured = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    source = f"forked from {told['run']}" if told.get("run") else "forked"
+    return f"{source}: {told.get('what', 'weights')}, {optimizer}; here {measured}; epoch {epoch + 1} is next"
+
+
+def _at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    """Returns the progress of a run as of the end of an earlier `epoch`, counted from 1."""
+    in_phase = epoch > int(progress.get("began", 0))
+    phase = {"phase": progress.get("phase", 0), "began": progress.get("began", 0)} if in_phase else {}
+    return {**progress, "phase": 0, "began": 0, **phase, "epoch": epoch, "done": 0}

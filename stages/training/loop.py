@@ -1,0 +1,98 @@
+"""The training loop of every synchronous strategy: k steps in one compiled function."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from stages.data.batches import distributed, training_input
+from stages.distribution.collectives import mean_over_workers, others_needed
+from stages.images import own_errors
+from stages.optimization.train_step import Step
+from stages.results import Dataset, Strategy
+from stages.settings.train import TrainSettings
+
+PYTHON_SHARE = 0.02
+"""How much of the time may go into calling the compiled function, where the number of steps in a call is chosen."""
+
+LONGEST_CALL_SECONDS = 1.0
+"""A call that is chosen is no longer, so that progress is seen and a signal is heard."""
+
+
+class Loop:
+    """Takes `step` again and again, with the batches of `dataset` from the run's `first_step` on.
+
+    steps_per_call: how many steps the next call should take. waited: seconds that the last one waited for its batches.
+    """
+
+    def __init__(
+        self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings, first_step: int = 0
+    ) -> None:
+        self.step, self.steps_per_call = step, settings.steps_per_call or 4
+        self._strategy, self._pictures = strategy, dataset.train.images
+        self._is_chosen = settings.steps_per_call is not None
+        source = training_input(
+            dataset, settings.batch_size, settings.seed, settings.epochs, first_step, strategy.fixed_shapes
+        )
+        self._batches = iter(distributed(strategy.distribution, source))
+        self._is_traced = False
+        distribution, clock = strategy.distribution, _clock()
+        with tf.device("/cpu:0"):
+            self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
+        self.waited = 0.0
+
+        # No method: a function that referred to `self` would leave the iterator, and the batches that it has made, to
+        # the garbage collector.
+        @tf.function(reduce_retracing=True)
+        def compiled(batches: tf.data.Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> None:
+            waited.assign(0.0)
+            for offset in tf.range(steps):
+                # A step begins when all of the one before it has been done: that is what a loop of a graph waits for.
+                began = clock()
+                with tf.control_dependencies([began]):
+                    batch = next(batches)
+                with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+                    waited.assign_add(clock() - began)
+                distribution.run(step, args=(batch, first_step + offset))
+
+        self._compiled = compiled
+
+    def run(self, first_step: int, steps: int) -> dict[str, float]:
+        """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
+        began = time.perf_counter()
+        means = self._call(first_step, steps)
+        self.waited = float(self._waited.numpy())
+        if self._is_traced and not self._is_chosen:
+            self._choose((time.perf_counter() - began) / steps)
+        self._is_traced = True
+        return means
+
+    def _call(self, first_step: int, steps: int) -> dict[str, float]:
+        with own_errors(self._pictures), others_needed(f"at step {first_step} or soon after"):
+            self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
+            return self.step.means()
+
+    def _choose(self, step_seconds: float) -> None:
+        """Sets `steps_per_call` by what a step costs and what a call without any step does."""
+        calls = []
+        for _ in range(3):
+            began = time.perf_counter()
+            self._call(0, 0)
+            calls.append(time.perf_counter() - began)
+        # Workers that took different numbers would wait for each other for ever.
+        call = mean_over_workers(self._strategy, statistics.median(calls))
+        step = mean_over_workers(self._strategy, step_seconds)
+        longest = max(int(LONGEST_CALL_SECONDS / step), 1)
+        self.steps_per_call = min(math.ceil(call / (PYTHON_SHARE * step)), longest)
+        self._is_chosen = True
+
+
+def _clock() -> Callable[[], tf.Tensor]:
+    """Returns an operation that gives the time, in seconds: float64 []."""
+    try:
+        tf.timestamp()
+    except tf.errors.FailedPreconditionError:  # deterministic operations alone are allowed, and it is none
+        return lambda: tf.ensure_shape(tf.numpy_function(time.perf_counter, [], tf.float64), [])
+    return tf.timestamp

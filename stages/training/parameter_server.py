@@ -1,0 +1,78 @@
+"""Asynchronous training under ParameterServerStrategy: workers take steps at their own pace."""
+
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from stages.data.batches import WITHOUT_AUTOTUNER, changed, order, steps_per_epoch
+from stages.errors import UserError
+from stages.optimization.train_step import Step
+from stages.results import Dataset, Strategy
+from stages.settings.train import TrainSettings
+
+CALL_SECONDS = 3.0
+"""Long enough that workers seldom wait for each other, short enough that progress is seen and a signal is heard."""
+
+
+class Coordinated:
+    """Hands out steps to workers; what one that is lost has not finished, another takes.
+
+    A worker has the training split, and is told which of its examples a step trains on: every example is trained on
+    once an epoch whichever worker takes it, and again if a worker dies after its update and before it said so.
+
+    steps_per_call: as many as take about CALL_SECONDS, at the end of which workers wait for each other.
+    """
+
+    def __init__(self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings) -> None:
+        assert strategy.coordinator is not None
+        self.step, self._coordinator = step, strategy.coordinator
+        self._dataset, self._settings = dataset, settings
+        self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
+        self.steps_per_call = 8
+        self.waited = None  # workers make their batches within a step
+        self._is_traced = False
+        if not isinstance(dataset.train.images, np.ndarray):
+            raise UserError(
+                "strategy=parameter_server sends the training pictures to its workers, and they do not fit in memory",
+                "pictures that do, or strategy=multi_worker",
+                "data.memory_gib=<more>, or strategy=multi_worker",
+            )
+        images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
+        held = tf.data.Dataset.from_tensors
+        whole = tf.function(lambda: held((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER))
+        self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
+        distribution, size, seed = strategy.distribution, settings.batch_size, settings.seed
+
+        # No method, as in the loop: the iterator must not be left to the garbage collector.
+        @tf.function(reduce_retracing=True)
+        def compiled(splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
+            images, labels = next(splits)
+
+            def held(examples: tf.Tensor) -> tf.Tensor:
+                return tf.gather(images, examples)
+
+            for index in tf.range(-(-tf.size(examples) // size)):
+                mine = examples[index * size : (index + 1) * size]
+                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine, tf.int64))
+                made = changed(held, labels, mine, rows, number, size, seed, dataset)
+                distribution.run(step, args=((*made, tf.ones([tf.size(mine)], tf.float64)), number))
+
+        self._compiled = compiled
+
+    def run(self, first_step: int, steps: int) -> dict[str, float]:
+        """Has the workers run `steps` steps of one epoch, and waits for them; returns the means of the epoch so far."""
+        began = time.perf_counter()
+        size, together = self._settings.batch_size, self._settings.steps_per_call or 4
+        epoch, done = divmod(first_step, self._per_epoch)
+        examples = order(len(self._dataset.train), self._settings.seed, tf.constant(epoch, tf.int64))
+        for step in range(done, done + steps, together):
+            last = min(step + together, done + steps)
+            first = tf.constant(epoch * self._per_epoch + step, tf.int64)
+            self._coordinator.schedule(self._compiled, (self._splits, examples[step * size : last * size], first))
+        self._coordinator.join()
+        if self._is_traced:
+            self.steps_per_call = max(int(CALL_SECONDS * steps / (time.perf_counter() - began)), 1)
+        self._is_traced = True
+        return self.step.means()

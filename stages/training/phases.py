@@ -1,0 +1,103 @@
+"""The phases of a training: one, and a second that fine-tunes the top of a frozen backbone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from stages.errors import UserError
+from stages.settings.train import TrainSettings
+from stages.training.checkpoints import Checkpoint
+from stages.transfer.backbone import backbone_of, is_frozen, thaw
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a training with an optimizer and trained layers of its own.
+
+    settings: those of the training, with the epochs and the peak learning rate of this part.
+    layers: layers of the backbone that are thawed, from its end; 0: it is left as it is.
+    later: epochs of the phases that follow.
+    """
+
+    index: int
+    settings: TrainSettings
+    layers: int = 0
+    later: int = 0
+
+    def begin(self, network: keras.Model) -> tuple[int, int]:
+        """Decides which weights of `network` are trained; returns how many numbers are, and how many stay."""
+        if self.layers:
+            thaw(network, self.layers)
+        trained = sum(int(np.prod(weight.shape)) for weight in network.trainable_weights)
+        return trained, network.count_params() - trained
+
+    @contextmanager
+    def tried(self, network: keras.Model) -> Iterator[None]:
+        """Has the phase's weights trained, and afterwards the whole backbone frozen."""
+        self.begin(network)
+        try:
+            yield
+        finally:
+            backbone = backbone_of(network)
+            assert backbone is not None
+            backbone.trainable = False
+
+
+def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
+    """Returns the phases of a training of `network`: one, and a second that fine-tunes where settings want it.
+
+    Raises:
+        UserError: where there is nothing to thaw.
+    """
+    first = Phase(0, settings, later=settings.fine_tune_epochs)
+    if not settings.fine_tune_epochs:
+        return (first,)
+    if not is_frozen(network):
+        raise UserError(
+            f"train.fine_tune_epochs={settings.fine_tune_epochs} trains a frozen backbone's top, and none is frozen",
+            "0, or a network with a frozen backbone",
+            "model.frozen=true",
+        )
+    backbone = backbone_of(network)
+    assert backbone is not None
+    with Phase(1, settings, settings.fine_tune_layers).tried(network):
+        some = bool(backbone.trainable_weights)
+    if not some:
+        raise UserError(
+            f"train.fine_tune_layers={settings.fine_tune_layers}: the last of them hold no weights but BatchNorm's",
+            f"up to {len(backbone.layers)}",
+            f"train.fine_tune_layers={min(settings.fine_tune_layers + 10, len(backbone.layers))}",
+        )
+    optimizer = replace(settings.optimizer, learning_rate=settings.optimizer.learning_rate * settings.fine_tune_rate)
+    second = replace(settings, epochs=settings.fine_tune_epochs, optimizer=optimizer)
+    return first, Phase(1, second, settings.fine_tune_layers)
+
+
+def entered(checkpoint: Checkpoint, phases: Sequence[Phase]) -> tuple[Checkpoint, int]:
+    """Returns a checkpoint as this training takes it, and the phase in which it goes on.
+
+    Of another training (a fork) the phase is that which its epochs belong to here: one that is past `train.epochs`
+    begins with what follows them.
+
+    Raises:
+        UserError: where it is in a phase that this training has not.
+    """
+    progress: Mapping[str, Any] = checkpoint.facts["progress"]
+    index, epoch = int(progress.get("phase", 0)), int(progress["epoch"])
+    if not checkpoint.facts.get("fork"):
+        if index >= len(phases):
+            raise UserError(
+                "the checkpoint belongs to another training: it fine-tunes, and train.fine_tune_epochs=0",
+                "the settings that it was made with, or fork=<run id>",
+                "resume=never",
+            )
+        return checkpoint, index
+    if index >= len(phases) or (index and epoch < phases[0].settings.epochs):
+        progress = {**progress, "phase": 0, "began": 0}
+    elif index == 0 and len(phases) > 1 and epoch >= phases[0].settings.epochs:
+        progress = {**progress, "phase": 1, "began": epoch}
+    return replace(checkpoint, facts={**checkpoint.facts, "progress": progress}), int(progress.get("phase", 0))

@@ -1,0 +1,152 @@
+"""What an epoch came to: the names under which it is tracked, its line in the log, and the rates of training."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_WAITING = 0.1
+"""The share of the time that training may wait for its input before somebody is told."""
+
+LEAST_SECONDS = 2.0
+"""What is waited for less long is not worth a word."""
+
+
+@dataclass
+class Clock:
+    """Seconds and examples of training steps alone: no tracing, validation, callback or checkpoint."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    examples: int = 0
+    waited: float | None = None
+    """Seconds of these that training has waited for its input; None where nobody can tell."""
+    unit: str = "images"
+    """The kind of example: `images`, or `features` that a frozen backbone has made of them."""
+
+    def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
+        self.seconds, self.steps, self.examples = self.seconds + seconds, self.steps + steps, self.examples + examples
+        if waited is not None:
+            self.waited = (self.waited or 0.0) + waited
+
+    @property
+    def per_second(self) -> float | None:
+        """Examples a second; None before the second call."""
+        return self.examples / self.seconds if self.steps else None
+
+    @property
+    def step_seconds(self) -> float:
+        return self.seconds / self.steps if self.steps else 0.0
+
+    def rates(self) -> dict[str, float]:
+        """Returns the rates of the run so far; nothing after a single step."""
+        if not self.steps:
+            return {}
+        rate = self.examples / self.seconds
+        rates = {f"train/{self.unit}_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+        return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
+
+    def advice(self) -> str:
+        """Returns what to do where training waits for its input, or nothing."""
+        share = self.waited / self.seconds if self.waited and self.seconds else 0.0
+        if share <= MOST_WAITING or (self.waited or 0.0) < LEAST_SECONDS:
+            return ""
+        return (
+            f"training waited for its input {share:.0%} of the time: data.cache=disk, more data.memory_gib, a smaller "
+            "data.size, or augment.where=model make the input cheaper"
+        )
+
+
+@dataclass
+class Progress:
+    """How far a training has come.
+
+    epoch: counted from 0; done: the steps of it that are over; step: of all epochs together.
+    rows: the metrics of each epoch; logs: what callbacks were told last.
+    stopping: whether a callback wants the end; finished: whether no step of the phase will follow.
+    phase: counted from 0; began: the epoch with which it began.
+    added: values that callbacks have added to logs since the epoch began; outside: before the first or after the last.
+    shift: steps by which the learning-rate schedule is ahead of the optimizer, which began again.
+    start: what a fork's weights scored on validation before its first step.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    step: int = 0
+    rows: list[dict[str, float]] = field(default_factory=list)
+    logs: dict[str, float] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    stopping: bool = False
+    finished: bool = False
+    phase: int = 0
+    began: int = 0
+    added: dict[str, float] = field(default_factory=dict)
+    outside: dict[str, float] = field(default_factory=dict)
+    shift: int = 0
+    start: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch of the first of `rows`, counted from 1; a fork has none of the epochs before it."""
+        return self.epoch - len(self.rows) + 1
+
+    def begin_phase(self, index: int, steps_per_epoch: int) -> None:
+        """Goes on with the phase `index`, at the beginning of an epoch also where a callback has cut the last short."""
+        self.phase, self.began, self.step = index, self.epoch, self.epoch * steps_per_epoch
+        self.shift = 0
+        self.clock, self.stopping, self.finished = Clock(), False, False  # its steps take a time of their own
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Progress":
+        """Returns what `dataclasses.asdict` was given."""
+        return cls(**{**values, "clock": Clock(**values["clock"])})
+
+
+_RESERVED = re.compile(
+    r"(train|val)/((best|start)_(loss|accuracy)|best_(epoch|learning_rate)|(last|weights)_epoch|phase|loss_scale"
+    r"|skipped_steps|(images|features)_per_second|step_milliseconds|input_wait_fraction|(\w+_)?seconds)"
+)
+"""Names that training itself records."""
+
+
+def tracked(name: str) -> str:
+    """Returns the tracked name of a Keras log: `val_loss` is `val/loss`, `loss` is `train/loss`."""
+    if name.startswith(("train/", "val/")):
+        return name
+    return f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}"
+
+
+def epoch_metrics(logs: Mapping[str, float], clock: Clock, warn: Callable[[str], None]) -> dict[str, float]:
+    """Returns an epoch's metrics by the names under which they are tracked.
+
+    Args:
+        warn: is told once of a log, which only a callback can have added, under a name that training itself records.
+    """
+    return named(logs, warn) | clock.rates()
+
+
+def named(logs: Mapping[str, float], warn: Callable[[str], None]) -> dict[str, float]:
+    """Returns logs by the names under which they are tracked; a reserved one becomes `train/logs_<name>`."""
+    metrics = {}
+    for name, value in logs.items():
+        known = tracked(name)
+        if _RESERVED.fullmatch(known):
+            split, _, rest = known.partition("/")
+            warn(f"a callback adds {name} to the logs, a name of training's own: it is recorded as {split}/logs_{rest}")
+            known = f"{split}/logs_{rest}"
+        metrics[known] = float(value)
+    return metrics
+
+
+def is_rate(name: str) -> bool:
+    """Returns whether a tracked name is one of `Clock.rates`, which are of the whole run and not of an epoch."""
+    return name.endswith(("_per_second", "/step_milliseconds", "/input_wait_fraction"))
+
+
+def epoch_line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str, float], clock: Clock) -> str:
+    """Returns what is printed at the end of `epoch`, counted from 0."""
+    rate = clock.per_second
+    speed = f"{rate:,.0f} {clock.unit}/s" if rate else "-"
+    left = f"  {steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds:.0f} s left" if epoch + 1 < epochs else ""
+    means = "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
+    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{left}"

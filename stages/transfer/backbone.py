@@ -1,0 +1,87 @@
+"""Transfer learning: a backbone that keeps its weights, and the phases of a training that thaws its top."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from stages.errors import UserError
+
+_INFERS = "_computes_as_in_inference"
+
+BACKBONE = "backbone"
+"""The name of the layer, itself a network, that a head is put on."""
+
+
+def backbone_of(network: keras.Model) -> keras.Model | None:
+    """Returns the network inside `network` that is named `backbone`, or None."""
+    inside = (layer for layer in network._flatten_layers(include_self=False) if layer.name == BACKBONE)
+    return next((layer for layer in inside if isinstance(layer, keras.Model)), None)
+
+
+def is_frozen(network: keras.Model) -> bool:
+    """Returns whether `network` has a backbone of which no weight is trained."""
+    backbone = backbone_of(network)
+    return backbone is not None and not backbone.trainable
+
+
+def freeze(network: keras.Model) -> None:
+    """Keeps the weights of the backbone, and has it compute in inference mode from now on.
+
+    So BatchNorm takes its moving statistics and leaves them, and dropout is off, in training too, and after `thaw` as
+    well. Keras would hand `training=True` of the network on to every layer below, whatever the call in between says.
+    Source: keras.io/guides/transfer_learning.
+
+    Raises:
+        UserError: where `network` has no backbone.
+    """
+    backbone = backbone_of(network)
+    if backbone is None:
+        raise UserError(
+            f"model.frozen=true: {network.name} has no layer named {BACKBONE}",
+            "a network with a keras.Model of that name in it, as those of keras.applications have here",
+            "model.frozen=false",
+        )
+    backbone.trainable = False
+    if not network.trainable_variables:
+        raise UserError(
+            f"model.frozen=true: {network.name} has no weights but those of its {BACKBONE}, so that none is trained",
+            f"a head behind the layer named {BACKBONE}",
+            "model.frozen=false",
+        )
+    _infer_from_now_on(backbone)
+    backbone.__dict__[_INFERS] = True  # past Keras
+
+
+def _infer_from_now_on(layer: keras.layers.Layer) -> None:
+    """Has `layer` compute in inference mode; where its `call` takes no `training`, the layers in it."""
+    call = layer.call
+    if "training" not in inspect.signature(call).parameters:
+        for inner in layer._flatten_layers(include_self=False, recursive=False):
+            _infer_from_now_on(inner)
+        return
+
+    def infer(*inputs: Any, **options: Any) -> Any:
+        return call(*inputs, **{**options, "training": False})
+
+    layer.call = infer
+
+
+def infers(network: keras.Model) -> bool:
+    """Returns whether `freeze` has put the backbone into inference mode."""
+    return _INFERS in vars(backbone_of(network) or network)
+
+
+def thaw(network: keras.Model, layers: int) -> None:
+    """Has the last `layers` layers of the backbone trained, but for BatchNorm, whose statistics a small set spoils.
+
+    Source: keras.io/guides/transfer_learning.
+    """
+    backbone = backbone_of(network)
+    assert backbone is not None
+    backbone.trainable = True
+    for layer in backbone.layers[:-layers]:
+        layer.trainable = False
+    for layer in backbone._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.trainable = False

@@ -1,0 +1,238 @@
+"""What a frozen backbone makes of pictures that nothing changes: computed once, kept on disk, and learnt from.
+
+A frozen backbone gives the same features of a picture in every epoch, so that the head learns from them what it would
+learn behind the backbone, in the same order and with the same dropout, to the rounding of float32.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from stages.images import Pictures
+from stages.networks.inference_memory import scoring_batch
+from stages.reporter import Reporter
+from stages.results import Dataset, Model, Split, Strategy
+from stages.settings.train import TrainSettings
+from stages.storage.cache import NoRoomError, made_once
+from stages.transfer.backbone import backbone_of, infers, is_frozen
+
+PICTURES = 64
+"""How many images the backbone is given at a time, at most."""
+
+LARGEST_BYTES = 2**31
+"""Of features that are kept in memory: where they are more, every epoch goes through the backbone."""
+
+POOLING = (keras.layers.GlobalAveragePooling2D, keras.layers.GlobalMaxPooling2D)
+
+Arrays = Mapping[str, np.ndarray]
+"""Features of the splits `train` and `val`, float32 [N, h, w, d]."""
+
+
+class OnFeatures(keras.Model):
+    """The layers behind the backbone. `variables` are those of `whole`, whose random layers are counted in order."""
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        whole = vars(self).get("whole")
+        return super().variables if whole is None else whole.variables
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A network in two. front: from unscaled pictures to features [b, h, w, d]; head: from these to the outputs."""
+
+    front: keras.Model
+    head: OnFeatures
+
+
+def on_features(
+    model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, reporter: Reporter, cache: Path | None
+) -> tuple[Model, Dataset, str]:
+    """Returns the head of `model` and the features it learns from, and what to record of it.
+
+    The head's weights are the model's own. Where features cannot stand for pictures, `model` and `dataset` come back,
+    with the reason. The splits `train` and `val` are features; nobody asks for `test`.
+
+    Args:
+        cache: what runs share; takes `features-<key>`. None: they are kept in memory alone.
+    """
+    cut, why_not = _cut(model, dataset, strategy, settings)
+    if cut is None:
+        return model, dataset, f"off: {why_not}"
+    splits = {"train": dataset.train, "val": dataset.val}
+
+    def compute() -> dict[str, np.ndarray]:
+        run = _Run(cut.front, reporter)
+        total = sum(-(-len(split) // run.at_once) for split in splits.values())
+        return {name: run.features(split.images, total) for name, split in splits.items()}
+
+    try:
+        key = _key(cut.front, dataset)
+    except (NotImplementedError, TypeError, ValueError):  # a layer without a configuration: they are not kept
+        cache, key = None, ""
+    arrays = _cached(cache, key, compute, reporter)
+    train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
+    data = replace(dataset, train=train, val=val, test=val)
+    shape = " × ".join(map(str, cut.head.input_shape[1:]))
+    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {shape} a picture"
+
+
+def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> tuple[Cut | None, str]:
+    """Returns the network in two, or why it is left whole."""
+    reasons = {
+        "as asked": settings.cache_features == "off",
+        "no backbone is frozen": not is_frozen(model.network),
+        "the backbone may be random in training (model.frozen=true is not)": not infers(model.network),
+        "pictures are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
+        "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
+        "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,
+        "features are float32": model.policy == "float64",
+    }
+    why_not = next((reason for reason, holds in reasons.items() if holds), "")
+    if why_not:
+        return None, why_not
+    try:
+        with strategy.distribution.scope():
+            cut = _in_two(model.network)
+    except ValueError:  # Keras' word for layers that are no graph, or that pass the backbone by
+        return None, "the head is no graph of layers behind the backbone"
+    examples = len(dataset.train) + len(dataset.val)
+    if 4 * examples * int(np.prod(cut.head.input_shape[1:])) > LARGEST_BYTES:
+        return None, f"the features would take more than {LARGEST_BYTES / 2**30:g} GiB"
+    backbone = backbone_of(model.network)
+    assert backbone is not None
+    inside = {id(variable) for variable in backbone.variables}
+    if any(id(variable) not in inside for variable in cut.front.variables):
+        return None, "layers before the backbone are random or trained"
+    pictures = tf.cast(dataset.train.images[:2], tf.float32)
+    whole, cut_up = (one(pictures, training=False) for one in (model.network, lambda x, training: _through(cut, x)))
+    if not np.allclose(whole, cut_up, rtol=1e-2, atol=1e-2):
+        return None, "the head alone gives other outputs"
+    return cut, ""
+
+
+def _through(cut: Cut, pictures: tf.Tensor) -> tf.Tensor:
+    return cut.head(cut.front(pictures, training=False), training=False)
+
+
+def _in_two(network: keras.Model) -> Cut:
+    """Cuts behind the backbone, and behind the global pooling that follows, which makes features small.
+
+    Raises:
+        ValueError: where a layer needs something else than features.
+    """
+    backbone, core = backbone_of(network), network.layers[-1]
+    graph = getattr(core, "_functional", core)  # of a Sequential
+    if backbone is None or not hasattr(graph, "_nodes_by_depth") or backbone not in graph.layers:
+        raise ValueError
+    if len(getattr(backbone, "outputs", None) or [None]) != 1 or len(graph.inputs) != 1:
+        raise ValueError
+    nodes = [node for depth in graph._nodes_by_depth.values() for node in depth]
+    [node] = [node for node in nodes if node.operation is backbone]
+    [tensor] = node.output_tensors
+    if len(tensor.shape) not in (2, 4) or None in tensor.shape[1:]:
+        raise ValueError
+    after = [node for node in nodes if any(one is tensor for one in node.input_tensors)]
+    if len(after) == 1 and isinstance(after[0].operation, POOLING):
+        [tensor] = after[0].output_tensors
+    before, behind = keras.Model(graph.inputs, tensor), keras.Model(tensor, graph.outputs[0])
+    size = tuple(tensor.shape[1:])
+    wide = size if len(size) == 3 else (1, 1, *size)
+    pictures = keras.Input(network.input_shape[1:], dtype="float32")
+    scaled = network.layers[1:-1]
+    inner = pictures
+    for layer in scaled:
+        inner = layer(inner)
+    plain = keras.layers.Reshape(wide, dtype="float32")(before(inner))
+    features = keras.Input(wide, dtype="float32")
+    head = OnFeatures(features, behind(keras.layers.Reshape(size, dtype="float32")(features)))
+    head.__dict__["whole"] = network  # past Keras, which would count its layers twice
+    return Cut(keras.Model(pictures, plain), head)
+
+
+class _Run:
+    """Computes features on one device, and tells how far it is. done: calls of the backbone."""
+
+    def __init__(self, front: keras.Model, reporter: Reporter) -> None:
+        self.done, self._reporter, self._began, self._pictures = 0, reporter, time.perf_counter(), 0
+        self.at_once = min(scoring_batch(front), PICTURES)
+        shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
+        self._compute = tf.function(lambda pictures: front(pictures, training=False), input_signature=[shape])
+
+    def features(self, pictures: Pictures, total: int) -> np.ndarray:
+        parts = []
+        for start in range(0, pictures.shape[0], self.at_once):
+            part = np.asarray(pictures[start : start + self.at_once], np.float32)
+            parts.append(self._compute(tf.constant(part)).numpy())
+            self.done, self._pictures = self.done + 1, self._pictures + len(part)
+            rate = self._pictures / (time.perf_counter() - self._began)
+            self._reporter.progress(self.done, total, rate, "features of the backbone")
+        return np.concatenate(parts)
+
+
+def _key(front: keras.Model, dataset: Dataset) -> str:
+    """Returns 32 hexadecimal digits that change with the pictures, the layers before the cut and their weights."""
+    layers = front.to_json()
+    graphs = [getattr(part, "_functional", part) for part in front._flatten_layers() if isinstance(part, keras.Model)]
+    names = [front.name, *(one.name for graph in graphs for one in getattr(graph, "operations", None) or graph.layers)]
+    for index, name in enumerate(dict.fromkeys(names)):  # a process counts some of them
+        layers = layers.replace(f'"{name}"', f'"{index}"')
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (dataset.fingerprint, len(dataset.train), len(dataset.val), keras.__version__, layers):
+        digest.update(f"{part}\n".encode())
+    for weight in front.get_weights():
+        digest.update(np.ascontiguousarray(weight).view(np.uint8).data if weight.ndim else weight.tobytes())
+    return digest.hexdigest()
+
+
+def _cached(cache: Path | None, key: str, compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
+    """Returns what is in `cache`, or computes it and puts it there."""
+    if cache is None:
+        return compute()
+    place, made = cache / f"features-{key}", dict[str, np.ndarray]()
+
+    def make(folder: Path) -> None:
+        made.update(compute())
+        _write(made, folder)
+
+    try:
+        made_once(place, make, reporter)
+    except NoRoomError as error:
+        reporter.warn(f"features are not kept, and a second run computes them again: {error}")
+        return made or compute()
+    if made:
+        return made
+    try:
+        return _read(place)
+    except (OSError, ValueError, KeyError) as error:
+        reporter.warn(f"{place.name} is damaged, and computed again: {error}")
+        shutil.rmtree(place, ignore_errors=True)
+        return _cached(cache, key, compute, reporter)
+
+
+def _write(arrays: Arrays, folder: Path) -> None:
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    (folder / "digests.json").write_text(json.dumps({name: _digest(array) for name, array in arrays.items()}))
+
+
+def _read(place: Path) -> Arrays:
+    """Raises ValueError, KeyError or OSError where a file is missing or is not what was written."""
+    digests = json.loads((place / "digests.json").read_text())
+    arrays = {name: np.load(place / f"{name}.npy", allow_pickle=False) for name in ("train", "val")}
+    for name, array in arrays.items():
+        if _digest(array) != digests[name]:
+            raise ValueError(f"the checksum of {name}.npy is wrong")
+    return arrays
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()

@@ -1,0 +1,193 @@
+"""First weights of a network that were trained before: from a file, a SavedModel, or keras.applications."""
+
+import contextlib
+import re
+import socket
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.settings.model import ModelSettings
+from stages.transfer.backbone import BACKBONE, backbone_of
+
+TIMEOUT_SECONDS = 10.0
+"""How long a server may be silent before there is no network."""
+
+
+def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any]:
+    """Gives `network`, or its backbone, the weights that `settings.weights` names; the rest keeps its first values.
+
+    Returns:
+        What to record: `weights_loaded`, the number of arrays, and `weights_of`, `network` or `backbone`.
+
+    Raises:
+        UserError: where they cannot be had, or fit neither; the network is as it was then.
+    """
+    if settings.weights == "none":
+        return {}
+    _refuse_adapted(network, settings.weights)
+    if settings.weights == "imagenet":
+        count, part = _from_applications(network, settings.network)
+    else:
+        path = Path(settings.weights).expanduser()
+        exported = _saved_model(path)
+        try:
+            count, part = _from_list(network, exported) if exported is not None else _from_file(network, path)
+        except (OSError, tf.errors.OpError) as error:
+            raise _refused(settings.weights, f"cannot be read ({_line(error)})") from error
+    return {"weights_loaded": count, "weights_of": part}
+
+
+def _refuse_adapted(network: keras.Model, given: str) -> None:
+    """Refuses weights for the first EfficientNets, B0 to B7: they would compute other numbers without a word.
+
+    Keras puts a layer into them for ImageNet's weights alone (keras/src/applications/efficientnet.py), and their
+    Normalization takes the statistics that it is given only when it is adapted.
+    """
+    backbone = backbone_of(network)
+    inside = backbone._flatten_layers() if backbone is not None else []
+    if any(isinstance(layer, keras.layers.Normalization) for layer in inside):
+        raise UserError(
+            f"model.weights={given} for a network with a Normalization layer, which would not use all of them",
+            "networks that scale by constants, such as EfficientNetV2, MobileNetV2, ResNet50",
+            "model=efficientnet_v2_b0",
+        )
+
+
+def _from_applications(network: keras.Model, given: Any) -> tuple[int, str]:
+    """Has keras.applications build the backbone with its own weights, which it keeps in ~/.keras once it has them."""
+    backbone = backbone_of(network)
+    chosen: Mapping[str, Any] = given if isinstance(given, Mapping) else vars(given)
+    make = getattr(keras.applications, str(chosen.get("name")), None)
+    if backbone is None or make is None:
+        raise _refused("imagenet", "are those of a network of keras.applications, and this is none")
+    waited = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT_SECONDS)
+    try:
+        with tf.device("/cpu:0"):
+            donor = make(
+                include_top=False,
+                weights="imagenet",
+                input_shape=tuple(backbone.input_shape[1:]),
+                **(chosen.get("arguments") or {}),
+            )
+    except Exception as error:  # Keras raises no narrower one where there is no network
+        raise UserError(
+            f"model.weights=imagenet cannot be had ({_line(error)})",
+            "a network connection, or a file with the weights of the backbone",
+            "model.weights=<file.weights.h5>",
+        ) from error
+    finally:
+        socket.setdefaulttimeout(waited)
+    backbone.set_weights(donor.get_weights())
+    return len(backbone.weights), BACKBONE
+
+
+def _from_file(network: keras.Model, path: Path) -> tuple[int, str]:
+    """Loads a file of Keras into whatever it fits: the network, its backbone, or the backbone of another network."""
+    backbone = backbone_of(network)
+    inside = {id(weight) for weight in (backbone.weights if backbone is not None else ())}
+    failures = []
+    for name, target in {"network": network, BACKBONE: backbone}.items():
+        if target is None:
+            continue
+        with _restored(target) as kept:
+            missing, reason = _filled(target, path)
+            if not missing:
+                kept.clear()
+                return len(target.weights), name
+            if inside and not any(id(weight) in inside for weight in missing):  # another head: it starts anew
+                for index, weight in enumerate(target.weights):
+                    if id(weight) in inside:
+                        del kept[index]
+                return len(inside), BACKBONE
+        failures.append((len(missing), name, missing[0], reason))
+    _, name, first, reason = min(failures, key=lambda failure: failure[0])
+    found = f"do not fit the {name}: they have no {first.path} {list(first.shape)}"
+    raise _refused(str(path), f"{found} ({reason})" if reason else found)
+
+
+@contextlib.contextmanager
+def _restored(target: keras.Model) -> Iterator[dict[int, np.ndarray]]:
+    """Yields the weights by their index, and puts back what is still there of them at the end."""
+    kept = dict(enumerate(target.get_weights()))
+    try:
+        yield kept
+    finally:
+        for index, value in kept.items():
+            target.weights[index].assign(value)
+
+
+def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]:
+    """Loads what fits, and returns the weights that got nothing, and Keras' word for why.
+
+    Keras says which layers fail only in prose. So all weights are made no numbers first: what is one afterwards failed.
+    """
+    for weight in target.weights:
+        if "float" in weight.dtype:
+            weight.assign(np.full(weight.shape, np.nan))
+    reason = ""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            if path.name.endswith(".weights.h5"):
+                target.load_weights(path, skip_mismatch=True)
+            else:
+                target.load_weights(path)
+        except (ValueError, KeyError) as error:
+            reason = _line(error)
+    for one in told:
+        example = re.search(r"Example error message for object (.*?)List of", _line(one.message, 999))
+        reason = reason or (_line(example[1]) if example else "")
+    values = zip(target.weights, target.get_weights(), strict=True)
+    return [weight for weight, value in values if np.isnan(np.sum(value, dtype=np.float64))], reason
+
+
+def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
+    """Returns all weights of an exported network, in its order; None where `path` is no SavedModel.
+
+    Source: `Serving.weights` of the export stage.
+    """
+    found = [folder for folder in (path, path / "tf2model") if (folder / "saved_model.pb").exists()]
+    if not found:
+        return None
+    reader = tf.train.load_checkpoint(str(found[0] / "variables" / "variables"))
+    names = reader.get_variable_to_shape_map()
+    keys = iter(f"weights/{index}/.ATTRIBUTES/VARIABLE_VALUE" for index in range(len(names)))
+    return [reader.get_tensor(key) for key in keys if key in names]
+
+
+def _from_list(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
+    """Takes all of `arrays` where they are the network's, else those of the backbone, which come first."""
+    own, backbone = network.weights, backbone_of(network)
+    if [tuple(weight.shape) for weight in own] == [array.shape for array in arrays]:
+        network.set_weights(arrays)
+        return len(own), "network"
+    inside = {id(weight) for weight in (backbone.weights if backbone is not None else own)}
+    pairs = [(weight, index) for index, weight in enumerate(own) if id(weight) in inside]
+    for weight, index in pairs:
+        there = arrays[index].shape if index < len(arrays) else "absent"
+        if there != tuple(weight.shape):
+            shapes = f"{weight.path} is {list(weight.shape)} here and {list(there) if there != 'absent' else there}"
+            raise _refused("the SavedModel", f"are of another network: {shapes} there")
+    for weight, index in pairs:
+        weight.assign(arrays[index])
+    return len(pairs), BACKBONE
+
+
+def _line(error: object, longest: int = 240) -> str:
+    return " ".join(str(error).split())[:longest]
+
+
+def _refused(given: str, why: str) -> UserError:
+    return UserError(
+        f"model.weights: the weights of {given} {why}",
+        "weights of this network, or of its backbone",
+        "model.weights=none, or a network that they are of",
+    )

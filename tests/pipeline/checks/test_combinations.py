@@ -1,0 +1,178 @@
+"""What cannot go together is refused before TensorFlow is imported; what cannot pay is said."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from pipeline.checks.batch import expected_replicas
+from pipeline.checks.combinations import advice
+from pipeline.cluster.task import given_task, local_tasks
+from pipeline.run.job import prepare
+from pipeline.system import machine
+from stages.errors import UserError
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from tests.pipeline.experiments import experiment
+
+REFUSED: Mapping[str, str] = {
+    "cluster=tf_config": "strategy=one_device, which has no workers",
+    "train=fit strategy=multi_worker": r"keras/issues/20585\)\. Allowed: train=fit with default.*Type: train=loop",
+    "train=fit strategy=parameter_server": "takes no data from a coordinator",
+    "train=fit strategy=central_storage": "keras/issues/21054",
+    "train=fit strategy=model_parallel": "gives what goes backward no device",
+    "train=fit strategy=tpu": "keras/issues/19448",
+    "train=fit optimizer.accumulation=2": "optimizer.accumulation with train=fit",
+    "train=fit strategy=mirrored optimizer.clip_norm=1": "clips before the sum over the replicas",
+    "train=fit strategy=mirrored precision=mixed_float16": "looks for an overflow before the sum",
+    "train=fit precision=float16 optimizer=sgd": "scales the loss in mixed precision alone",
+    "train=fit strategy=mirrored train.jit=on": "compiled code cannot reach",
+    "train=fit train.jit=measure": "has no way to try",
+    "strategy=model_parallel train.jit=on": "XLA compiles for one device",
+    "strategy=parameter_server train.jit=measure": "the chief computes nothing that it could time",
+    "train.jit=measure deterministic=true": "the clock would choose the last digits",
+    "strategy=parameter_server deterministic=true": "workers take steps in no fixed order",
+    "strategy=mirrored strategy.reduction=nccl": "strategy.reduction=nccl needs GPUs",
+    "strategy=mirrored strategy.reduction=hierarchical_copy strategy.cpu_replicas=3": "loses a replica of 3",
+    "strategy=multi_worker strategy.communication=nccl": "strategy.communication=nccl needs GPUs",
+    "strategy=multi_worker precision=bfloat16 optimizer=sgd": "collectives cannot send bfloat16",
+    "strategy=multi_worker strategy.workers=4 train.batch_size=3": "cannot be shared by 4 replicas",
+    "strategy=tpu precision=float64": "precision=float64 cannot run on a TPU",
+    "strategy=tpu strategy.name=local": "finds no TPU in this machine",
+    "strategy=tpu strategy.name=grpc://127.0.0.1:9": "does not answer",
+    "optimizer.ema_use=true": r"no averages are kept\. Type: optimizer.ema_momentum=0.99",
+    "schedule=plateau schedule.warmup_epochs=1": "cannot warm up as well",
+    "train.class_weights=heavy": "train.class_weights=heavy weighs no classes",
+    "train=fit augment=flip augment.where=model": r"Keras' fit takes its own steps.*Type: augment.where=input",
+    "strategy=parameter_server augment=flip augment.where=model": "could hand over random numbers",
+    "strategy=tpu train.jit=auto augment=flip augment.where=model": "XLA cannot resample pictures",
+    "augment=strong augment.where=model": r"a replica does not have the others' pictures.*Type: augment.where=input",
+    "augment.rotation=0.6": r"augment.rotation=0.6 is out of range.*at most 0.5",
+    "augment.where=gpu": "augment.where=gpu is not known",
+    "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Type: precision=mixed_bfloat16",
+    "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
+    "train.jit=fast": "train.jit=fast is not known",
+    "train.fine_tune_epochs=2": r"thaws what model.frozen=false has not frozen.*Type: model.frozen=true",
+    "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit, which has one phase.*Type: train=loop",
+    "strategy=parameter_server train.fine_tune_epochs=2 model.frozen=true": "the variables of one optimizer",
+    "strategy=model_parallel model.frozen=true": "takes no backbone apart",
+    "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fine_tune_epochs=2, which warm up, too",
+    "model.weights=nowhere.h5": r"model.weights=nowhere.h5 is no file\. Allowed: none, imagenet, a file",
+    "model.weights=runs:/abc tracking=off": "nothing knows where they are",
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_what_cannot_work_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    with pytest.raises(UserError, match=REFUSED[given]):
+        prepare(experiment(*given.split(), "dry_run=true"))
+
+
+ALLOWED = (
+    "strategy=central_storage precision=mixed_float16",
+    "strategy=parameter_server precision=float16 optimizer=sgd optimizer.clip_norm=1 optimizer.ema_momentum=0.9",
+    "strategy=multi_worker deterministic=true optimizer.accumulation=2 train.jit=on",
+    "strategy=mirrored train=fit strategy.cpu_replicas=4 data=synthetic data.examples=1280 data.val_fraction=0.2",
+    "strategy=parameter_server train.batch_size=1 strategy.workers=8",
+    "strategy=parameter_server augment=strong",
+    "train=fit augment=strong augment.where=input",
+    "train=fit augment.where=model",
+    "augment=strong augment.where=model augment.mixup=0 augment.cutmix=0 strategy=multi_worker",
+    "strategy=multi_worker model.frozen=true train.fine_tune_epochs=2 model.weights=runs:/abc",
+    "train=fit model.frozen=true model.weights=imagenet",
+)
+
+
+@pytest.mark.parametrize("given", ALLOWED)
+def test_what_works_is_not_refused(given: str) -> None:
+    prepare(experiment(*given.split(), "dry_run=true"))
+
+
+@pytest.mark.parametrize("given", [("augment.mixup=0.2",), ("augment=flip", "augment.where=model")])
+def test_a_model_that_is_built_first_knows_no_mixed_labels(given: tuple[str, ...]) -> None:
+    """Hydra keeps the order in which the stages are named."""
+    late = experiment(*given, "~pipeline.augment", "+pipeline.augment=dataset", "dry_run=true")
+    assert list(late.pipeline)[-1] == "augment"
+    with pytest.raises(UserError, match="the stage augment after model"):
+        prepare(late)
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "line"),
+    [
+        ("precision=mixed_float16", "avx2", "mixed_float16 is no faster than float32 on this CPU"),
+        ("precision=mixed", "avx2", "no instructions for bfloat16"),
+        ("precision=bfloat16", "avx2", "no instructions for bfloat16"),
+        ("precision=mixed", "avx512_bf16", ""),
+        ("precision=float16", "avx512_fp16", ""),
+        ("precision=float64", "avx512_bf16", "slower than float32 on every device"),
+        ("precision=float32", "avx2", ""),
+    ],
+)
+def test_a_precision_that_cannot_pay_is_told(
+    given: str, flags: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({flags}))
+    told = " ".join(advice(experiment(given)))
+    assert line in told
+    assert bool(line) == bool(told)
+
+
+def test_a_gpu_without_tensor_cores_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: (machine.Gpu("GTX 1080", (6, 1)),))
+    assert "GTX 1080, which has no tensor cores" in " ".join(advice(experiment("precision=mixed_float16")))
+
+
+def test_replicas_are_known_before_tensorflow() -> None:
+    known = {
+        "strategy=default": 1,
+        "strategy=model_parallel": 1,
+        "strategy=central_storage": 2,
+        "strategy=multi_worker strategy.workers=3": 3,
+        "strategy=parameter_server": 1,
+        "strategy=mirrored strategy.devices=[/cpu:0,/cpu:1,/cpu:2]": 3,
+    }
+    assert {given: expected_replicas(experiment(*given.split())) for given in known} == known
+
+
+def test_a_local_cluster_has_a_place_for_everyone() -> None:
+    tasks = local_tasks(ParameterServerSettings(deterministic=False, workers=3, servers=2))
+    assert [task.name for task in tasks] == ["chief-0", "worker-0", "worker-1", "worker-2", "server-0", "server-1"]
+    assert [task.is_chief for task in tasks] == [True, False, False, False, False, False]
+    assert [task.serves for task in tasks] == [False, True, True, True, True, True]
+    addresses = [address for places in tasks[0].cluster.values() for address in places]
+    assert len(set(addresses)) == 6
+    assert all(address.startswith("127.0.0.1:") for address in addresses)
+    first, second = local_tasks(MultiWorkerSettings(deterministic=False))
+    assert (first.is_chief, second.is_chief, second.serves) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "{",
+        '{"cluster": {}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+        '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}}',
+    ],
+)
+def test_a_tf_config_that_is_none_is_refused(text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if text is not None:
+        monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(UserError, match=r"TF_CONFIG.*Allowed: a cluster of chief, worker.*Type: TF_CONFIG="):
+        given_task(MultiWorkerSettings(deterministic=False))
+
+
+def test_gpus_are_dealt_to_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setattr(machine, "gpus", lambda: tuple(machine.Gpu("A100", (8, 0)) for _ in range(4)))
+    seen = {}
+    for task in local_tasks(ParameterServerSettings(deterministic=False, workers=2, servers=1)):
+        monkeypatch.setenv("TF_CONFIG", "")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        task.enter()
+        seen[task.name] = os.environ["CUDA_VISIBLE_DEVICES"]
+    assert seen == {"chief-0": "-1", "worker-0": "0,1", "worker-1": "2,3", "server-0": "-1"}

@@ -1,0 +1,70 @@
+"""From a tracked run to another: its weights, the backbone frozen and then fine-tuned, in one record."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from mlflow import MlflowClient
+
+from pipeline.run.console import Console
+from pipeline.run.job import Job
+from pipeline.run.launch import run_job
+from pipeline.tracking.weights import logged_model
+from stages.errors import UserError
+from tests.pipeline.experiments import experiment
+from tests.stages.transfer.test_transfer import with_backbone
+
+NETWORK = (f"model.network._target_={__name__}.network", "model.network.filters=[8]", "train.epochs=1")
+
+
+def network(input_shape: tuple[int, int, int], num_classes: int, filters: list[int], **_: object) -> keras.Model:
+    return with_backbone(input_shape, num_classes, filters[0])
+
+
+def run(outputs: Path, *given: str) -> dict:
+    """Runs an experiment and returns its summary."""
+    before = set(outputs.glob("runs/*/*/summary.json"))
+    assert run_job(Job(experiment(*NETWORK, *given, outputs=outputs)), Console()) == 0
+    [path] = set(outputs.glob("runs/*/*/summary.json")) - before
+    found: dict = json.loads(path.read_text())
+    return found
+
+
+def test_a_run_begins_with_the_weights_of_another(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = run(outputs)
+    uri = f"runs:/{source['run_id']}"
+    tuned = run(outputs, f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1")
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    record = client.get_run(tuned["run_id"]).data
+    assert record.params["model.weights"] == uri
+    assert (record.params["model/weights_loaded"], record.params["model/weights_of"]) == ("14", "network")
+    assert record.params["train/features"] == "on: 1 × 1 × 8 a picture"
+    phases = client.get_metric_history(tuned["run_id"], "train/phase")
+    assert [(point.step, point.value) for point in phases] == [(1, 1.0), (2, 2.0)]
+    assert len(list((outputs / "cache").glob("features-*/train.npy"))) == 1
+    first, second = (
+        tf.train.load_checkpoint(f"{one['exported']['saved_model']}/variables/variables") for one in (source, tuned)
+    )
+    kernel = "weights/{}/.ATTRIBUTES/VARIABLE_VALUE"
+    same = [np.array_equal(first.get_tensor(key), second.get_tensor(key)) for key in map(kernel.format, range(14))]
+    assert all(same[2:6])  # BatchNorm was trained neither with the head nor later
+    assert not any(same[12:])
+
+    model = record.tags["model_uri"].removeprefix("models:/")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs / 'mlflow.db'}")  # where MLflow looks for the source
+    client.create_registered_model("digits")
+    client.create_model_version("digits", source=f"models:/{model}", model_id=model)
+    client.set_registered_model_alias("digits", "best", "1")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    for given in (f"runs:/{tuned['run_id']}", f"models:/{model}", "models:/digits/1", "models:/digits@best"):
+        assert logged_model(client, given) == model
+
+
+@pytest.mark.parametrize("given", ["runs:/0123456789abcdef0123456789abcdef", "models:/nobody/3", "models:/m-123"])
+def test_an_unknown_model_is_said_before_anything_is_recorded(given: str, outputs: Path) -> None:
+    with pytest.raises(UserError, match=f"model.weights={given} cannot be had"):
+        run_job(Job(experiment(*NETWORK, f"model.weights={given}", outputs=outputs)), Console())
+    assert not list(outputs.glob("runs/*/*"))

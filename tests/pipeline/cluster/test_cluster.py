@@ -1,0 +1,287 @@
+"""Clusters of real processes: what two commands say works, and nobody outlives a run."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import psutil
+import pytest
+
+from benchmarks.clusters import run_chief, run_workers
+from pipeline.cluster.task import local_tasks
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+
+pytestmark = pytest.mark.slow
+
+LONG = ("train.epochs=5000", "model.network.filters=[8,16]")
+
+
+class Running:
+    """A command that runs, and the processes of its cluster."""
+
+    def __init__(self, outputs: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.outputs = outputs
+        self.log = outputs.parent / f"printed-{time.monotonic_ns()}.txt"
+        command = [sys.executable, "-m", "pipeline", *arguments, f"outputs={outputs}"]
+        self.process = subprocess.Popen(
+            command,
+            cwd=outputs.parent,
+            stdout=self.log.open("w"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )
+        self.everyone: list[psutil.Process] = []
+
+    @property
+    def printed(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, pattern: str, seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, self.printed):
+            assert time.monotonic() < deadline, self.printed
+            assert self.process.poll() is None, self.printed
+            time.sleep(0.1)
+        self.everyone = psutil.Process(self.process.pid).children(recursive=True)
+
+    def member(self, name: str) -> psutil.Process:
+        """Returns the process that writes `<name>.log`; the chief is the one that writes `pipeline.log`."""
+        wanted = "pipeline.log" if name == "chief" else f"{name}.log"
+        for process in self.everyone:
+            if any(f"/{wanted}" in os.path.realpath(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()):
+                return process
+        raise AssertionError(f"no {name} among {self.everyone}")
+
+    def end(self, seconds: float = 60) -> int:
+        code = self.process.wait(seconds)
+        _gone, alive = psutil.wait_procs(self.everyone, timeout=15)
+        assert not alive, alive
+        return code
+
+    def summary(self) -> dict[str, Any]:
+        [path] = self.outputs.glob("runs/*/*/summary.json")
+        return json.loads(path.read_text())
+
+    def status_in_mlflow(self) -> str:
+        client = mlflow.MlflowClient(f"sqlite:///{self.outputs}/mlflow.db")
+        return str(client.get_run(self.summary()["run_id"]).info.status)
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(outputs: Path) -> Iterator[Start]:
+    begun: list[Running] = []
+
+    def run(*arguments: str, **options: Any) -> Running:
+        begun.append(Running(outputs, *arguments, **options))
+        return begun[-1]
+
+    yield run
+    for running in begun:
+        if running.process.poll() is None:
+            running.process.kill()
+        for process in running.everyone:
+            if process.is_running():
+                process.kill()
+
+
+def test_two_workers_end_as_one_device_does(start: Start, pipeline_command: Any, tmp_path: Path) -> None:
+    """The whole command: equal numbers, one run, one export, a log for the other worker."""
+    given = ("train.epochs=3", "train.batch_size=63", "model.network.dropout=0", "model.network.filters=[8,16]")
+    two = start("strategy=multi_worker", *given)
+    assert two.end(120) == 0, two.printed
+    one = pipeline_command(*given, "tracking=off", f"outputs={tmp_path}/one")
+    assert one.returncode == 0, one.stdout + one.stderr
+    [path] = (tmp_path / "one").glob("runs/*/*/summary.json")
+    expected, found = json.loads(path.read_text())["metrics"], two.summary()["metrics"]
+    for name in ("train/loss", "val/loss", "test/loss", "test/accuracy"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-5), name
+    assert found["export/max_abs_diff"] <= 1e-6
+    assert two.summary()["replicas"] == 2
+    assert two.status_in_mlflow() == "FINISHED"
+    folder = Path(two.summary()["folder"])
+    assert sorted(log.name for log in folder.glob("*.log")) == ["pipeline.log", "worker-1.log"]
+    assert "epoch 3/3" in (folder / "worker-1.log").read_text()
+    assert "multi_worker" in (folder / "pipeline.log").read_text()  # the plan, too
+    assert len(mlflow.MlflowClient(f"sqlite:///{two.outputs}/mlflow.db").search_runs(["1"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "number", "code"),
+    [("multi_worker", signal.SIGTERM, 143), ("parameter_server", signal.SIGINT, 130)],
+)
+def test_a_signal_saves_and_ends_all_within_ten_seconds(strategy: str, number: int, code: int, start: Start) -> None:
+    running = start(f"strategy={strategy}", *LONG)
+    running.wait_for(r"epoch +3/5000")
+    began = time.monotonic()
+    running.process.send_signal(number)
+    assert running.end() == code
+    assert time.monotonic() - began < 10
+    assert list(Path(running.summary()["folder"]).glob("checkpoints/step-*.npz"))
+    assert running.printed.count("listen on all network interfaces") == 1
+    assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
+
+
+def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(start: Start) -> None:
+    given = ("strategy=multi_worker", "train.epochs=12", "model.network.filters=[8,16]", "train.steps_per_call=2")
+    running = start(*given)
+    running.wait_for(r"epoch +3/12")
+    began = time.monotonic()
+    running.member("worker-1").terminate()
+    assert running.end() == 143, running.printed
+    assert time.monotonic() - began < 10
+    assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
+    assert "continue    python -m pipeline strategy=multi_worker" in running.printed
+    [folder] = running.outputs.glob("runs/*/*")
+    saved = max(int(path.stem.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*.npz"))
+    assert saved > 46
+    again = start(*given)
+    assert again.end(120) == 0, again.printed
+    assert again.summary()["resumed_from_step"] == saved
+    assert again.status_in_mlflow() == "FINISHED"
+    history = mlflow.MlflowClient(f"sqlite:///{again.outputs}/mlflow.db").get_metric_history(
+        again.summary()["run_id"], "train/loss"
+    )
+    assert [point.step for point in history] == list(range(1, 13))
+
+
+def test_a_cluster_with_a_worker_that_hangs_starts_again_by_itself(start: Start) -> None:
+    given = ("train.epochs=12", "model.network.filters=[8,16]", "train.checkpoint_every_steps=40")
+    running = start("strategy=multi_worker", "cluster.restarts=1", "hang_seconds=10", *given)
+    running.wait_for(r"epoch +5/12")
+    running.member("worker-1").suspend()
+    assert running.end(180) == 0, running.printed
+    stopped = "worker-1 was stopped (SIGSTOP)"  # as TensorFlow noticed; else as the supervisor did
+    assert stopped in running.printed or "worker-1 has given no sign of life for" in running.printed, running.printed
+    assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+def test_a_cluster_that_loses_a_worker_starts_again_by_itself(start: Start) -> None:
+    given = ("train.epochs=12", "model.network.filters=[8,16]", "train.checkpoint_every_steps=40")
+    running = start("strategy=multi_worker", "cluster.restarts=1", *given)
+    running.wait_for(r"epoch +5/12")
+    running.member("worker-1").kill()
+    assert running.end(120) == 0, running.printed
+    assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
+    assert running.summary()["resumed_from_step"] >= 80
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+@pytest.mark.parametrize("name", ["server-0", "chief"])
+def test_a_lost_server_or_chief_starts_again_from_the_checkpoint(name: str, start: Start) -> None:
+    given = ("train.epochs=20", "train.checkpoint_every_steps=46", "train.restore_best=false")
+    running = start("strategy=parameter_server", "cluster.restarts=1", *given)
+    running.wait_for(r"epoch +5/20")
+    running.member(name).kill()
+    assert running.end(120) == 0, running.printed
+    assert running.summary()["resumed_from_step"] >= 92
+    assert running.summary()["metrics"]["test/accuracy"] >= 0.9
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+def test_workers_of_a_parameter_server_come_back(start: Start) -> None:
+    """Each of both is killed in turn: without a return nobody would be left."""
+    running = start("strategy=parameter_server", "train.epochs=60", "model.network.filters=[8,16]")
+    for epoch, name in ((5, "worker-0"), (25, "worker-1")):
+        running.wait_for(rf"epoch +{epoch}/60")
+        running.member(name).kill()
+    assert running.end(120) == 0, running.printed
+    assert running.printed.count("it is started again") == 2
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+def test_a_worker_that_dies_ends_the_others_with_a_clear_error(start: Start) -> None:
+    running = start("strategy=multi_worker", *LONG)
+    running.wait_for(r"epoch +3/5000")
+    began = time.monotonic()
+    running.member("worker-1").kill()
+    assert running.end() == 1
+    assert time.monotonic() - began < 30
+    assert re.search(r"error: worker-1 was killed by signal 9: the run cannot go on", running.printed)
+    assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_a_chief_that_dies_ends_all_others_and_its_run(strategy: str, start: Start) -> None:
+    running = start(f"strategy={strategy}", *LONG)
+    running.wait_for(r"epoch +3/5000")
+    running.member("chief").kill()
+    assert running.end() == 137
+    assert "the run is FAILED: its process was killed" in running.printed
+    assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
+
+
+def test_nobody_outlives_the_command(start: Start) -> None:
+    running = start("strategy=parameter_server", *LONG)
+    running.wait_for(r"epoch +2/5000")
+    running.process.kill()
+    assert running.end() == -9
+    assert running.summary()["status"] == "KILLED"
+
+
+def test_parameter_servers_reach_95_percent_and_survive_the_loss_of_a_worker(start: Start) -> None:
+    """Two workers and two servers; one worker is killed in the middle."""
+    running = start("strategy=parameter_server", "train.epochs=40", "train.restore_best=false")
+    running.wait_for(r"epoch +8/40")
+    running.member("worker-1").kill()
+    assert running.end(180) == 0, running.printed
+    assert "worker-1 was killed by signal 9; it is started again; meanwhile the other workers" in running.printed
+    metrics = running.summary()["metrics"]
+    assert metrics["test/accuracy"] >= 0.95
+    assert metrics["export/max_abs_diff"] <= 1e-6
+    assert running.summary()["replicas"] == 2
+    assert running.status_in_mlflow() == "FINISHED"
+
+
+def test_workers_agree_on_what_each_has_measured(tmp_path: Path) -> None:
+    """How many steps a call takes is chosen by the clock: workers that chose differently would wait for ever."""
+    codes, printed = run_workers(2, "tests.meeting", str(tmp_path / "mean"))
+    assert codes == [0, 0], printed
+    assert [(tmp_path / f"mean.{index}").read_text() for index in range(2)] == ["1.5", "1.5"]
+
+
+def test_variables_in_shards_are_trained_saved_and_exported(start: Start) -> None:
+    running = start("strategy=parameter_server", "strategy.shard_kib=1", "train.epochs=3")
+    assert running.end(120) == 0, running.printed
+    assert running.summary()["metrics"]["export/max_abs_diff"] <= 1e-6
+
+
+def test_examples_and_steps_are_counted_exactly_and_variables_spread_over_the_servers(tmp_path: Path) -> None:
+    code, printed = run_chief("tests.coordinator", str(tmp_path / "counts.json"))
+    assert code == 0, printed
+    found = json.loads((tmp_path / "counts.json").read_text())
+    assert found["initial weights that differ"] == 0  # float64 against float32
+    for policy in ("float32", "mixed_float16"):
+        assert [found[f"{policy} examples {epoch}"] for epoch in range(3)] == [900.0] * 3
+        assert found[f"{policy} steps"] == 45
+        assert found[f"{policy} servers"] == ["task:0", "task:1"]
+        assert found[f"{policy} shards"] > 0
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_a_cluster_by_tf_config(strategy: str, outputs: Path) -> None:
+    """Every process is started by hand, as on several machines; servers end with their chief."""
+    settings = {
+        "multi_worker": MultiWorkerSettings(deterministic=False),
+        "parameter_server": ParameterServerSettings(deterministic=False, workers=1, servers=1),
+    }[strategy]
+    given = (f"strategy={strategy}", "cluster=tf_config", "train.epochs=3", "model.network.filters=[8,16]")
+    tasks = local_tasks(settings)
+    running = [Running(outputs, *given, environment={"TF_CONFIG": task.tf_config}) for task in reversed(tasks)]
+    try:
+        assert [one.end(120) for one in running] == [0] * len(tasks), [one.printed for one in running]
+    finally:
+        for one in running:
+            one.process.kill()
+    assert running[-1].summary()["status"] == running[-1].status_in_mlflow() == "FINISHED"

@@ -1,0 +1,321 @@
+"""No value of any setting gives a traceback, or a run that fails for it: it is valid, or refused in one line."""
+
+import dataclasses
+import inspect
+import json
+import os
+import random
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.checks.registry import check_rules
+from pipeline.config.errors import explain
+from pipeline.config.experiment import read
+from pipeline.config.limits import check_arguments
+from pipeline.config.schemas import SCHEMAS, TopSettings, is_address, register_schemas
+from pipeline.paths import CONF
+from stages.errors import UserError
+
+HOSTILE: tuple[Any, ...] = (
+    2**31, 2**63, -(2**63), 10**400, 1e400, float("nan"), float("-inf"), 1e-320, -1, -0.0, "1e400", "nan", "", " ",
+    "x\0y", "\ud800", "a\nb", "９", [], [1, [2]], {"a": 1}, None, True, "x" * 3000, "${nope}", "${oc.env:NOPE}",
+)  # fmt: skip
+CHOSEN = {
+    "tracking": "tracking=local", "cluster": "cluster=local", "normalize": "normalize=auto", "augment": "augment=none",
+    "inspect": "inspect=default", "precision": "precision=float32", "model": "model=cnn",
+    "schedule": "schedule=constant",
+    "evaluate": "evaluate=classification", "export": "export=saved_model",
+}  # fmt: skip
+OPTIONS = {"resnet": "model=resnet20", "application": "model=application", "cnn_photo": "model=cnn_photo"}
+GIVEN = {"tfds": ["data.name=mnist", "data.download=true"], "image_folder": ["data.dir=."], "tpu": ["strategy.name=a"]}
+
+
+def composed(*overrides: str) -> tuple[DictConfig, dict[str, str]]:
+    register_schemas()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        document = compose("config", [*overrides, "dry_run=true"], return_hydra_config=True)
+    choices = dict(document.hydra.runtime.choices)
+    with open_dict(document):
+        document.pop("hydra")
+    return document, choices
+
+
+def parts() -> Iterator[tuple[str, list[str], str, type]]:
+    """Yields each schema with the overrides that choose it, and the dotted name of where it stands."""
+    yield "top", [], "", TopSettings
+    for group, schemas in SCHEMAS.items():
+        for name, schema in schemas.items():
+            if group == "network":
+                yield name, [OPTIONS.get(name, f"model={name}")], "model.network", schema
+            else:
+                chosen = CHOSEN.get(group, f"{group}={name}")
+                yield f"{group}.{name}", [chosen, *GIVEN.get(name, [])], group, schema
+
+
+SEEN: set[tuple[str, str]] = set()
+
+
+def first_definition(schema: type, name: str) -> str:
+    """Returns the class that declares a field: what is inherited need not be tried in each heir."""
+    return next(base.__name__ for base in reversed(schema.__mro__) if name in inspect.get_annotations(base))
+
+
+def refusal(document: DictConfig, choices: dict[str, str], path: str, value: Any) -> UserError | None:
+    """Returns the error that the command would show with `value` at `path`, or None where it is taken."""
+    changed = document.copy()
+    try:
+        OmegaConf.update(changed, path, value, force_add=True)
+        check_rules(read(changed, choices))
+    except UserError as error:
+        return error
+    except (OmegaConfBaseException, OverflowError) as error:  # the command turns both into a line
+        return explain(error)
+    return None
+
+
+@pytest.mark.parametrize("part", list(parts()), ids=lambda part: part[0])
+def test_every_setting_takes_every_value_or_refuses_it(part: tuple[str, list[str], str, type]) -> None:
+    _, overrides, place, schema = part
+    document, choices = composed(*overrides)
+    for field in dataclasses.fields(schema):
+        if (first_definition(schema, field.name), field.name) in SEEN or field.name in ("pipeline", "outputs"):
+            continue
+        SEEN.add((first_definition(schema, field.name), field.name))
+        for value in HOSTILE:
+            path = f"{place}.{field.name}".lstrip(".")
+            error = refusal(document, choices, path, value)
+            if error is None:
+                assert is_valid(value, field, schema), f"{path}={value!r:.80} is taken"
+            else:
+                assert str(error).isprintable(), (path, value)
+                assert len(str(error)) < 8000, (path, value)
+
+
+def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
+    """Returns whether a setting may have taken `value`: numbers must be ones that a run can compute with."""
+    hint = typing.get_type_hints(schema)[field.name]
+    if not isinstance(value, (int, float, str)) or isinstance(value, bool) or hint is Any:
+        return True
+    if hint is bool:  # any number but 0 is true
+        return True
+    kind = str(hint)
+    if "str" in kind:
+        return not isinstance(value, str) or ("\0" not in value and "\ud800" not in value)
+    number, largest = float(value), 3.5e38 if "float" in kind else 2**31 - 1
+    return abs(number) <= largest and (number == 0 or abs(number) > 1e-38)
+
+
+LINES = {
+    "a" * 200_000: "characters",
+    "name=" + "x" * 200_000: "characters",
+    "seed=" + "9" * 400: "is a number of 400 digits",
+    "train.epochs=" + "9" * 5000: "is a number of 5,000 digits",
+    "name=a\nb": "cannot be shown",
+    "name=\udc80": "cannot be shown",
+    "name=\x1b[31m": "cannot be shown",
+    "data.size=" + "[" * 5000: "brackets 5,000 deep",
+    "model.network.filters=" + "[" * 60 + "]" * 60: "brackets 60 deep",
+}
+
+
+@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
+def test_command_lines_that_nothing_could_hold(line: str) -> None:
+    with pytest.raises(UserError, match=LINES[line]) as raised:
+        check_arguments(["dry_run=true", line])
+    assert len(str(raised.value)) < 5000
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://[::1", "http://[::1]:x", "http://h:99999", "http://", "http://h:port", "http://:80"]
+)
+def test_what_is_no_address(uri: str) -> None:
+    assert not is_address(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://[::1]:5000", "https://u:p@h.example/x", "sqlite:////a b.db", "http://127.0.0.1:5000"]
+)
+def test_what_is_an_address(uri: str) -> None:
+    assert is_address(uri)
+
+
+CONFIGURATIONS = {
+    "broken YAML": {"model/own.yaml": b"network: {a: [1\n"},
+    "tabs": {"model/own.yaml": b"network:\n\ta: 1\n"},
+    "another encoding": {"model/own.yaml": "name: é\n".encode("utf-16")},
+    "no UTF-8": {"model/own.yaml": b"name: \xff\xfe\n"},
+    "duplicate keys": {"model/own.yaml": b"a: 1\na: 2\n"},
+    "a list": {"model/own.yaml": b"- 1\n- 2\n"},
+    "a text": {"model/own.yaml": b"hello\n"},
+    "nothing": {"model/own.yaml": b""},
+    "defaults that are no list": {"model/own.yaml": b"defaults: 5\n"},
+    "defaults of nobody": {"model/own.yaml": b"defaults:\n  - /nope: x\n"},
+    "defaults of an odd kind": {"model/own.yaml": b"defaults:\n  - [1, 2]\n"},
+    "an unknown package": {"model/own.yaml": b"# @package _nope_.x\na: 1\n"},
+    "a package header that is none": {"model/own.yaml": b"# @package\na: 1\n"},
+    "a circle": {"model/own.yaml": b"defaults:\n  - /schema/model@_here_: model\n  - _self_\n"
+                 b"network: {_target_: stages.networks.mlp.mlp, hidden: '${model.network.hidden}'}\n"},
+    "a missing interpolation": {"model/own.yaml": b"defaults:\n  - /schema/model@_here_: model\n  - _self_\n"
+                                b"network: {_target_: stages.networks.mlp.mlp, hidden: '${nope.x}'}\n"},
+    "a circle of defaults": {"model/own.yaml": b"defaults:\n  - own\n"},
+    "a NUL": {"model/own.yaml": b'weights: "a\\0b"\nnetwork: {}\n'},
+    "control bytes": {"model/own.yaml": b"a: \x01\n"},
+    "an alias bomb": {"model/own.yaml": b"a: &a [1]\nb: &b [*a,*a]\nc: [*b,*b]\n"},
+    "a tag of Python": {"model/own.yaml": b"a: !!python/object/apply:os.system ['true']\n"},
+    "deep nesting": {"model/own.yaml": b"a: " + b"[" * 3000 + b"]" * 3000},
+}  # fmt: skip
+
+DRIVER = """\
+import json, os, sys, tempfile, time
+import pipeline.__main__ as command
+
+def child(arguments, out, err, answer):
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+    sys.argv = ["pipeline", *arguments]
+    code = 0
+    try:
+        command.main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException as error:
+        code = f"{type(error).__name__}: {error}"
+    json.dump([code, sorted(set(sys.modules) & {"tensorflow"})], answer)
+    for stream in (sys.stdout, sys.stderr, answer):
+        stream.flush()
+    os._exit(0)
+
+for line in sys.stdin:
+    began = time.perf_counter()
+    file = tempfile.TemporaryFile
+    with file("w+") as out, file("w+") as err, file("w+") as answer:
+        pid = os.fork()
+        if pid == 0:
+            child(json.loads(line), out, err, answer)
+        os.waitpid(pid, 0)
+        for written in (err, answer):
+            written.seek(0)
+        code, heavy = json.load(answer)
+        print(json.dumps([code, err.read(), round(time.perf_counter() - began, 2), heavy]), flush=True)
+"""
+
+
+class Driver:
+    """One process that takes many command lines, as the command would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(CONF.parent)},
+        )  # fmt: skip
+
+    def __call__(self, *arguments: str) -> tuple[Any, str, float, list[str]]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        return answer[0], answer[1], answer[2], answer[3]
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    driver = Driver(tmp_path_factory.mktemp("hostile"))
+    yield driver
+    driver.process.kill()
+    driver.process.wait()
+
+
+def assert_refused(answer: tuple[Any, str, float, list[str]], given: object) -> None:
+    code, said, _, heavy = answer
+    assert code == 2, (given, code, said[-500:])
+    assert len(said.splitlines()) == 1, (given, said[-1500:])
+    assert said.startswith("error: "), (given, said)
+    assert not heavy
+
+
+def test_configurations_of_ones_own_that_are_none(drive: Driver, tmp_path: Path) -> None:
+    for name, files in CONFIGURATIONS.items():
+        for path, content in files.items():
+            (tmp_path / name / path).parent.mkdir(parents=True)
+            (tmp_path / name / path).write_bytes(content)
+        assert_refused(drive("--config-dir", str(tmp_path / name), "model=own", "dry_run=true"), name)
+    (tmp_path / "file").write_text("x")
+    for folder in (tmp_path / "nowhere", tmp_path / "file"):
+        assert_refused(drive("--config-dir", str(folder), "dry_run=true"), folder.name)
+
+
+def test_command_lines_at_random(drive: Driver) -> None:
+    """Pieces of real command lines, glued together at random: refused in one line, or a plan."""
+    randomly = random.Random(7)
+    pieces = [
+        "train.epochs",
+        "=",
+        "seed",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        "'",
+        '"',
+        "\\",
+        "+",
+        "~",
+        "++",
+        ":",
+        "${",
+        "$",
+        "@",
+        "/",
+        "1",
+        "-1",
+        "1e400",
+        "nan",
+        "null",
+        "model",
+        "cnn",
+        "data=digits",
+        ".",
+        "é",
+        "🙂",
+        "*",
+        "%",
+        "()",
+        "strategy=mirrored",
+        "model.network.filters",
+        "tags.a",
+        "pipeline.train",
+        "range(1,3)",
+        "choice(",
+        ")",
+        "hydra.",
+        "a=b=c",
+    ]
+    for _ in range(12):
+        given = ["".join(randomly.choices(pieces, k=randomly.randint(1, 5))) for _ in range(randomly.randint(1, 3))]
+        given = [argument for argument in given if not argument.startswith("-") and argument.strip()]
+        answer = drive(*given, "dry_run=true")
+        if answer[0] != 0:
+            assert_refused(answer, given)
+
+
+def test_numbers_are_refused_before_anything_is_recorded(drive: Driver) -> None:
+    for given in ("seed=" + "9" * 400, "train.epochs=9223372036854775808", "optimizer.learning_rate=1e39",
+                  "train.batch_size=99999999999999999999", "optimizer.learning_rate=1" + "0" * 200,
+                  "train.epochs=${train.epochs}", "train.epochs=${nope}", "tracking=server tracking.uri=http://[::1",
+                  "train=fit strategy=mirrored", "train=fit strategy=mirrored train.batch_size=63",
+                  "strategy.device=cpu", "+tags.a@b=1"):  # fmt: skip
+        assert_refused(drive(*given.split()), given)

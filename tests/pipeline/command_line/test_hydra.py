@@ -1,0 +1,167 @@
+"""Nothing that is typed is accepted and ignored: each word has an effect, or is refused with what to type."""
+
+import dataclasses
+import time
+
+import pytest
+from hydra.conf import HydraConf
+from omegaconf import OmegaConf
+
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
+from pipeline.command_line.overrides import checked, parsed
+from pipeline.config.experiment import read
+from pipeline.config.options import read_options
+from pipeline.config.schemas import SCHEMAS
+from pipeline.paths import CONF
+from stages.errors import UserError
+from tests.pipeline.experiments import experiment
+
+OPTIONS = read_options([CONF])
+HYDRA_KEYS = sorted(OmegaConf.to_container(OmegaConf.structured(HydraConf)).keys() - {"defaults", "searchpath"})
+HYDRA_GROUPS = [
+    "output",
+    "launcher",
+    "sweeper",
+    "help",
+    "hydra_help",
+    "hydra_logging",
+    "job_logging",
+    "callbacks",
+    "env",
+]
+
+
+def composed(*words: str) -> Composer:
+    return Composer(read_arguments(words))
+
+
+def jobs(*words: str) -> list[tuple[str, ...]]:
+    """Returns the overrides of every job of a sweep."""
+    return [job.overrides for job in composed("-m", *words).jobs()]
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
+@pytest.mark.parametrize("key", [*HYDRA_KEYS, *(f"{key}.x" for key in HYDRA_KEYS), "nothing"])
+def test_every_setting_of_hydras_is_refused(key: str, prefix: str) -> None:
+    for mode in (False, True):
+        with pytest.raises(UserError, match=r"Hydra's own settings have no effect here.*Type: "):
+            checked(parsed([f"{prefix}hydra.{key}=1", "dry_run=true"], OPTIONS), OPTIONS, mode)
+
+
+@pytest.mark.parametrize("group", HYDRA_GROUPS)
+def test_every_group_of_hydras_is_refused(group: str) -> None:
+    for option in ("basic", "default", "null", "joblib"):
+        with pytest.raises(UserError, match=r"Hydra's own settings have no effect here.*Type: "):
+            checked(parsed([f"hydra/{group}={option}", "seed=1,2"], OPTIONS), OPTIONS, sweep=True)
+
+
+def schema_nodes() -> list[str]:
+    """Returns the name of every part of the default configuration that has a schema."""
+    document = composed().one().document
+    found = []
+
+    def walk(node: object, name: str) -> None:
+        if not OmegaConf.is_dict(node):
+            return
+        if dataclasses.is_dataclass(OmegaConf.get_type(node)):
+            found.append(name)
+        for key in node:
+            if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
+                walk(node[key], f"{name}.{key}".lstrip("."))
+
+    walk(document, "")
+    return found
+
+
+def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
+    nodes, composer = schema_nodes(), composed()
+    assert {*SCHEMAS} - {"network"} <= {*nodes}
+    assert "model.network" in nodes
+    for node in nodes:
+        for prefix in ("+", "++"):
+            for key in ("_target_", "_partial_", "new", "new.below"):
+                given = f"{prefix}{node}.{key}=keras.optimizers.RMSprop"
+                schema_has_it = key == "_target_" and node not in (
+                    "optimizer",
+                    "schedule",
+                    "precision",
+                    "tracking",
+                    "cluster",
+                )
+                if schema_has_it:
+                    continue
+                one = composer._composed(parsed([given], OPTIONS))
+                with pytest.raises(UserError) as refused:
+                    read(one.document, one.choices)
+                assert node in str(refused.value)
+                assert "Type: " in str(refused.value)
+
+
+def test_an_optimizer_by_its_function_is_told_which_ones_there_are() -> None:
+    with pytest.raises(UserError, match=r"Allowed: optimizer=<one of adam, adamw, sgd>\. Type: optimizer=adam"):
+        experiment("+optimizer._target_=keras.optimizers.RMSprop")
+
+
+def test_a_name_that_refers_to_a_group_is_not_set() -> None:
+    """It would cut the stage off its group: `train.optimizer` is `${optimizer}`."""
+    for given in (
+        "+train.optimizer.foo=1",
+        "train.optimizer=null",
+        "load=null",
+        "+load.x=1",
+        "model.precision={policy: x}",
+    ):
+        with pytest.raises(UserError, match="refers to"):
+            composed(given).one()
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_hydras_ways_to_choose_an_option_choose_it(plus: str) -> None:
+    one = composed(f"{plus}experiment=mnist_cnn", f"{plus}model=mlp").one()
+    assert (one.choices["experiment"], one.choices["model"], one.document.name) == ("mnist_cnn", "mlp", "mnist_cnn")
+    assert one.overrides == ("experiment=mnist_cnn", "model=mlp")  # so a fork can give it again
+    assert composed("experiment=null").one().choices["experiment"] is None
+
+
+@pytest.mark.parametrize("given", ["experiment@_global_=mnist_cnn", "optimizer@other=sgd", "+optimizer@other=sgd",
+                                   "model=[cnn,mlp]", "model=", "model=1", "model=cnn.yaml", "optimizer=null",
+                                   "experiment=[]", "seed=range(1,3)", "seed=choice(1,2)"])  # fmt: skip
+def test_what_chooses_no_option_says_what_to_type(given: str) -> None:
+    with pytest.raises(UserError, match=r"Type: (?!.*--help)"):
+        composed(given)
+
+
+def test_every_way_to_give_several_values_works_or_says_what_to_type() -> None:
+    assert [job[0] for job in jobs("seed=range(1,4)")] == ["seed=1", "seed=2", "seed=3"]
+    assert [job[0] for job in jobs("seed=choice(5,3)")] == ["seed=5", "seed=3"]
+    assert [job[0] for job in jobs("seed=sort(5,3,4)")] == ["seed=3", "seed=4", "seed=5"]
+    assert [job[0] for job in jobs("model=glob(cnn*)")] == ["model=cnn", "model=cnn_photo"]
+    assert [job[0] for job in jobs("model.network.filters=[4],[8,8]")] == [
+        "model.network.filters=[4]",
+        "model.network.filters=[8,8]",
+    ]
+    assert jobs("seed=1,2", "optimizer=adam,sgd")[1] == ("seed=1", "optimizer=sgd")  # the last changes fastest
+    wrong = ["interval(0.1,0.2)", "shuffle(1,2)", "shuffle(range(1,4))", "range(4,1)", "range(1,4,0)", "glob(*)"]
+    for given in (*(f"seed={values}" for values in wrong), "model=glob(nothing*)", "model=cnn,nothing"):
+        with pytest.raises(UserError, match=r"Type: (?!.*--help)"):
+            composed("-m", given)
+
+
+LENGTHS = {
+    "range(0,100000)": 100_000,
+    "range(0,1,0.1)": 10,
+    "range(5,0,-2)": 3,
+    "range(0,10000000000)": 10**10,
+    "1,2": 2,
+}
+
+
+@pytest.mark.parametrize(("given", "length"), LENGTHS.items())
+def test_jobs_are_counted_without_being_made(given: str, length: int) -> None:
+    began = time.monotonic()
+    composer = composed("-m", f"optimizer.learning_rate={given}", "seed=1,2")
+    assert composer.count() == 2 * length
+    assert time.monotonic() - began < 2
+    if length < 100:
+        assert len(list(composer.jobs())) == 2 * length

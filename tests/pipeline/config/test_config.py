@@ -1,0 +1,146 @@
+"""Every option composes; every wrong word is refused in one line that says what to type."""
+
+import re
+import resource
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from pipeline.paths import CONF
+from pipeline.run.job import prepare
+from stages.settings.model import CnnSettings
+from stages.settings.train import TrainSettings
+from tests.pipeline.command_lines import Answer, answers
+from tests.pipeline.experiments import experiment
+
+Command = Callable[..., CompletedProcess[str]]
+
+OPTIONS = sorted(
+    (path.parent.name, path.stem)
+    for path in CONF.glob("*/*.yaml")
+    if path.parent.name not in ("pipeline", "experiment")
+)
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
+    with_it = {"cluster=tf_config": ["strategy=multi_worker"], "strategy=tpu": ["strategy.name=a-name"]}
+    with_it |= {"data=image_folder": ["data.dir=."], "data=tfds": ["data.name=mnist"]}
+    with_it |= {f"precision={policy}": ["optimizer=sgd"] for policy in ("bfloat16", "float16")}
+    given = [
+        f"{group}={option}",
+        *(["optimizer=sgd"] if option in ("bfloat16", "float16") else []),
+        *with_it.get(f"{group}={option}", []),
+    ]
+    assert experiment(*given).choices[group] == option
+    prepare(experiment(*given, "dry_run=true"))
+
+
+def test_every_experiment_composes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
+    monkeypatch.setattr("stages.settings.data.ImageFolderSettings.check", lambda self, path: None)
+    for path in (CONF / "experiment").glob("*.yaml"):
+        assert experiment(f"experiment={path.stem}").name == path.stem
+
+
+def test_settings_are_typed_and_filled() -> None:
+    composed = experiment("train.epochs=3", "seed=7", "model.network.filters=[4]")
+    train, model = composed.settings["train"], composed.settings["model"]
+    assert isinstance(train, TrainSettings)
+    assert (train.epochs, train.seed, train.optimizer.name) == (3, 7, "adam")
+    assert model.network == CnnSettings(filters=[4])
+    assert composed.name == "digits_cnn"
+    assert list(composed.pipeline) == [
+        "strategy", "load", "normalize", "augment", "inspect", "model", "train", "evaluate", "export",
+    ]  # fmt: skip
+
+
+WRONG = {
+    "strategy=mirord": r"strategy=mirord is no option\. Allowed: .*mirrored, .*Type: strategy=mirrored",
+    "train=fitt": r"train=fitt is no option\. Allowed: fit, loop",
+    "strategy=multi_worker train=fit": r"keras-team/keras/issues/20585.*Type: train=loop",
+    "strategy=tpu": r"strategy=tpu finds no TPU in this machine",
+    "trian.epochs=1": r"trian\.epochs is no setting\. .*Type: train\.epochs=",
+    "batch_size=3": r"batch_size is no setting\. .*Type: train\.batch_size=",
+    "modle=cnn": r"modle is no setting\. .*Type: model=",
+    "model.network.filtres=[1]": r"model.network has filters, kernel_size, dropout\. Type: model\.network\.filters=",
+    "+train.epoch=5": r"train\.epoch is no setting\. .*Type: train\.epochs=",
+    "+foo=1": r"foo is neither a setting nor a stage",
+    "train.epochs=abc": r"train\.epochs=abc has the wrong type\. Allowed: a whole number",
+    "seed=1.5": r"seed=1\.5 has the wrong type",
+    "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Allowed: true or false",
+    "train.epochs=0": r"train\.epochs=0 is out of range\. Allowed: at least 1",
+    "train.batch_size=-4": r"train\.batch_size=-4 is out of range",
+    "seed=-1": r"seed=-1 is out of range",
+    "data.val_fraction=1": r"data\.val_fraction=1\.0 is out of range\. Allowed: above 0 and below 1",
+    "model.network.filters=[8,0]": r"model\.network\.filters\[1\]=0 is out of range",
+    "optimizer.learning_rate=nan": r"optimizer\.learning_rate=nan is out of range",
+    "train.monitor=speed": r"train\.monitor=speed is not known\. Allowed: val_loss, val_accuracy",
+    "train.epochs=1,2": r"several values to one run.*Type: python -m pipeline -m train\.epochs=1,2",
+    "data": r"data is no override\. Allowed: key=value, here one of digits, .*Type: data=digits",
+    "data=mnist data.dir=/nope": r"data\.dir=/nope is not a directory",
+    "data=mnist data.dir=/": r"data\.name=mnist is not prepared in /\. .*data\.download=true",
+    "data=synthetic data.examples=20": r"data\.examples=20 leaves a split with fewer than 10",
+    "strategy=mirrored train.batch_size=1": r"train\.batch_size=1 cannot be shared by 2 replicas\. Allowed: 2 or more",
+    "strategy=mirrored strategy.devices=[/cpu:0,/cpu:0]": r"names a device twice",
+    "pipeline.model=null": r"the stage train takes `model`, which no earlier stage makes",
+    "train._target_=stages.train.nope": r"the stage train cannot find stages\.train\.nope",
+    "model.network._target_=nope.x": r"there is no package nope",
+    "tracking=server tracking.uri=ftp://x": r"tracking\.uri=ftp://x is no address",
+    "tracking=server tracking.uri=http://me:secret@127.0.0.1:9": r"http://\*\*\*@127\.0\.0\.1:9 does not answer",
+    "tracking=server tracking.uri=htp://me:secret@h": r"tracking\.uri=htp://\*\*\*@h is no address",
+    "name=../up": r"name=\.\./up cannot name a folder.*Type: name=up",
+    "schedule.warmup_epochs=30": r"schedule\.warmup_epochs=30 fills all of train\.epochs=30\. Allowed: less than 30",
+    "tags.note=x": r"tags\.note is new.*Type: \+tags\.note=",
+    "+model.network.blah=3": r"model\.network\.blah is no setting\. Allowed: model\.network has filters",
+    "optimizer=null": r"optimizer=null: a group is given null\. Allowed: adam, adamw, sgd\. Type: optimizer=adam",
+    "strategy=mirrored strategy.devices=[/cpu:0,cpu:0]": r"names a device twice",
+    "outputs=/proc/nope": r"outputs=/proc/nope cannot be written",
+    "-m strategy=one_device,nope": r"strategy=nope is no option",
+    "train.epochs=1 -m strategy=one_device,mirrored train.batch_size=1": r"job 2 of 2 .*cannot be shared by 2 replicas",
+}
+
+
+@pytest.fixture(scope="module")
+def answered() -> dict[str, Answer]:
+    lines = [[*given.split(), *([] if "outputs=" in given else ["outputs=out"])] for given in WRONG]
+    return dict(zip(WRONG, answers(*lines), strict=True))
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_what_is_wrong_is_said_in_one_line(given: str, answered: dict[str, Answer]) -> None:
+    done = answered[given]
+    assert done.code == 2
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
+    assert done.err.startswith("error: ")
+    assert re.search(WRONG[given], done.err), done.err
+    assert "secret" not in done.err
+    assert not done.left  # nothing is recorded
+
+
+@pytest.mark.parametrize("given", [("--help",), ("trian.epochs=1",), ("--cfg", "job"), ("--info", "plugins")])
+def test_answers_come_at_once(given: tuple[str, ...], pipeline_command: Command) -> None:
+    """By the processor's time: a machine with other work on it takes longer by the clock."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = pipeline_command(*given)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.0
+    assert done.returncode == (2 if "trian" in given[0] else 0)
+
+
+def test_a_server_that_swallows_requests_is_known_in_time(pipeline_command: Command, tmp_path: Path) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        uri = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        began = time.monotonic()
+        done = pipeline_command("tracking=server", f"tracking.uri={uri}", f"outputs={tmp_path}")
+    assert time.monotonic() - began < 25  # 5 s for the server; a busy machine starts slowly
+    assert done.returncode == 2
+    assert "does not answer (timed out)" in done.stderr

@@ -1,0 +1,338 @@
+"""No secret is recorded, written or printed, by its name, its value or its shape; and nothing else is masked."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import zipfile
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from omegaconf import OmegaConf
+
+from pipeline.redaction.mask import GuardedStream, learn, learn_arguments, redact, redact_overrides
+from pipeline.redaction.names import is_secret_name
+from pipeline.tracking.params import flatten
+from tests.conftest import ROOT
+from tests.pipeline.experiments import QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+SECRET_NAMES = """
+password passwd pwd pass passphrase pass_phrase token secret api_key apikey api-key API_KEY apiKey APIKey
+access_key private_key
+credential credentials auth bearer cookie session sas signature connection_string ConnectionString dsn client_secret
+aws_secret_access_key AWS_SECRET_ACCESS_KEY GITHUB_TOKEN HF_TOKEN WANDB_API_KEY tags.api_key my.dbPassword hfToken
+githubtoken dbpassword userPassword SECRET_KEY X-Api-Key x-auth-token sessionid session_id refresh_token accessToken
+basic_auth AccountKey SharedAccessSignature OPENAI_KEY password2 secret_value access_key_id PGPASSWORD MYSQL_PWD
+DJANGO_SECRET AZURE_STORAGE_CONNECTION_STRING sas_url X-Amz-Signature PASSWORD_1 slack_webhook_url credentials.user
+""".split()  # noqa: SIM905
+
+ORDINARY_NAMES = """
+tokenizer num_tokens passes authors author secretary authority max_token pad_token eos_token_id token_type compass
+bypass password_file secret_name keyboard monkey key sort_key public_key primary_key cache_key sessions patch passed
+design tokens signatures tokens_per_second token_embedding TOKENIZERS_PARALLELISM SSH_AUTH_SOCK XAUTHORITY num_pass
+low_pass forward_pass data.dir seed path pattern accuracy train.epochs tracking.uri train/images_per_second
+""".split()  # noqa: SIM905
+
+SHAPES = {
+    "AWS": "AKIAIOSFODNN7EXAMPLE",
+    "GitHub": "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "GitHub, fine": "github_pat_11ABCDEFG0aBcDeFgHiJkL_mNoPqRsTuVwXyZ0123456789",
+    "GitLab": "glpat-Zx9yW8vU7tS6rQ5pO4nM",
+    "Slack": "-".join(("xoxb", "123456789012", "1234567890123", "AbCdEfGhIjKlMnOpQrStUvWx")),
+    "Google": "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+    "OpenAI": "sk-proj-aBcDeFgHiJkLmNoPqRsTuVwXyZ123456",
+    "Anthropic": "sk-ant-api03-aBcDeFgHiJkLmNoPqRsTuVwXyZ",
+    "Stripe": "_".join(("sk", "live", "4eC39HqLyjWDarjtT1zdp7dc")),
+    "Hugging Face": "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ12345678",
+    "PyPI": "pypi-AgEIcHlwaS5vcmcCJDEyMzQ1Njc4",
+    "npm": "npm_aBcDeFgHiJkLmNoPqRsTuVwXyZ1234567890",
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+}
+
+IN_TEXT = {
+    "Authorization: Basic aGVpbnJpY2g6eA==": "aGVpbnJpY2g6eA",
+    "curl -H 'X-Api-Key: 1234-abcd' http://host": "1234-abcd",
+    "Cookie: sid=31d4d96e; theme=dark": "31d4d96e",
+    "sent with Bearer abc123def": "abc123def",
+    "https://x.blob.core.windows.net/c?sv=2022&sig=aB%2Fc9%3D&se=1": "aB%2Fc9",
+    "AccountName=x;AccountKey=Zm9vYmFy/9==;EndpointSuffix=y": "Zm9vYmFy",
+    "Server=db;User Id=sa;Pwd=s3cret!;": "s3cret!",
+    "redis://:hunter2@host:6379": "hunter2",
+    "root:hunter2@tcp(127.0.0.1:3306)/db": "hunter2",
+    "mysql --password hunter2 -h db": "hunter2",
+    '{"auth": {"apiKey": "abc def"}}': "abc def",
+    'api_key = "in code"': "in code",
+    "db_password: unquoted": "unquoted",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\n-----END RSA PRIVATE KEY-----": "MIIEpAIB",
+}
+
+ORDINARY_TEXTS = """
+seed=42 tokenizer=bpe num_tokens=512 passes=3
+epoch 3/30  loss 0.0425  accuracy 0.9907  val_loss 0.0120
+model pass 3: loss 0.5
+def f(password: str, token: str = None) -> Session:
+self.token = tokenizer.next()
+session = tf.Session()
+api_key = os.environ['X']
+e.g. password=…, token=<value>, secret=${oc.env:X}
+http://host:5000/a@b and me@example.org
+Basic training of models
+sqlite:////home/you/pipeline/outputs/mlflow.db
+task-abcdefghijklmnopqrstuvwxyz
+the user root of postgres in /root/data is true
+""".strip().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def nothing_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.redaction.mask._learned", set())
+
+
+def test_names_of_secrets_are_known_in_every_style_and_others_are_not() -> None:
+    assert [name for name in SECRET_NAMES if not is_secret_name(name)] == []
+    assert [name for name in ORDINARY_NAMES if is_secret_name(name)] == []
+
+
+def test_no_setting_of_the_project_has_the_name_of_a_secret() -> None:
+    for given in ((), ("train=fit", "data=synthetic", "strategy=multi_worker", "model=mobilenet_v2", "optimizer=sgd")):
+        document = OmegaConf.to_container(experiment(*given).document)
+        assert isinstance(document, dict)
+        assert [name for name, _ in flatten(document) if is_secret_name(name)] == []
+
+
+def test_a_mapping_is_masked_by_name_at_every_depth() -> None:
+    given = {"tags": {"api_key": "x", "note": "y"}, "a": [{"pwd": 7, "on": True, "token": None}], "auth": {"u": ["v"]}}
+    masked = {"tags": {"api_key": "***", "note": "y"}, "a": [{"pwd": "***", "on": True, "token": None}]}
+    assert redact(given) == {**masked, "auth": {"u": ["***"]}}
+    assert redact_overrides(["+tags.api_key=a b", "seed=1", "token="]) == ["+tags.api_key=***", "seed=1", "token="]
+
+
+@pytest.mark.parametrize("secret", SHAPES.values(), ids=SHAPES)
+def test_keys_of_services_are_known_by_their_shape(secret: str) -> None:
+    for text in (secret, f"it is {secret}, and so on", f"'{secret}'", f"note={secret}&x=1", f"https://h/?q={secret}"):
+        assert secret not in redact(text)
+        assert "***" in redact(text)
+
+
+def test_what_follows_the_name_of_a_secret_is_masked_in_texts() -> None:
+    for text, secret in IN_TEXT.items():
+        assert secret not in redact(text), text
+        assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize("user", ["root", "ada"])
+def test_what_is_not_secret_stays_readable(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    common = {"USER": user, "DB_PASSWORD": "postgres", "A_TOKEN": "true", "B_SECRET": "root", "C_PWD": "1234"}
+    for name, value in {**common, "D_PASSWORD": "mirrored", "PWD": "/root/data", "XDG_SESSION_ID": "sqlite"}.items():
+        monkeypatch.setenv(name, value)
+    learn({"password": "tensorflow", "token": 42, "auth": "you"})
+    assert [redact(text) for text in ORDINARY_TEXTS] == ORDINARY_TEXTS
+
+
+def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "tulip/and+rose=7")
+    monkeypatch.setenv("DATABASE_URL", "postgres://heinrich:p%40ss!word@host/db")
+    learn({"deep": [{"client-secret": 'quo"te\\d one'}]})
+    learn_arguments(["+tags.apiKey=from-the-command", "--password", "swordfish"])
+    for secret in ("tulip/and+rose=7", 'quo"te\\d one', "p@ss!word", "from-the-command", "swordfish", "heinrich"):
+        for form in (secret, quote(secret, safe=""), json.dumps(secret), repr(secret), f"({secret})"):
+            assert redact(f"it was {form} then").count("***") == 1, form
+            assert secret not in redact(f"it was {form} then")
+    assert redact("swordfishing") == "swordfishing"
+
+
+def test_what_is_printed_in_pieces_is_masked_as_a_line() -> None:
+    printed = StringIO()
+    stream = GuardedStream(printed)
+    print("password:", "hunter2", file=stream)  # type: ignore[call-overload]
+    print("step 3", end="\r", file=stream)  # type: ignore[call-overload]
+    print("token=abc1", end="", file=stream, flush=True)  # type: ignore[call-overload]
+    assert printed.getvalue() == "password: ***\nstep 3\rtoken=***"
+
+
+LEAKY = '''
+"""A careless package: it prints, keeps and raises what it should not."""
+
+import os
+from dataclasses import dataclass, field
+
+import keras
+
+from stages.results import Record
+
+
+class Leaky(keras.callbacks.Callback):
+    def __init__(self, api_key, note):
+        super().__init__()
+        self.api_key, self.note = api_key, note
+
+    def on_train_begin(self, logs=None):
+        self.session_token = "kept-by-a-callback-1"
+        self.remark = "with " + os.environ["MY_SERVICE_TOKEN"]
+        print("connecting with", self.api_key, self.note, os.environ["MY_SERVICE_TOKEN"])
+
+    def on_epoch_end(self, epoch, logs=None):
+        import sys
+        print("warning:", os.environ["DATABASE_URL"], "of bob, gr4pe-fruit", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Done:
+    record: Record = field(default_factory=Record)
+
+
+def finish(trained, settings, folder):
+    note = settings["note"]
+    (folder / "report.txt").write_text(f"made with {note} and {os.environ['MY_SERVICE_TOKEN']}")
+    if settings["fails"] == 2:
+        raise RuntimeError(f"403 for {note} with {os.environ['DATABASE_URL']} and password=made-up-here-9")
+    params = {"client_secret": "param-secret-value", "url": "http://u:url-p4ss@host", "long": note * 30}
+    return Done(Record(params=params, metrics={f"finish/{note}": 1.0}, files={"report": folder / "report.txt"}))
+'''
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tuple[Path, str, Mapping[str, str]]:
+    """A sweep of a job that ends well and one that fails: its outputs, what was printed, and the planted secrets."""
+    folder = tmp_path_factory.mktemp("leaking")
+    (folder / "leaky.py").write_text(LEAKY)
+    outputs = folder / "outputs"
+    outputs.mkdir()
+    shutil.copy(migrated_store, outputs / "mlflow.db")
+    settings = {
+        "tag": "+tags.api_key=tag-secret-value",
+        "camel": "+tags.dbPassword=camel-secret-value",
+        "spaces": "+tags.pass_phrase='three words here'",
+        "nested": "+finish={_target_: leaky.finish, credentials: {a: nested-secret-value}, note: NOTE, fails: FAILS}",
+        "callback": "train.callbacks=[{_target_: leaky.Leaky, api_key: callback-secret-value, note: NOTE}]",
+    }
+    environment = {"MY_SERVICE_TOKEN": "env-v4lue/of+a=token", "DATABASE_URL": "postgres://bobby:gr4pe-fruit@host/db"}
+    shapes = " ".join(SHAPES.values())
+    given = [one.replace("NOTE", f"'{shapes}'").replace("FAILS", "${seed}") for one in settings.values()]
+    arguments = ["-m", "seed=1,2", "train.epochs=1", QUICK[1], "+pipeline.finish=done", f"outputs={outputs}", *given]
+    arguments += [f"+tags.note='{environment['MY_SERVICE_TOKEN']} {SHAPES['AWS']}'", "+tags.size=8"]
+    variables = {**os.environ, **environment, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "0"}
+    printed = ""
+    for module, options in (
+        ("pipeline", arguments),
+        ("pipeline.compare", ["--outputs", str(outputs)]),
+        ("pipeline.sync", ["--outputs", str(outputs)]),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *options],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        printed += done.stdout + done.stderr
+        assert done.returncode == (3 if module == "pipeline" else 0), printed
+    planted = {
+        **SHAPES,
+        **{value: value for value in environment.values()},
+        "password of an address": "gr4pe-fruit",
+        "user of an address": "bobby",
+        "tag": "tag-secret-value",
+        "camel": "camel-secret-value",
+        "spaces": "three words",
+        "nested": "nested-secret-value",
+        "callback": "callback-secret-value",
+        "exception": "made-up-here-9",
+        "parameter": "param-secret-value",
+        "address": "url-p4ss",
+        "state of a callback": "kept-by-a-callback-1",
+    }
+    return outputs, printed, planted
+
+
+def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields all that is in a folder: names, files, members of archives, rows of databases."""
+    for path in folder.rglob("*"):
+        yield f"the name {path}", str(path.relative_to(folder)).encode()
+        if not path.is_file():
+            continue
+        yield str(path), path.read_bytes()
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                yield from ((f"{path}:{name}", archive.read(name)) for name in archive.namelist())
+        if path.suffix == ".db":
+            with sqlite3.connect(path) as database:
+                yield f"{path}, as SQL", "\n".join(database.iterdump()).encode()
+
+
+def test_no_secret_is_in_any_file_store_or_output(leaking: tuple[Path, str, Mapping[str, str]]) -> None:
+    outputs, printed, planted = leaking
+    assert len(planted) >= 25
+    everything = [("standard output and error", printed.encode()), *contents(outputs)]
+    assert len(everything) > 100
+    found = {
+        (name, place) for place, content in everything for name, secret in planted.items() if secret.encode() in content
+    }
+    assert sorted(found) == []
+
+
+def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str, Mapping[str, str]]) -> None:
+    outputs, printed, _ = leaking
+    assert "connecting with *** ***" in printed
+    failed, finished = (json.loads(next(outputs.glob(f"sweeps/*/{job}_*/summary.json")).read_text()) for job in (2, 1))
+    assert failed["status"] == "FAILED"
+    assert "RuntimeError: 403 for *** *** " in failed["error"]
+    assert finished["status"] == "FINISHED"
+    assert {"+tags.api_key=***", "+tags.size=8", "seed=1"} <= set(finished["overrides"])
+    assert finished["metrics"]["test/accuracy"] > 0
+    config = OmegaConf.load(next(outputs.glob("sweeps/*/1_*/config.yaml")))
+    assert (config.tags.api_key, config.tags["size"], config.finish.credentials.a) == ("***", 8, "***")
+    assert (config.seed, config.train.batch_size) == (1, 64)
+
+
+def test_masking_changes_nothing_that_runs(leaking: tuple[Path, str, Mapping[str, str]]) -> None:
+    outputs, _, planted = leaking
+    plain = experiment(f"+tags.api_key={planted['tag']}", outputs=outputs)
+    assert plain.tags["api_key"] == planted["tag"]
+
+
+def test_a_servers_password_reaches_that_server_alone_and_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By real requests: MLflow prints the address that it is given, and asks for nothing else."""
+    from mlflow.exceptions import MlflowException
+
+    from pipeline.config.schemas import TrackingSettings
+    from pipeline.tracking.store import how_to_open, open_client, store_uri
+
+    headers: list[str | None] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers.append(self.headers.get("Authorization"))
+            self.send_error(404)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{server.server_port}"
+        for address in (f"http://heinrich:p%40ss-word@{place}", f"http://{place}"):
+            settings = TrackingSettings(kind="server", uri=address)
+            assert store_uri(settings, tmp_path) == f"http://{place}"
+            assert "heinrich" not in how_to_open(settings, tmp_path, "1", "a")
+            with pytest.raises(MlflowException):
+                open_client(settings, tmp_path).get_run("a")
+        server.shutdown()
+    assert headers == [f"Basic {b64encode(b'heinrich:p@ss-word').decode()}", None]
+    assert "MLFLOW_TRACKING_PASSWORD" not in os.environ

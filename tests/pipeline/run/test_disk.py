@@ -1,0 +1,145 @@
+"""A disk that is full, a folder that can no longer be written, memory that is not there: real ones, small."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.training.checkpoints import read
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+GIVEN = (
+    "model=mlp",
+    "model.network.hidden=[256]",
+    "train.epochs=6",
+    "train.checkpoint_every_steps=20",
+)
+
+
+def mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this user cannot mount a file system here ({done.stderr.strip()})")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, migrated_store: Path) -> Iterator[Callable[[int], Path]]:
+    """A file system of its own with room for a store and so many KiB more."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def make(kib: int) -> Path:
+        size = migrated_store.stat().st_size // 1024 + kib
+        mount("-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(disk))
+        shutil.copy(migrated_store, disk / "mlflow.db")
+        return disk
+
+    yield make
+    subprocess.run(["umount", "--lazy", str(disk)], check=False, capture_output=True)
+
+
+def run(outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipeline", *GIVEN, *given, f"outputs={outputs}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+
+def summary(outputs: Path) -> dict[str, Any]:
+    [path] = outputs.glob("runs/*/*/summary.json")
+    return json.loads(path.read_text())
+
+
+def checkpoints(outputs: Path) -> list[Path]:
+    return sorted(outputs.glob("runs/*/*/checkpoints/step-*.npz"))
+
+
+def test_a_full_disk_fails_the_run_in_one_line_and_costs_no_checkpoint(small_disk: Callable[[int], Path]) -> None:
+    disk = small_disk(850)
+    done = run(disk)
+    assert done.returncode == 1, done.stdout
+    said = [line for line in done.stdout.splitlines() if line.startswith("error: train: ")]
+    assert len(said) == 1, done.stdout
+    assert "a checkpoint cannot be written to" in said[0]
+    assert "No space left on device" in said[0]
+    assert "Traceback" not in done.stdout + done.stderr
+    kept = checkpoints(disk)
+    assert kept
+    step = max(read(path).step for path in kept)  # each of them is whole
+    assert not list(disk.rglob(".*.partial"))
+    assert summary(disk)["status"] == "FAILED"
+    mount("-o", "remount,size=64m", str(disk))
+    again = run(disk)
+    assert again.returncode == 0, again.stdout
+    assert summary(disk)["resumed_from_step"] == step
+    assert summary(disk)["status"] == "FINISHED"
+
+
+def test_a_disk_that_stays_full_fails_the_run_in_one_line(small_disk: Callable[[int], Path]) -> None:
+    """Not one more byte fits: no log, no summary, no record; what happened is said all the same."""
+    disk = small_disk(4000)
+    command = [sys.executable, "-m", "pipeline", *GIVEN, "train.epochs=5000", f"outputs={disk}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
+        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1024))
+        printed = process.stdout.read()
+        assert process.wait(60) == 1, printed
+    assert "No space left on device" in printed
+    assert "Traceback" not in printed
+    assert printed.count("error: train: ") == 1
+    (disk / "filler").unlink()
+    kept = checkpoints(disk)
+    assert all(read(path).step for path in kept)
+    again = run(disk, "train.epochs=5000", "dry_run=true")
+    assert "goes on with" in again.stdout
+
+
+def test_a_folder_that_becomes_read_only_fails_the_run(tmp_path: Path, outputs: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", *GIVEN, "train.epochs=5000", f"outputs={outputs}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
+        [folder] = outputs.glob("runs/*/*/checkpoints")
+        mount("--bind", str(folder), str(folder))
+        try:
+            mount("-o", "remount,bind,ro", str(folder))
+            printed = process.stdout.read()
+            assert process.wait(60) == 1, printed
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=False)
+    assert "Read-only file system" in printed
+    assert "Traceback" not in printed
+    assert summary(outputs)["status"] == "FAILED"
+    assert all(read(path).step for path in checkpoints(outputs))
+
+
+def test_memory_that_is_not_there_fails_the_run_in_one_line(outputs: Path) -> None:
+    """Sixteen GiB of weights in an address space of twelve, which no machine's memory can lend."""
+    command = [sys.executable, "-m", "pipeline", *GIVEN, "model.network.hidden=[65536,65536]", f"outputs={outputs}"]
+    limited = ["prlimit", f"--as={12 * 2**30}", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=240, cwd=ROOT, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1
+    assert "OOM when allocating" in said[0] or "allocate" in said[0]
+    assert "Traceback" not in done.stdout + done.stderr
+    assert summary(outputs)["status"] == "FAILED"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir(mode=0o500)
+    done = run(tmp_path / "outputs")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr

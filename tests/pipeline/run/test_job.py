@@ -1,0 +1,352 @@
+"""A job: what it leaves behind, whether it ends well, fails or is stopped."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+import yaml
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from pipeline.run import executor as work_module
+from pipeline.run.console import Console
+from pipeline.run.job import Job
+from pipeline.run.launch import run_job
+from pipeline.sync import main as sync
+from pipeline.tracking.mlflow_run import MlflowRun
+from stages.errors import UserError
+from stages.results import Dataset, Record, Trained
+from tests.pipeline.experiments import QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+
+def only_run(outputs: Path) -> tuple[MlflowClient, Run]:
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [found] = client.search_experiments(filter_string="name != 'Default'")
+    [run] = client.search_runs([found.experiment_id])
+    return client, run
+
+
+def only_folder(outputs: Path) -> Path:
+    [folder] = (outputs / "runs").glob("*/*")
+    return folder
+
+
+def failing(settings: object) -> None:
+    raise RuntimeError("the disk is\nmade of cheese at http://me:secret@host/x")
+
+
+def hopeless(settings: object) -> None:
+    raise UserError("the cheese is wrong", "gouda", "cheese=gouda")
+
+
+def slow(settings: object) -> None:
+    print("sleeping", flush=True)
+    time.sleep(60)
+
+
+@dataclass(frozen=True)
+class Seen:
+    record: Record
+
+
+def look(dataset: Dataset, settings: object) -> Seen:
+    augmented = float(dataset.augmentation is not None)
+    return Seen(Record(metrics={"seen/scale": dataset.normalization.scale[0], "seen/augmented": augmented}))
+
+
+def test_a_stage_is_given_the_latest_result_of_a_name(tmp_path: Path) -> None:
+    left_out = [f"pipeline.{stage}=null" for stage in ("strategy", "model", "train", "export")]
+    given = ["augment=flip_rotate", f"evaluate._target_={__name__}.look", "tracking=off", *left_out]
+    assert run_job(Job(experiment(*given, outputs=tmp_path)), Console()) == 0
+    metrics = json.loads((only_folder(tmp_path) / "summary.json").read_text())["metrics"]
+    assert (metrics["seen/scale"], metrics["seen/augmented"]) == (1 / 16, 1.0)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """The outputs of one whole run."""
+    outputs = tmp_path_factory.mktemp("finished")
+    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
+    code = run_job(
+        Job(experiment(*QUICK, "strategy=mirrored", "precision=mixed", "+tags.note=a try", outputs=outputs)), Console()
+    )
+    assert code == 0
+    return outputs
+
+
+def test_the_summary_keeps_the_contract(finished: Path) -> None:
+    folder = only_folder(finished)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "FINISHED"
+    assert {stage["status"] for stage in summary["stages"].values()} == {"ran"}
+    assert list(summary["stages"]) == list(experiment().pipeline)
+    assert summary["replicas"] == 2
+    assert summary["precision"] == "mixed_bfloat16"
+    assert summary["resumed_from_step"] is None
+    assert (Path(summary["exported"]["saved_model"]) / "saved_model.pb").is_file()
+    assert summary["versions"]["tensorflow"].startswith("2.21")
+    assert {
+        "train/loss", "train/accuracy", "val/loss", "val/accuracy", "test/loss", "test/accuracy",
+        "train/images_per_second", "train/step_milliseconds", "export/max_abs_diff", "load/seconds",
+    } <= summary["metrics"].keys()  # fmt: skip
+    for name in (
+        "config.yaml",
+        "pipeline.log",
+        "checkpoints/best.weights.h5",
+        "plots/history.png",
+        "plots/confusion.png",
+        "plots/batch.png",
+        "data/statistics.csv",
+    ):
+        assert (folder / name).stat().st_size > 0
+    assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["epochs"] == 2
+    log = (folder / "pipeline.log").read_text()
+    assert "epoch 2/2" in log
+    assert "data        1,293 train, 144 val, 360 test; 10 classes; 8×8×1" in log
+
+
+def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
+    client, run = only_run(finished)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["train.epochs"] == "2"
+    assert run.data.params["model.network.filters"] == "[8, 16]"
+    assert run.data.params["strategy/replicas"] == "2"
+    assert run.data.params["choice/precision"] == "mixed"
+    assert not {"train.seed", "inspect.batch_size"} & run.data.params.keys()  # they stand under their own names
+    assert len(run.data.params["load/fingerprint"]) == 32
+    assert run.data.tags["note"] == run.data.tags["mlflow.note.content"] == "a try"
+    assert len(run.data.tags["git.commit"]) in (4, 40)
+    history = client.get_metric_history(run.info.run_id, "val/accuracy")
+    assert [point.step for point in history] == [1, 2]
+    assert len(client.get_metric_history(run.info.run_id, "test/accuracy")) == 1
+    files = {
+        entry.path
+        for folder in ("", "data", "plots", "environment", "report")
+        for entry in client.list_artifacts(run.info.run_id, folder)
+    }
+    assert {
+        "config.yaml", "pipeline.log", "summary.json", "plots/history.png", "plots/confusion.png",
+        "environment/environment.json", "environment/packages.txt", "report/test_by_class.csv",
+        "data/statistics.csv", "data/classes.csv", "plots/classes.png", "plots/batch.png",
+    } <= files  # fmt: skip
+    [given] = run.inputs.dataset_inputs
+    assert given.dataset.name == "digits"
+    assert given.dataset.digest == run.data.params["load/fingerprint"]
+    assert run.info.artifact_uri.startswith(f"file://{finished}/artifacts/digits_cnn/")
+
+
+def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
+    """By MLflow in a process that knows nothing of the project, as a user would."""
+    client, run = only_run(finished)
+    uri = run.data.tags["model_uri"]
+    script = (
+        "import json, sys, mlflow, numpy as np, tensorflow as tf\n"
+        "mlflow.set_tracking_uri(sys.argv[1]); x = np.load(sys.argv[3])\n"
+        "pyfunc = mlflow.pyfunc.load_model(sys.argv[2]); saved = tf.saved_model.load(sys.argv[4])\n"
+        "np.save(sys.argv[5], np.stack([pyfunc.predict(x), saved(tf.constant(x)), "
+        "mlflow.tensorflow.load_model(sys.argv[2])(tf.constant(x))]))\n"
+        "print(json.dumps({'class_names': pyfunc.metadata.metadata['class_names'], "
+        "'inputs': str(pyfunc.metadata.signature.inputs), 'flavors': sorted(pyfunc.metadata.flavors)}))\n"
+        "try: pyfunc.predict(x[:, :4]); print('no error')\n"
+        "except mlflow.exceptions.MlflowException: print('refused')\n"
+    )
+    from sklearn.datasets import load_digits
+
+    pictures = load_digits().images[:64, ..., None].astype(np.float32)
+    folder = only_folder(finished)
+    np.save(finished / "pictures.npy", pictures)
+    paths = [f"{finished}/pictures.npy", f"{folder}/export/saved_model", f"{finished}/out.npy"]
+    command = [sys.executable, "-c", script, f"sqlite:///{finished}/mlflow.db", uri, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True, cwd=finished)
+    told = json.loads(done.stdout.splitlines()[0])
+    assert told["class_names"] == list("0123456789")
+    assert "float32" in told["inputs"]
+    assert "(-1, 8, 8, 1)" in told["inputs"]
+    assert told["flavors"] == ["python_function", "tensorflow"]
+    assert done.stdout.splitlines()[1] == "refused"
+    by_pyfunc, by_tensorflow, by_flavor = np.load(finished / "out.npy")
+    np.testing.assert_array_equal(by_pyfunc, by_tensorflow)
+    np.testing.assert_array_equal(by_flavor, by_tensorflow)
+    np.testing.assert_allclose(by_pyfunc.sum(axis=1), 1, atol=1e-5)
+    requirements = next(finished.glob("artifacts/**/artifacts/requirements.txt")).read_text()
+    assert f"tensorflow=={mlflow.tensorflow.importlib.import_module('tensorflow').__version__}" in requirements
+    assert next(finished.glob("artifacts/**/tf2model/saved_model.pb")).is_file()
+    assert client.get_logged_model(uri.rpartition("/")[2]).status == "READY"
+
+
+def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job(Job(experiment("dry_run=true", outputs=tmp_path / "outputs")), Console()) == 0
+    printed = capsys.readouterr().out
+    assert "digits_cnn: seed 42, float32, tracking local" in printed
+    assert "model, dataset, strategy -> trained" in printed
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_job(
+        Job(experiment(f"evaluate._target_={__name__}.failing", "train.epochs=1", outputs=outputs)), Console()
+    )
+    assert code == 1
+    _, run = only_run(outputs)
+    assert run.info.status == "FAILED"
+    assert run.data.tags["failed_stage"] == "evaluate"
+    assert run.data.tags["error"].startswith("RuntimeError: the disk is made of cheese at http://***@host/x")
+    folder = only_folder(outputs)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [stage["status"] for stage in summary["stages"].values()] == ["ran"] * 7 + ["failed", "skipped"]
+    log = (folder / "pipeline.log").read_text()
+    assert "Traceback" in log
+    printed = capsys.readouterr().out
+    assert "Traceback" not in printed
+    error, time = printed.splitlines()[-2:]
+    assert "error: evaluate: RuntimeError: the disk is made of cheese" in error
+    assert time.split()[:3] == ["time", "FAILED", "in"]
+    everything = log + printed + str(run.data) + json.dumps(summary)
+    assert "secret" not in everything
+
+
+def test_a_users_error_in_a_stage_shows_no_traceback(outputs: Path) -> None:
+    assert run_job(Job(experiment(f"data._target_={__name__}.hopeless", outputs=outputs)), Console()) == 1
+    log = (only_folder(outputs) / "pipeline.log").read_text()
+    assert "error: load: the cheese is wrong. Allowed: gouda. Type: cheese=gouda" in log
+    assert "Traceback" not in log
+
+
+def test_settings_of_an_untyped_stage_are_checked_before_anything_is_recorded(tmp_path: Path) -> None:
+    wrong = experiment(outputs=tmp_path / "outputs")
+    wrong = replace(wrong, settings={**wrong.settings, "train": {"_target_": "stages.train.train", "epochs": "many"}})
+    with pytest.raises(UserError, match="epochs=many has the wrong type"):
+        run_job(Job(wrong), Console())
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_tracking_can_be_off(tmp_path: Path) -> None:
+    assert run_job(Job(experiment("tracking=off", *QUICK, outputs=tmp_path)), Console()) == 0
+    assert not (tmp_path / "mlflow.db").exists()
+    assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["run_id"] is None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_run_as_killed(number: int, code: int, outputs: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", f"model._target_={__name__}.slow", f"outputs={outputs}"]
+    root = Path(__file__).resolve().parents[3]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
+        began = time.monotonic()
+        os.kill(process.pid, number)
+        assert process.wait(30) == code
+        assert time.monotonic() - began < 10
+    _, run = only_run(outputs)
+    assert run.info.status == "KILLED"
+    summary = json.loads((only_folder(outputs) / "summary.json").read_text())
+    assert (summary["status"], summary["stages"]["model"]["status"]) == ("KILLED", "failed")
+
+
+def test_a_signal_while_the_run_is_started_leaves_no_running_run(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = work_module.begin
+
+    def interrupted(*given: object) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return begin(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(work_module, "begin", interrupted)
+    assert run_job(Job(experiment(*QUICK, outputs=outputs)), Console()) == 143
+    assert only_run(outputs)[1].info.status == "KILLED"
+    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
+
+
+def test_a_second_signal_does_not_cost_the_record(outputs: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", f"model._target_={__name__}.slow", f"outputs={outputs}"]
+    root = Path(__file__).resolve().parents[3]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
+        os.kill(process.pid, signal.SIGINT)
+        assert any(line.startswith("run ") for line in iter(process.stdout.readline, ""))
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+    assert only_run(outputs)[1].info.status == "KILLED"
+    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
+
+
+def test_a_store_that_breaks_in_the_middle_costs_nothing(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(self: object, values: object, step: int, time: int) -> None:
+        raise OSError("the store has gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MlflowRun, "metrics", gone)
+        broken.setattr("pipeline.run.end.PATIENCE_SECONDS", 1.0)
+        assert run_job(Job(experiment(*QUICK, outputs=outputs)), Console()) == 0
+    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "FINISHED"
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the store has gone); it is kept and sent again" in printed
+    assert f"`python -m pipeline.sync {only_folder(outputs)}` sends them" in printed
+    assert only_run(outputs)[1].info.status == "RUNNING"
+    assert sync(["--outputs", str(outputs)]) == 0
+    client, run = only_run(outputs)
+    assert run.info.status == "FINISHED"
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "val/loss")] == [1, 2]
+    assert sync(["--outputs", str(outputs)]) == 0
+    assert len(client.get_metric_history(run.info.run_id, "val/loss")) == 2
+
+
+@dataclass(frozen=True)
+class Odd:
+    record: Record
+
+
+def odd(trained: Trained, settings: object) -> Odd:
+    return Odd(Record(metrics={"test/accuracy": np.float32(0.5)}))
+
+
+def test_metrics_of_any_number_type_and_number_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [f"evaluate._target_={__name__}.odd", "tracking=off", "pipeline.export=null"]
+    assert run_job(Job(experiment(*QUICK, *given, outputs=tmp_path)), Console()) == 0
+    assert "test        accuracy 0.5000\n" in capsys.readouterr().out
+    assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["metrics"]["test/accuracy"] == 0.5
+
+
+def test_it_works_from_any_directory(
+    pipeline_command: Callable[..., subprocess.CompletedProcess[str]], outputs: Path
+) -> None:
+    began = time.monotonic()
+    done = pipeline_command(*QUICK, f"outputs={outputs}")
+    waited = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((only_folder(outputs) / "summary.json").read_text())
+    assert summary["seconds"] == pytest.approx(waited, rel=0.02, abs=0.5)
+    in_stages = sum(stage["seconds"] for stage in summary["stages"].values())
+    parts = summary["start_seconds"] + in_stages + summary["recording_seconds"]
+    assert parts == pytest.approx(summary["seconds"], abs=0.01)
+    in_training = [v for name, v in summary["metrics"].items() if re.fullmatch(r"train/\w+_seconds", name)]
+    assert sum(in_training) == pytest.approx(summary["stages"]["train"]["seconds"], rel=0.02, abs=0.5)
+    assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, strategy " in done.stdout
+    assert done.stderr == ""  # none of TensorFlow's noise
+    for said in (
+        "best epoch",
+        "test        accuracy",
+        "images/s",
+        "mlflow ui --backend-store-uri sqlite:///",
+        "differ from the model's by",
+    ):
+        assert said in done.stdout
+    report = only_folder(outputs) / "test_by_class.csv"
+    assert len(list(csv.reader(report.open()))) == 11

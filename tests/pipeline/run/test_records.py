@@ -1,0 +1,306 @@
+"""Nothing that a stage returns is dropped without a word, whatever it returns."""
+
+import dataclasses
+import math
+from collections import namedtuple
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from mlflow.utils.validation import _validate_metric_name
+
+from pipeline.run.console import Console
+from pipeline.run.plan import PlannedStage
+from pipeline.run.records import clean_metrics, metric_name, recorded
+from pipeline.run.runner import BoundStage, run_stages
+from pipeline.run.summary import Summary
+from pipeline.tracking.tracker import NullTracker
+from stages.errors import UserError
+from stages.results import Record, as_number
+
+
+class Kept(NullTracker):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+        self.numbers: dict[tuple[str, int], float] = {}
+        self.files: list[tuple[Path, str]] = []
+
+    def params(self, values: Any) -> None:
+        self.kept |= values
+
+    def metrics(self, values: Any, step: int = 0) -> None:
+        self.numbers |= {(name, step): value for name, value in values.items()}
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        self.files.append((path, folder))
+
+
+class Heard(Console):
+    """Remembers what it warned of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warned: list[str] = []
+
+    def warn(self, line: str) -> None:
+        self.warned.append(line)
+
+
+def run(folder: Path, **stages: Callable[..., Any]) -> tuple[Kept, Heard, Summary]:
+    """Runs stages of that name, each of which makes `<name>_result`."""
+    tracker, console, summary = Kept(), Heard(), Summary(None, "RUNNING", "x", str(folder), {})
+    made: list[str] = []
+    bound = []
+    for name, function in stages.items():
+        inputs = tuple(one for one in made if one in function.__code__.co_varnames[: function.__code__.co_argcount])
+        bound.append(BoundStage(PlannedStage(name, "x.y", "", inputs, f"{name}_result"), function, None))
+        made.append(f"{name}_result")
+    run_stages(bound, folder, folder, tracker, console, summary)
+    return tracker, console, summary
+
+
+@dataclasses.dataclass
+class Plain:
+    error: float
+    bins: int
+    names: list[str]
+    network: Any = None
+
+
+@dataclasses.dataclass
+class WithDict:
+    record: Any
+    error: float = 0.5
+
+
+Pair = namedtuple("Pair", ["one", "two"])
+SCORE = {"mine/score": 0.25}
+
+RESULTS: dict[str, tuple[Any, dict[str, float], dict[str, Any]]] = {
+    "dict": (
+        {"score": 0.25, "val/ece": 3, "note": "good"},
+        {"mine/score": 0.25, "val/ece": 3.0},
+        {"mine/note": "good"},
+    ),
+    "numpy": ({"score": np.float32(0.25), "one": np.ones([1, 1])}, {**SCORE, "mine/one": 1.0}, {}),
+    "tensor": ({"score": tf.constant(0.25)}, SCORE, {}),
+    "variable": ({"score": tf.Variable([0.25])}, SCORE, {}),
+    "nested": ({"of": {"a": 1}}, {}, {"mine/of": {"a": 1}}),
+    "flag": ({"flag": True, "none": None}, {}, {"mine/flag": True, "mine/none": None}),
+    "number": (0.25, {"mine/mine_result": 0.25}, {}),
+    "text": ("good", {}, {"mine/mine_result": "good"}),
+    "tuple": ((1, 2.5), {}, {"mine/mine_result": (1, 2.5)}),
+    "named tuple": (Pair(1, "b"), {"mine/one": 1.0}, {"mine/two": "b"}),
+    "dataclass": (
+        Plain(0.5, 3, ["a"]),
+        {"mine/error": 0.5, "mine/bins": 3.0},
+        {"mine/names": ["a"], "mine/network": None},
+    ),
+    "record": (Record({"a": 1}, {"val/x": 2}), {"val/x": 2.0}, {"mine/a": 1}),
+    "tuple with a record": (("r", Record(metrics={"val/x": 2})), {"val/x": 2.0}, {"mine/mine_result_0": "r"}),
+    "dict with a record": ({"record": Record(metrics={"val/x": 2}), "a": 1}, {"val/x": 2.0, "mine/a": 1.0}, {}),
+    "record that is a dict": (WithDict({"score": 0.25}), {**SCORE, "mine/error": 0.5}, {}),
+    "record that is text": (WithDict("good"), {"mine/error": 0.5}, {"mine/record": "good"}),
+    "none": (None, {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_a_stage_returns_is_recorded_and_handed_on(name: str, tmp_path: Path) -> None:
+    result, metrics, params = RESULTS[name]
+    seen = []
+
+    def mine() -> Any:
+        return result
+
+    def later(mine_result: "Any | None") -> None:
+        seen.append(mine_result)
+
+    tracker, console, summary = run(tmp_path, mine=mine, later=later)
+    assert seen[0] is result
+    assert {key: v for (key, _), v in tracker.numbers.items() if not key.endswith("/seconds")} == metrics
+    assert {key: v for key, v in summary.metrics.items() if not key.endswith("/seconds")} == metrics
+    assert tracker.kept == params
+    assert console.warned == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        object(),
+        {"score": object()},
+        [object()],
+        Plain(0.1, 1, [], object()),
+        np.zeros(3),
+        {"a": np.zeros([2, 2])},
+        {1, 2},
+        WithDict(object()),
+        tf.constant([1.0, 2.0]),
+        Record(metrics={"score": None}),
+        Record(metrics={"a": np.zeros(3)}),
+    ],
+    ids=lambda result: type(result).__name__,
+)
+def test_what_cannot_be_recorded_is_named(result: Any, tmp_path: Path) -> None:
+    found = recorded("mine", "result", result, tmp_path)
+    assert len(found.warnings) == 1
+    assert any(word in found.warnings[0] for word in ("mine/", "the metric score", "the metric a"))
+    assert "\n" not in found.warnings[0]
+
+
+def test_none_for_a_stage_that_wants_a_result_is_refused(tmp_path: Path) -> None:
+    def mine() -> None:
+        return None
+
+    def later(mine_result: dict[str, float]) -> None:
+        raise AssertionError(mine_result)
+
+    with pytest.raises(UserError, match="it returned None, and the stage later takes its result `mine_result`"):
+        run(tmp_path, mine=mine, later=later)
+
+
+def test_numbers_of_every_kind_become_metrics(tmp_path: Path) -> None:
+    values = {
+        "bool": True,
+        "numpy bool": np.bool_(True),
+        "int": np.int8(3),
+        "half": tf.constant(0.5, tf.bfloat16),
+        "decimal": Decimal("0.25"),
+        "large": 2**53 + 1,
+        "a[0]": 1.5,
+        "a{0}": 2.5,
+        "inf": math.inf,
+        "nan": math.nan,
+        "text": "0.5",
+        "many": 10**400,
+    }
+    found = recorded("mine", "result", Record(metrics=values), tmp_path)
+    nan = found.metrics.pop("nan")
+    assert math.isnan(nan)
+    assert found.metrics == {
+        "bool": 1.0,
+        "numpy bool": 1.0,
+        "int": 3.0,
+        "half": 0.5,
+        "decimal": 0.25,
+        "large": 2.0**53,
+        "a_0_": 1.5,
+        "a_0__": 2.5,
+        "inf": math.inf,
+    }
+    assert found.params == {"mine/text": "0.5", "mine/many": 10**400}
+    told = " | ".join(found.warnings)
+    for word in ("'a[0]' is recorded as a_0_", "'a{0}' is recorded as a_0__", "large=9007199254740993", "inf is inf"):
+        assert word in told
+    assert len(found.warnings) == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["a[0]", "/a", "a/", "a//b", "../a", "a/../b", ".", "", "é ü", "a\nb", "x" * 300, "a%b"]
+)
+def test_every_name_becomes_one_that_the_store_takes(name: str) -> None:
+    clean = metric_name(name)
+    _validate_metric_name(clean)
+    assert 0 < len(clean) <= 250
+    assert metric_name(clean) == clean
+
+
+def test_files_may_be_given_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_folder, work = tmp_path / "run", tmp_path / "work"
+    run_folder.mkdir()
+    work.mkdir()
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (work / name).write_text(name)
+    (run_folder / "d.txt").write_text("d")
+    monkeypatch.chdir(work)
+    record = Record(
+        files={
+            "text": str(work / "a.txt"),
+            "path": work / "a.txt",
+            "set": {str(work / "b.txt"), str(work / "a.txt")},
+            "generator": (path for path in (work / "a.txt", "b.txt")),
+            "relative": "c.txt",
+            "of the run": ["d.txt"],
+            "gone": "nowhere.txt",
+            "": "a.txt",
+            "/above/../../x": "a.txt",
+        }
+    )
+    assert record.files["text"] == work / "a.txt"
+    tracker, console, _ = run(run_folder, mine=lambda: record)
+    a, b, c = (work / name for name in ("a.txt", "b.txt", "c.txt"))
+    assert tracker.files == [
+        (a, "text"),
+        (a, "path"),
+        (a, "set"),
+        (b, "set"),
+        (a, "generator"),
+        (b, "generator"),
+        (c, "relative"),
+        (run_folder / "d.txt", "of the run"),
+        (a, ""),
+        (a, "_/x"),
+    ]
+    [line] = console.warned
+    assert line.startswith("mine: the file ")
+    assert "nowhere.txt (gone) does not exist" in line
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"files": {"x": 5}}, {"files": {"x": [None]}}, {"files": "x"}, {"metrics": 0.5}, {"params": ["a"]}],
+    ids=str,
+)
+def test_a_record_of_wrong_types_is_refused_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"Record\.(files|metrics|params)") as refused:
+        Record(**given)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_metric_of_another_stage_is_not_written_over(tmp_path: Path) -> None:
+    def first(reporter: Any) -> Record:
+        reporter.metrics({"val/loss": 1.0}, 1)
+        reporter.metrics({"val/loss": 0.5}, 2)
+        return Record(metrics={"val/best_loss": 0.5})
+
+    def second() -> dict[str, float]:
+        return {"val/loss": 9.0, "seconds": 7.0}
+
+    tracker, console, summary = run(tmp_path, first=first, second=second)
+    assert tracker.numbers[("val/loss", 2)] == summary.metrics["val/loss"] == 0.5
+    assert summary.metrics["second/val/loss"] == tracker.numbers[("second/val/loss", 0)] == 9.0
+    assert summary.metrics["second/second/seconds"] == 7.0
+    assert summary.metrics["second/seconds"] < 1.0
+    assert console.warned == [
+        "second: val/loss is a metric of first; this one is recorded as second/val/loss",
+        "second: second/seconds is a metric of the runner; this one is recorded as second/second/seconds",
+    ]
+
+
+def test_a_record_that_is_handed_on_is_recorded_once(tmp_path: Path) -> None:
+    record = Record({"a": 1}, {"data/size": 3})
+    tracker, console, _ = run(tmp_path, load=lambda: WithDict(record), denoise=lambda: WithDict(record, 0.1))
+    assert list(tracker.kept) == ["load/a"]
+    assert console.warned == []
+
+
+def test_what_is_reported_while_a_stage_runs_is_held_to_the_same(tmp_path: Path) -> None:
+    def mine(reporter: Any) -> None:
+        for epoch in (1, 2):
+            reporter.metrics({"a[0]": tf.constant(float(epoch)), "note": "good"}, epoch)
+
+    tracker, console, _ = run(tmp_path, mine=mine)
+    assert [tracker.numbers[("a_0_", step)] for step in (1, 2)] == [1.0, 2.0]
+    assert len(console.warned) == 2  # each once
+
+
+def test_as_number_takes_numbers_alone() -> None:
+    assert [as_number(one) for one in (3, np.float16(0.5), np.array([[2]]), tf.constant(1), False)] == [3, 0.5, 2, 1, 0]
+    assert [as_number(one) for one in ("3", None, [1, 2], np.zeros(2), 1j, b"1", {}, object())] == [None] * 8
+    assert clean_metrics({})[0] == {}

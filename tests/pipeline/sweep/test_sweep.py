@@ -1,0 +1,293 @@
+"""Sweeps: a fresh process a job, a parent run over all, failures that stay alone, a table at the end."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from pipeline.compare import main
+from pipeline.run.console import Console
+from pipeline.run.source_digest import Sources, sources
+from pipeline.sweep import jobs as sweep_module
+from pipeline.sweep.comparison import compare, latest, write
+from pipeline.sweep.index import unfinished, write_index
+from pipeline.sweep.jobs import Composed, job_labels, run_sweep, slug
+from stages.errors import UserError
+from tests.pipeline.experiments import QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def runs(outputs: Path) -> tuple[Run, list[Run]]:
+    """Returns the parent run and its children."""
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [own] = client.search_experiments(filter_string="name != 'Default'")
+    found = client.search_runs([own.experiment_id])
+    [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(children) == len(found) - 1
+    return parent, sorted(children, key=lambda run: run.info.start_time)
+
+
+def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, outputs: Path) -> None:
+    axes = ["strategy=one_device,mirrored", "precision=float32,mixed"]
+    done = pipeline_command("-m", *axes, *QUICK, "model.network.dropout=0", "seed=3", f"outputs={outputs}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = latest(outputs)
+    comparison = compare(folder)
+    assert [job.settings for job in comparison.jobs] == [
+        {"strategy": strategy, "precision": precision}
+        for strategy in ("one_device", "mirrored")
+        for precision in ("float32", "mixed")
+    ]
+    assert {job.status for job in comparison.jobs} == {"FINISHED"}
+    summaries = [json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))]
+    assert [summary["replicas"] for summary in summaries] == [1, 1, 2, 2]
+    assert [summary["precision"] for summary in summaries] == ["float32", "mixed_bfloat16"] * 2
+    losses = [summary["metrics"]["test/loss"] for summary in summaries]
+    assert losses[0] == pytest.approx(losses[2], abs=1e-5)  # two replicas equal one
+    assert losses[0] != losses[1]
+    parent, children = runs(outputs)
+    assert parent.info.status == "FINISHED"
+    assert [run.info.status for run in children] == ["FINISHED"] * 4
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
+    assert files == {"comparison.md", "comparison.csv", "comparison.png"}
+    assert done.stdout.count("epoch 2/2") == 4
+    again = pipeline_command("--outputs", str(outputs), module="pipeline.compare")
+    assert again.returncode == 0
+    assert "one_device" in again.stdout
+
+
+def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, outputs: Path) -> None:
+    done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *QUICK, f"outputs={outputs}")
+    assert done.returncode == 3, done.stdout + done.stderr
+    jobs = compare(latest(outputs)).jobs
+    assert [job.status for job in jobs] == ["FAILED", "FINISHED"]
+    assert jobs[0].error is not None
+    assert "/gpu:7 does not exist" in jobs[0].error
+    parent, children = runs(outputs)
+    assert parent.info.status == "FAILED"
+    assert [run.info.status for run in children] == ["FAILED", "FINISHED"]
+    assert "job 1/2  strategy.device=/gpu:7: exit code 1" in done.stdout
+    assert "job 1 FAILED: device /gpu:7 does not exist" in (latest(outputs) / "comparison.md").read_text()
+
+
+def has_everything(sweep: Path) -> bool:
+    """A store that has all of every sweep."""
+    return True
+
+
+def kill_itself(settings: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
+    command = [
+        sys.executable, "-m", "pipeline", "-m",
+        f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, f"outputs={outputs}",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "FINISHED"]
+    assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FINISHED"]
+
+
+def stop_itself(settings: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
+    """One hangs, one trains for too long and saves, one is short: the sweep goes on over both."""
+    command = [
+        sys.executable, "-m", "pipeline", "-m", "hang_seconds=10", "job_timeout_seconds=25", QUICK[1],
+        f"data._target_={__name__}.stop_itself,stages.load.digits.digits", "train.epochs=10000", f"outputs={outputs}",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "KILLED"]
+    assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "KILLED"]
+    assert "it gave no sign of life for" in done.stdout
+    assert "stopped by job_timeout_seconds=25" in done.stdout
+    assert "exit code 124" in done.stdout
+    assert list(latest(outputs).glob("2_*/checkpoints/step-*.npz"))
+
+
+def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2,3", "train.epochs=10000", f"outputs={outputs}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert any("epoch     1/10000" in line for line in iter(process.stdout.readline, ""))
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(30) == 130
+        assert time.monotonic() - began < 10
+    parent, children = runs(outputs)
+    assert parent.info.status == "KILLED"
+    assert [run.info.status for run in children] == ["KILLED"]
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["KILLED", "NOT RUN", "NOT RUN"]
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
+    """Interrupted while the first job's process is being made, and killed while it trains."""
+    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2", "train.epochs=10000", f"outputs={outputs}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        awaited = "job 1/2" if number == signal.SIGINT else "epoch     1/10000"
+        assert any(awaited in line for line in iter(process.stdout.readline, ""))
+        if number == signal.SIGINT:
+            time.sleep(1)
+        process.send_signal(number)
+        began = time.monotonic()
+        process.stdout.read()  # ends when the last process that holds it has gone
+        assert time.monotonic() - began < 60
+        process.wait(5)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        parent, children = runs(outputs)
+        assert parent.info.status == "KILLED"
+        assert {run.info.status for run in children} <= {"KILLED"}
+    else:
+        client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+        [job] = [run for run in client.search_runs(["1"]) if "mlflow.parentRunId" in run.data.tags]
+        assert job.info.status == "KILLED"
+
+
+def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = sweep_module._parent_run
+
+    def interrupted(*given: object) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        return start(*given)
+
+    monkeypatch.setattr(sweep_module, "_parent_run", interrupted)
+    given = experiment(outputs=outputs)
+    composed = [Composed(given.document, given.choices, (f"seed={seed}",)) for seed in (1, 2)]
+    assert run_sweep(composed, 2, Console()) == 130
+    assert runs(outputs)[0].info.status == "KILLED"
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["NOT RUN", "NOT RUN"]
+
+
+def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
+    """Stopped in its second job; then the same command; then once more, which is a new sweep."""
+    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2", *QUICK, "train.epochs=8", f"outputs={outputs}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert any("job 2/2" in line for line in iter(process.stdout.readline, ""))
+        assert any("epoch 1/8" in line for line in iter(process.stdout.readline, ""))
+        process.send_signal(signal.SIGTERM)
+        printed = process.stdout.read()
+        assert process.wait(30) == 143
+    assert "continue    python -m pipeline -m seed=1,2" in printed
+    first = compare(latest(outputs))
+    assert [job.status for job in first.jobs] == ["FINISHED", "KILLED"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 jobs, gone on with" in done.stdout
+    assert "job 1/2  seed=1: has finished" in done.stdout
+    assert "training goes on after step" in done.stdout
+    assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.name]
+    parent, children = runs(outputs)
+    assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
+    assert len(children) == 2
+    assert [job.status for job in compare(latest(outputs)).jobs] == ["FINISHED"] * 2
+    given = [experiment("seed=1", *QUICK, "train.epochs=8", outputs=outputs)]
+    index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
+    assert unfinished(index, given[0], sources(given[0]), print, has_everything) is None
+
+
+def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "sweeps" / "20260101-000000-aaaaaaaa"
+    folder.mkdir(parents=True)
+    (folder.parent / "old").mkdir()
+    (folder.parent / "old" / "sweep.json").write_text("[]")  # of an earlier version
+    index = [{"folder": "1_seed=1", "identity": "x", "code": "before", "overrides": []}]
+    write_index(index, folder)
+    given = experiment(outputs=tmp_path)
+    before, after = Sources({"net.py": "1"}), Sources({"net.py": "2"})
+    before.write(folder)
+    assert unfinished(index, given, before, print, has_everything) == folder
+    assert unfinished([{**index[0], "code": "after"}], given, after, print, has_everything) is None
+    assert "the code has changed since 20260101-000000-aaaaaaaa was stopped (net.py)" in capsys.readouterr().out
+    assert unfinished([{**index[0], "identity": "y"}], given, before, print, has_everything) is None
+
+
+def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:
+    done = pipeline_command("-m", "strategy=one_device,mirrored", "dry_run=true", f"outputs={tmp_path}/outputs")
+    assert done.returncode == 0
+    assert done.stdout.count("-> trained") == 2
+    assert not list((tmp_path / "outputs").glob("*"))
+
+
+def test_labels_name_what_differs() -> None:
+    jobs = [["strategy=a", "seed=1", "train.epochs=2"], ["strategy=b", "seed=1", "train.epochs=2"]]
+    assert job_labels(jobs) == ["strategy=a", "strategy=b"]
+    assert slug("strategy.devices=[/cpu:0,/cpu:1] seed=1") == "strategy.devices=_cpu_0,_cpu_1_,seed=1"
+
+
+def made_up(folder: Path, jobs: list[tuple[str, dict[str, float] | None]]) -> Path:
+    folder.mkdir(parents=True)
+    listed = [
+        {"folder": str(index), "overrides": [f"strategy={name}", "seed=1"]} for index, (name, _) in enumerate(jobs)
+    ]
+    (folder / "sweep.json").write_text(json.dumps({"status": "FINISHED", "jobs": listed}))
+    for index, (_, metrics) in enumerate(jobs):
+        if metrics is not None:
+            (folder / str(index)).mkdir()
+            summary = {"status": "FINISHED", "metrics": metrics, "seconds": 2.0, "error": None}
+            (folder / str(index) / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_the_best_job_is_the_most_accurate_then_the_fastest(tmp_path: Path) -> None:
+    rate = "train/images_per_second"
+    jobs = [("a", {"test/accuracy": 0.9, rate: 10}), ("b", {"test/accuracy": 0.9, rate: 20}), ("c", None)]
+    comparison = compare(made_up(tmp_path / "s", jobs))
+    assert comparison.best is comparison.jobs[1]
+    assert [row[0] for row in comparison.rows()] == ["job", "1", "2 *", "3"]
+    assert comparison.jobs[2].status == "NOT RUN"
+    paths = write(comparison, tmp_path / "s")
+    assert [path.name for path in paths] == ["comparison.md", "comparison.csv", "comparison.png"]
+    assert "best test accuracy: job 2, `strategy=b`" in paths[0].read_text()
+    rows = list(csv.DictReader(paths[1].open()))
+    assert [(row["strategy"], row["test/accuracy"]) for row in rows] == [("a", "0.9"), ("b", "0.9"), ("c", "")]
+
+
+def test_what_became_of_a_job_is_told(tmp_path: Path) -> None:
+    folder = made_up(tmp_path / "s", [("a", {}), ("b", None), ("c", None), ("d", None), ("[/cpu:0]", None)])
+    listed = json.loads((folder / "sweep.json").read_text())
+    for job, code in zip(listed["jobs"], (1, 2, 137, None, 137), strict=True):
+        job["exit_code"] = code
+    (folder / "sweep.json").write_text(json.dumps(listed))
+    (folder / "4").mkdir()
+    (folder / "4" / "summary.json").write_text(json.dumps({"status": "RUNNING"}))
+    comparison = compare(folder)
+    assert [job.status for job in comparison.jobs] == ["FINISHED", "REFUSED", "DIED", "NOT RUN", "DIED"]
+    console = Console()
+    console.table(comparison.table())  # brackets are no markup
+    assert main([str(folder)]) == 0
+
+
+def test_there_is_nothing_to_compare(pipeline_command: Command, tmp_path: Path) -> None:
+    done = pipeline_command("--outputs", str(tmp_path), module="pipeline.compare")
+    assert done.returncode == 2
+    assert "there is no sweep" in done.stderr
+    with pytest.raises(UserError, match="holds no sweep"):
+        compare(tmp_path)

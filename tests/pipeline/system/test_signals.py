@@ -1,0 +1,289 @@
+"""Signals and closed outputs: heard within ten seconds, whenever they come, and nothing is lost."""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.run.job import STOPPED
+from pipeline.run.summary import Summary
+from pipeline.system import signals
+from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import CLOSED_OUTPUT
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
+HEARD_SECONDS = 12.0
+"""Ten, and what two busy cores take to end a process."""
+
+
+def busy(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:
+    """Is a stage of the user's own that reaches no safe place."""
+    reporter.say("looping")
+    while True:
+        pass
+
+
+def deaf(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:
+    """Catches whatever is raised in it."""
+    reporter.say("looping")
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.1)
+
+
+@contextmanager
+def running(outputs: Path, *given: str, ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "pipeline", *LONG, *given, f"outputs={outputs}"]
+    ignore = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if ignored else None
+    with subprocess.Popen(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=ignore
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for(process: subprocess.Popen[str], pattern: str) -> None:
+    assert process.stdout is not None
+    assert any(re.search(pattern, line) for line in iter(process.stdout.readline, "")), pattern
+
+
+def end(process: subprocess.Popen[str], outputs: Path, code: int) -> Summary:
+    """Waits for the end of `process` and returns its run, which is KILLED in MLflow, too."""
+    began = time.monotonic()
+    assert process.wait(60) == code
+    assert time.monotonic() - began < HEARD_SECONDS
+    assert process.stderr is not None
+    assert not re.search("Traceback|Exception ignored|BrokenPipe|SystemExit", process.stderr.read())
+    run = Summary.read(max(outputs.glob("runs/*/*/summary.json")).parent)
+    assert (run.status, statuses(outputs)) == ("KILLED", ["KILLED"])
+    return run
+
+
+def statuses(outputs: Path) -> list[str]:
+    with sqlite3.connect(outputs / "mlflow.db") as store:
+        return [status for (status,) in store.execute("select status from runs")]
+
+
+def has_checkpoint(run: Summary) -> bool:
+    return any(Path(run.folder).glob("checkpoints/step-*.npz"))
+
+
+def test_a_hangup_and_a_closed_output_save_and_the_same_command_resumes(outputs: Path) -> None:
+    with running(outputs) as process:
+        wait_for(process, r"epoch +2/")
+        process.send_signal(signal.SIGHUP)
+        first = end(process, outputs, 129)
+    assert first.error == "stopped by SIGHUP"
+    assert has_checkpoint(first)
+    with running(outputs) as process:
+        wait_for(process, "training goes on after step")
+        assert process.stdout is not None
+        process.stdout.close()  # as `| head` does
+        second = end(process, outputs, 141)
+    assert (second.folder, second.run_id) == (first.folder, first.run_id)
+    assert "standard output" in (second.error or "")
+    assert second.resumed_from_step is not None
+
+
+def test_nohup_is_respected_and_a_second_signal_is_not_lost(outputs: Path) -> None:
+    """Neither a hangup nor the console's end stops it; two SIGINTs 0.4 s apart do, as one would."""
+    with running(outputs, ignored=True) as process:
+        wait_for(process, r"epoch +2/")
+        process.send_signal(signal.SIGHUP)
+        wait_for(process, r"epoch +9/")
+        assert process.stdout is not None
+        process.stdout.close()
+        time.sleep(2)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.4)
+        process.send_signal(signal.SIGINT)
+        end(process, outputs, 130)
+
+
+@pytest.mark.parametrize("stage", ["busy", "deaf"])
+def test_a_stage_that_reaches_no_safe_place_is_ended_and_its_run_marked(stage: str, outputs: Path) -> None:
+    with running(outputs, f"model._target_={__name__}.{stage}") as process:
+        wait_for(process, "looping")
+        process.send_signal(signal.SIGTERM)
+        run = end(process, outputs, 143)
+    assert (run.error or "").startswith("stopped by SIGTERM")
+
+
+def test_a_signal_at_any_moment_is_heard(outputs: Path, tmp_path: Path) -> None:
+    """From the first import to training: the contract's exit code, and no run that is RUNNING."""
+    moments = random.Random(1)
+    for index, latest in enumerate((0.4, 2.0, 5.0, 9.0)):
+        place = tmp_path / f"at-{index}"
+        shutil.copytree(outputs, place)
+        number = moments.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+        moment = moments.uniform(latest / 2, latest)
+        with running(place) as process:
+            time.sleep(moment)
+            process.send_signal(number)
+            began = time.monotonic()
+            printed, errors = process.communicate(timeout=60)
+            taken = time.monotonic() - began
+        told = f"{signal.Signals(number).name} after {moment:.2f} s: exit code {process.returncode}\n{printed}{errors}"
+        assert process.returncode == 128 + number, told
+        assert taken < HEARD_SECONDS, told
+        assert "Traceback" not in errors, told
+        assert set(statuses(place)) <= {"KILLED"}, told
+
+
+def test_outputs_that_are_closed_full_or_gone_end_nothing_by_an_error(tmp_path: Path) -> None:
+    """A dry run prints, and that is all it does."""
+    command = f"'{sys.executable}' -m pipeline dry_run=true outputs='{tmp_path}'"
+    cases = {">&-": 0, "2>&-": 0, "<&- >&- 2>&-": 0, ">/dev/full": 0, "2>/dev/full >/dev/null": 0}
+    for redirected, code in cases.items():
+        done = by_shell(f"{command} {redirected}")
+        assert (done.returncode, done.stderr) == (code, ""), redirected
+    for arguments in ("--help", "--cfg job"):
+        assert by_shell(f"'{sys.executable}' -m pipeline {arguments} | true").stderr == ""
+
+
+def by_shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def listening() -> Iterator[None]:
+    with signals.listening():
+        yield
+
+
+def heard(count: int = 1) -> None:
+    deadline = time.monotonic() + 5
+    while signals.times_requested() < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_handler_never_raises_and_safe_places_do(listening: None) -> None:
+    signal.raise_signal(signal.SIGTERM)
+    heard()
+    time.sleep(0.3)
+    with pytest.raises(Interrupted) as stopped:
+        signals.check()
+    assert (stopped.value.exit_code, stopped.value.number) == (143, signal.SIGTERM)
+
+
+def test_every_signal_counts_once_and_the_first_gives_the_exit_code(listening: None) -> None:
+    for count, number in enumerate((signal.SIGHUP, signal.SIGINT, signal.SIGINT), 1):
+        signal.raise_signal(number)
+        signal.raise_signal(number)  # at the same time: `timeout` sends it to the process, and to its group
+        heard(count)
+        time.sleep(0.4)
+        assert signals.times_requested() == count
+    with pytest.raises(Interrupted) as stopped:
+        signals.pause(60)
+    assert stopped.value.exit_code == 129
+
+
+def test_what_waits_hears(listening: None) -> None:
+    threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        signals.pause(60)
+    assert time.monotonic() - began < 2
+
+
+class Swallows:
+    """Its destructor runs where an exception cannot be raised."""
+
+    def __del__(self) -> None:
+        deadline = time.monotonic() + 2.5
+        while time.monotonic() < deadline:
+            pass
+
+
+def test_an_interruption_that_falls_into_a_destructor_is_repeated(
+    listening: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> None:
+        Swallows()
+        while True:
+            time.sleep(10)
+
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(Interrupted), signals.interruptible(grace=0.2):
+        work()
+    assert "Exception ignored" not in capsys.readouterr().err
+
+
+def test_only_code_of_stages_is_interrupted(listening: None) -> None:
+    signal.raise_signal(signal.SIGINT)
+    with signals.interruptible(grace=0.0), signals.uninterrupted():
+        time.sleep(1.5)
+    with signals.ending():
+        time.sleep(1.5)
+        signals.check()
+    with contextlib.suppress(Interrupted), signals.stopping() as stop:
+        time.sleep(1.5)
+        signals.check()
+        assert stop.requested
+        with pytest.raises(Interrupted), stop.nothing_to_keep():  # such as a function that is being traced
+            time.sleep(30)
+
+
+def test_a_second_signal_interrupts_training(listening: None) -> None:
+    signal.raise_signal(signal.SIGINT)
+    heard()
+    threading.Timer(0.4, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(Interrupted), signals.stopping():
+        time.sleep(30)
+
+
+def test_a_handler_that_native_code_has_replaced_is_put_back(listening: None) -> None:
+    """As TensorFlow does with SIGTERM when it joins a cluster."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    nothing = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+    libc.signal(signal.SIGTERM, nothing)
+    time.sleep(2.5)
+    signal.raise_signal(signal.SIGTERM)
+    heard()
+
+
+def test_a_time_limit_is_a_stop_with_its_own_exit_code(listening: None) -> None:
+    signals.time_out(time.monotonic() + 0.3, 0.3)
+    with pytest.raises(Interrupted, match=r"job_timeout_seconds=0\.3") as stopped:
+        signals.pause(30)
+    assert stopped.value.exit_code == 124
+    assert stopped.value.exit_code not in STOPPED  # a sweep's other jobs run
+
+
+def test_a_forked_process_does_not_tell_its_parent_of_its_signals(listening: None) -> None:
+    child = os.fork()
+    if not child:
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    time.sleep(0.5)
+    assert signals.requested() is None
+
+
+def test_a_closed_output_is_a_wish_to_end(listening: None) -> None:
+    signals.request(CLOSED_OUTPUT)
+    with pytest.raises(Interrupted) as stopped:
+        signals.check()
+    assert stopped.value.exit_code == 141

@@ -1,0 +1,370 @@
+"""Parameters, tags and experiments as MLflow can hold them; secrets nowhere; a real server."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from omegaconf import OmegaConf
+
+from pipeline.checks.registry import check_rules
+from pipeline.config.schemas import TrackingSettings
+from pipeline.redaction.mask import learn, redact, without_user
+from pipeline.system.processes import process_context
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.journaled import JournaledTracker
+from pipeline.tracking.params import as_text, of_configuration
+from pipeline.tracking.spec import RunSpec
+from stages.errors import UserError
+from tests.pipeline.experiments import QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+LOCAL = TrackingSettings(kind="local")
+
+
+def begin(
+    outputs: Path, name: str = "a run", tags: dict[str, str] | None = None, parent: str | None = None,
+    settings: TrackingSettings = LOCAL, experiment: str = "tried",
+) -> JournaledTracker:  # fmt: skip
+    """Begins a run, or goes on with it, in a folder of that name."""
+    folder = outputs / "runs" / experiment / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return JournaledTracker.begin(RunSpec(settings, outputs, folder, experiment, name, parent), tags or {}, print)
+
+
+@pytest.fixture
+def tracker(outputs: Path) -> JournaledTracker:
+    return begin(outputs, tags={"note": "by hand"})
+
+
+def test_many_and_long_parameters_are_kept_whole(tracker: JournaledTracker, outputs: Path) -> None:
+    long = "x" * 20_000
+    tracker.params({f"p.{index}": index for index in range(350)} | {"long": long, "odd[0]=key": 1})
+    tracker.status("FINISHED")
+    tracker.close(30)
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    params = client.get_run(tracker.run_id).data.params
+    assert len(params) == 352
+    assert params["odd_0__key"] == "1"
+    assert params["long"].startswith("xxx")
+    assert "20000 characters: long_params/long.txt" in params["long"]
+    kept = client.download_artifacts(tracker.run_id, "long_params/long.txt")
+    assert Path(kept).read_text() == long
+
+
+def test_runs_are_children_and_end_as_they_are_told(tracker: JournaledTracker, outputs: Path) -> None:
+    child = begin(outputs, "a job", parent=tracker.run_id)
+    for status, run in (("KILLED", child), ("FINISHED", tracker)):
+        run.status(status)
+        run.close(30)
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    found = client.get_run(child.run_id)
+    assert found.data.tags["mlflow.parentRunId"] == tracker.run_id
+    assert (found.info.status, client.get_run(tracker.run_id).info.status) == ("KILLED", "FINISHED")
+    assert found.info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
+
+
+def test_metrics_of_an_epoch_are_one_batch(tracker: JournaledTracker, outputs: Path) -> None:
+    tracker.metrics({"train/loss": 0.5, "val/loss": float("nan")}, step=3)
+    tracker.status("FINISHED")
+    tracker.close(30)
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [point] = client.get_metric_history(tracker.run_id, "train/loss")
+    assert (point.value, point.step) == (0.5, 3)
+
+
+def test_pointers_stand_once_and_values_resolved() -> None:
+    document = OmegaConf.create(
+        {"seed": 7, "train": {"seed": "${seed}", "name": "run ${seed}", "list": [1, 2]}, "e": {}}
+    )
+    assert of_configuration(document) == {"seed": 7, "train.name": "run 7", "train.list": [1, 2], "e": {}}
+
+
+def test_secrets_are_taken_out() -> None:
+    address = "postgresql://me:p%40ss@host:5432/db"
+    assert redact(address) == "postgresql://***@host:5432/db"
+    assert redact({"a": [address, 1]}) == {"a": ["postgresql://***@host:5432/db", 1]}
+    for secret in (
+        "http://u:p/w@host",
+        "http://u:p@ss@host",
+        "postgresql://host/db?user=u&password=ss",
+        "x token=ss y",
+    ):
+        assert not {"p/w", "ss", "p@"} & set(re.split(r"[:@=& ]", redact(secret))), secret
+        assert "host" in redact(secret) or redact(secret) == "x token=*** y"
+    assert redact("see http://host/a@b and me@example.org") == "see http://host/a@b and me@example.org"
+    assert without_user("http://me:x@host:1") == "http://host:1"
+    assert "p%40ss" not in str(as_text({"uri": address}))
+
+
+def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
+    settings = TrackingSettings(kind="server", uri=f"sqlite:///{outputs / 'mlflow.db'}")
+    run = begin(outputs, settings=settings, experiment="own")
+    client = MlflowClient(settings.uri)
+    assert client.get_run(run.run_id).info.artifact_uri.startswith(f"file://{outputs}/artifacts/own/")
+
+
+def test_a_store_that_cannot_be_used_is_said_in_one_line(outputs: Path) -> None:
+    settings = TrackingSettings(kind="server", uri="postgresql://me:secret@127.0.0.1:9/x")
+    with pytest.raises(UserError, match="tracking=server cannot be used") as raised:
+        begin(outputs, settings=settings)
+    assert "secret" not in redact(str(raised.value))
+
+
+def test_a_web_server_is_no_mlflow_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        port = re.search(r"port (\d+)", process.stdout.readline())
+        assert port is not None
+        uri = f"http://127.0.0.1:{port.group(1)}"
+        with pytest.raises(UserError, match="is no MLflow server"):
+            check_rules(experiment("tracking=server", f"tracking.uri={uri}", outputs=tmp_path / "outputs"))
+        process.terminate()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def running_server(folder: Path, port: int) -> Iterator[str]:
+    """A real MLflow server on `folder/server.db`, killed at the end of the block."""
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", f"{folder}/kept",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.5)
+        try:
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(20)
+
+
+@pytest.fixture
+def server(tmp_path: Path, migrated_store: Path) -> Iterator[str]:
+    """A real MLflow server on a free port."""
+    shutil.copy(migrated_store, tmp_path / "server.db")
+    with running_server(tmp_path, free_port()) as address:
+        yield address
+
+
+def test_a_run_is_tracked_by_a_server(
+    server: str, pipeline_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    given = ["tracking=server", f"tracking.uri={server}", f"outputs={tmp_path}/outputs"]
+    done = pipeline_command(*QUICK, *given)
+    assert done.returncode == 0, done.stderr
+    assert f"open        {server}/#/experiments/" in done.stdout
+    client = MlflowClient(server)
+    [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
+    [run] = client.search_runs([found.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["export/max_abs_diff"] <= 1e-6
+    assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(run.info.run_id)}
+    assert list((tmp_path / "kept").glob("**/tf2model/saved_model.pb"))
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()
+
+
+def test_secrets_of_the_environment_are_taken_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc123def")
+    monkeypatch.setenv("MY_PASSWORD", "short")
+    monkeypatch.setenv("MY_HARMLESS", "harmless")
+    found = redact({"error": ["Bearer abc123def is harmless", "short"]})
+    assert found == {"error": ["Bearer *** is harmless", "short"]}
+
+
+def test_a_server_that_dies_and_comes_back_has_everything_once(
+    tmp_path: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tracked by a real server: killed in the middle, back later, and all that came meanwhile is sent."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    shutil.copy(migrated_store, tmp_path / "server.db")
+    port = free_port()
+    settings = TrackingSettings(kind="server", uri=f"http://127.0.0.1:{port}")
+    with running_server(tmp_path, port):
+        tracker = begin(tmp_path / "outputs", settings=settings)
+        tracker.metrics({"train/loss": 1.0}, step=1)
+        assert wait_until(lambda: not tracker._journal.unsent)
+    for step in (2, 3):
+        tracker.metrics({"train/loss": 1.0 / step}, step=step)
+    assert wait_until(lambda: tracker._sender.trouble is not None)
+    began = time.monotonic()
+    tracker.metrics({"train/loss": 0.25}, step=4)
+    assert time.monotonic() - began < 0.1  # training waits for no store
+    with running_server(tmp_path, port):
+        tracker.metrics({"train/loss": 0.2}, step=5)
+        tracker.status("FINISHED")
+        tracker.close(60)
+        client = MlflowClient(settings.uri)
+        assert tracker.run_id is not None
+        assert client.get_run(tracker.run_id).info.status == "FINISHED"
+        history = client.get_metric_history(tracker.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25), (5, 0.2)]
+
+
+def test_what_a_dead_process_has_left_is_sent_once(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process died after the store had got an entry and before that was noted: it is sent again, and stays one."""
+    first = begin(outputs)
+    first.metrics({"train/loss": 1.0, "val/loss": float("nan")}, step=1)
+    assert first.close(30) == 0
+    folder = outputs / "runs" / "tried" / "a run"
+    journal = Journal(folder)
+    journal.sent -= 1
+    journal._write_sent()
+    with (folder / "tracking.jsonl").open("a") as file:
+        file.write('{"call": "metrics", "given": {"values": {"train/')  # killed while it wrote
+    again = begin(outputs)
+    again.metrics({"train/loss": 2.0}, step=1)  # of the same step: what is there stays
+    again.metrics({"train/loss": 0.5}, step=2)
+    again.status("FINISHED")
+    again.close(30)
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    assert again.run_id == first.run_id
+    assert again.run_id is not None
+    history = client.get_metric_history(again.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5)]
+    assert len(client.get_metric_history(again.run_id, "val/loss")) == 1
+    assert client.get_run(again.run_id).info.status == "FINISHED"
+    assert Journal(folder).unsent == 0  # it can be read again: no line is half of two
+
+
+def test_a_run_that_was_begun_and_not_noted_is_found_again(outputs: Path) -> None:
+    first = begin(outputs)
+    first.close(30)
+    (outputs / "runs" / "tried" / "a run" / "tracking.jsonl").unlink()
+    again = begin(outputs)
+    again.close(30)
+    assert again.run_id == first.run_id
+
+
+def test_a_parameter_that_changes_in_a_continued_run_is_a_tag(outputs: Path) -> None:
+    first = begin(outputs)
+    first.params({"strategy": "mirrored", "seed": 1})
+    first.close(30)
+    again = begin(outputs)
+    again.params({"strategy": "one_device", "seed": 1, "more": 2})
+    again.status("FINISHED")
+    again.close(30)
+    assert again.run_id is not None
+    found = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(again.run_id)
+    assert found.data.params == {"strategy": "mirrored", "seed": "1", "more": "2"}
+    assert found.data.tags["changed/strategy"] == "one_device"
+
+
+def test_what_the_store_refuses_holds_nothing_up(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracker = begin(outputs)
+    tracker._add("metrics", values={"bad\nname": 1.0}, step=1, time=1)
+    tracker.artifact(outputs / "there_is_none")
+    tracker.metrics({"good": 1.0}, step=1)
+    tracker.status("FINISHED")
+    tracker.close(30)
+    assert tracker.run_id is not None
+    found = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(tracker.run_id)
+    assert found.data.metrics == {"good": 1.0}
+    assert capsys.readouterr().out.count("the store refuses") == 2
+
+
+def test_a_database_that_is_locked_costs_nothing(outputs: Path) -> None:
+    tracker = begin(outputs)
+    assert wait_until(lambda: not tracker._journal.unsent)
+    with closing(sqlite3.connect(outputs / "mlflow.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for step in (1, 2, 3):
+            tracker.metrics({"loss": 1.0 / step}, step=step)
+        time.sleep(1)
+        assert tracker._journal.unsent == 3
+        other.rollback()
+    tracker.status("FINISHED")
+    assert tracker.close(60) == 0
+    assert tracker.run_id is not None
+    points = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_metric_history(tracker.run_id, "loss")
+    assert [point.step for point in points] == [1, 2, 3]
+
+
+def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.begin({"run_id": "a"})
+    journal.add("tags", {"values": {"n": "1"}})
+    (tmp_path / "tracking.jsonl").rename(tmp_path / "away")
+    (tmp_path / "tracking.jsonl").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        journal.add("tags", {"values": {"n": "2"}})
+    journal.mark_sent()
+    journal.mark_sent()
+    assert Journal(tmp_path / "nowhere").unsent == 0
+    (tmp_path / "tracking.jsonl").rmdir()
+    (tmp_path / "away").rename(tmp_path / "tracking.jsonl")
+    assert Journal(tmp_path).unsent == 1  # more are said to be sent than it has: the store will be asked
+    assert not Journal(tmp_path).trusted
+    journal.add("tags", {"values": {"n": "3"}})
+    again = Journal(tmp_path)
+    assert [entry.given["values"]["n"] for entry in again.entries] == ["1", "2", "3"]
+    assert again.unsent == 1
+
+
+def test_users_of_an_address_are_masked_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.redaction.mask._learned", set())
+    learn("postgresql://heinrich:p%40ss@host/db")
+    assert redact('authentication failed for user "heinrich" (p@ss)') == 'authentication failed for user "***" (***)'
+    assert redact("Authorization: Basic aGVpbnJpY2g6eA==") == "Authorization: Basic ***"
+
+
+def write_into(outputs: Path, number: int) -> None:
+    """One of eight processes that write into one SQLite file."""
+    tracker = begin(outputs, f"job {number}")
+    for step in range(1, 26):
+        tracker.metrics({f"m{index}": float(step * index) for index in range(5)}, step=step)
+    tracker.params({f"p{index}": index for index in range(30)})
+    tracker.status("FINISHED")
+    tracker.close(120)
+
+
+def test_eight_processes_that_write_into_one_file_lose_nothing(outputs: Path) -> None:
+    context = process_context()
+    processes = [context.Process(target=write_into, args=(outputs, number)) for number in range(8)]  # type: ignore[attr-defined]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(200)
+    assert [process.exitcode for process in processes] == [0] * 8
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [own] = client.search_experiments(filter_string="name = 'tried'")
+    found = client.search_runs([own.experiment_id])
+    assert [run.info.status for run in found] == ["FINISHED"] * 8
+    for run in found:
+        assert len(run.data.params) == 30
+        for index in range(5):
+            points = client.get_metric_history(run.info.run_id, f"m{index}")
+            assert [(point.step, point.value) for point in points] == [(s, float(s * index)) for s in range(1, 26)]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()

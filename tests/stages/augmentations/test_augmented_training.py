@@ -1,0 +1,189 @@
+"""Training on changed and mixed pictures: the same numbers whoever makes them, and right ones for mixed labels."""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.augment import augment
+from stages.errors import UserError
+from stages.evaluate import evaluate
+from stages.fit import fit
+from stages.model import model
+from stages.optimization.gradients import Gradients
+from stages.optimization.losses import accuracy, class_weight, cross_entropy
+from stages.results import Dataset, Model, Strategy
+from stages.settings.images import AugmentSettings
+from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.results import EvaluateSettings
+from stages.settings.train import FitSettings, TrainSettings
+from stages.train import train
+from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, small_cnn, strong
+
+IN_STEP = strong(mixup=0.0, cutmix=0.0, where="model")
+WEIGHTED: dict[str, Any] = {"class_weights": [1.0, 2.0] * 5, "label_smoothing": 0.1, "batch_size": 50}
+
+
+def changed(given: AugmentSettings) -> Dataset:
+    return augment(real_digits(130), given)
+
+
+def trained(where: Strategy, given: AugmentSettings, **changes: Any) -> tuple[np.ndarray, dict[str, float]]:
+    """Returns the weights after nine steps, the third of each three with a smaller batch, and the means of them."""
+    model, means = after_steps(where, changed(given), settings(**{"batch_size": 50, **changes}), steps=9)
+    return flat(model.network), means
+
+
+@functools.cache
+def of_one_device(where: str, mixed: bool) -> tuple[np.ndarray, dict[str, float]]:
+    return trained(one_device(), strong(where=where) if mixed else replace(IN_STEP, where=where))
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_with_everything_switched_on_equal_one_device(replicas: int) -> None:
+    expected, expected_means = of_one_device("input", mixed=True)
+    found, means = trained(mirrored(replicas), strong())
+    assert np.abs(found - expected).max() <= 1e-5
+    assert means == pytest.approx(expected_means, abs=1e-5)
+
+
+def test_so_they_do_with_weights_smoothing_and_accumulation() -> None:
+    given = settings(**WEIGHTED)
+    given = replace(given, optimizer=replace(given.optimizer, accumulation=2))
+    found, expected = (
+        flat(after_steps(where, changed(strong()), given, steps=3)[0].network) for where in (mirrored(2), one_device())
+    )
+    assert np.abs(found - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_step_gets_what_the_input_would_have_made(replicas: int) -> None:
+    expected, expected_means = of_one_device("input", mixed=False)
+    found, means = trained(one_device() if replicas == 1 else mirrored(replicas), IN_STEP)
+    assert np.abs(found - expected).max() <= 1e-5
+    assert means == pytest.approx(expected_means, abs=1e-5)
+    plain = trained(one_device(), AugmentSettings())[0]
+    assert np.abs(found - plain).max() > 1e-2
+
+
+def test_fit_equals_the_loop_on_mixed_labels() -> None:
+    """Losses, accuracy in training and in validation, where labels are no shares."""
+    dataset = augment(real_digits(80), AugmentSettings(rotation=0.1, mixup=0.4, cutmix=1.0))
+    rows, weights = [], []
+    for engine, kind in ((train, TrainSettings), (fit, FitSettings)):
+        place = one_device() if engine is train else mirrored(2)
+        built, given = small_cnn(dataset, place), settings(epochs=1, batch_size=40, class_weights=[1.0, 2.0] * 5)
+        rows.append(engine(built, dataset, place, kind(**vars(given))).history)
+        weights.append(flat(built.network))
+    assert np.abs(weights[0] - weights[1]).max() <= 1e-5
+    for one, other in zip(*rows, strict=True):
+        for name in ("train/loss", "train/accuracy", "val/loss", "val/accuracy"):
+            assert one[name] == pytest.approx(other[name], abs=1e-5), name
+
+
+@pytest.mark.parametrize("given", [{"mixup": 1.0}, {"where": "model"}], ids=str)
+def test_validation_and_test_are_unchanged(given: dict[str, Any]) -> None:
+    dataset, place = changed(AugmentSettings(rotation=0.2, **given)), one_device()
+    result = train(small_cnn(dataset, place), dataset, place, settings(epochs=1, batch_size=50))
+    plain = replace(dataset, augmentation=None, mixing=None, augments_in_step=False)
+    outputs = result.model.network(tf.cast(dataset.val.images, tf.float32))
+    expected = tf.reduce_mean(cross_entropy(result.model.outputs)(tf.constant(dataset.val.labels), outputs))
+    assert result.history[0]["val/loss"] == pytest.approx(float(expected), abs=1e-6)
+    scores = [evaluate(result, one, place, EvaluateSettings()) for one in (dataset, plain)]
+    assert (scores[0].loss, scores[0].accuracy) == (scores[1].loss, scores[1].accuracy)
+
+
+@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smoothing: float) -> None:
+    random = np.random.default_rng(1)
+    given = tf.constant(random.normal(size=(20, 5)), tf.float32)
+    given = tf.nn.softmax(given) if outputs == "probabilities" else given
+    first, second = (random.integers(0, 5, 20).astype(np.int32) for _ in range(2))
+    share = random.uniform(size=20).astype(np.float32)
+    mixed = (
+        share[:, None] * np.eye(5, dtype=np.float32)[first] + (1 - share)[:, None] * np.eye(5, dtype=np.float32)[second]
+    )
+    loss = cross_entropy(outputs, smoothing)
+    expected = share * loss(tf.constant(first), given) + (1 - share) * loss(tf.constant(second), given)
+    np.testing.assert_allclose(loss(tf.constant(mixed), given), expected, atol=1e-5)
+    weights = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0])
+    by_hand = share * tf.gather(weights, first) + (1 - share) * tf.gather(weights, second)
+    np.testing.assert_allclose(class_weight(tf.constant(mixed), weights), by_hand, atol=1e-5)
+    likeliest = np.where(share > 0.5, first, second)
+    np.testing.assert_array_equal(
+        accuracy(tf.constant(mixed), given), accuracy(tf.constant(likeliest.astype(np.int32)), given)
+    )
+
+
+class Counted(keras.layers.Layer):
+    """Has a metric of its own, the number of pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = keras.metrics.Sum(name="seen")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        self.seen.update_state(keras.ops.ones_like(inputs[:, 0]))
+        return inputs
+
+
+def counted(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(num_classes)(Counted()(keras.layers.Flatten()(inputs))))
+
+
+def test_a_pure_label_counts_as_the_class_does() -> None:
+    """Gradients, sums, metrics and parts of a batch are the same for a class and for all of its share."""
+    dataset = real_digits(30)
+    precision = PrecisionSettings(policy="float32")
+    network = ModelSettings(network={"_target_": f"{__name__}.counted"}, precision=precision, seed=1)
+    built = model(dataset, one_device(), network)
+    images, labels = tf.cast(dataset.train.images, tf.float32), tf.constant(dataset.train.labels)
+    results = []
+    for mixed in (False, True):
+        given = replace(settings(**WEIGHTED), optimizer=replace(settings().optimizer, accumulation=3))
+        loss = cross_entropy(built.outputs, 0.1)
+        gradients = Gradients(replace(built, mixed_labels=mixed), loss, given, 1)
+        batch = (images, tf.one_hot(labels, 10) if mixed else labels, tf.fill([30], 0.5))
+        results.append(gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0)))
+    for one, other in zip(results[0].gradients, results[1].gradients, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert [float(value) for result in results for value in result.metrics] == [15.0, 15.0]
+    for name, value in results[0].sums.items():
+        assert float(results[1].sums[name]) == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_jit_is_measured_on_mixed_labels() -> None:
+    dataset, place = changed(AugmentSettings(mixup=1.0)), mirrored(2)
+    precision = PrecisionSettings(policy="float32")
+    built = model(dataset, place, ModelSettings(network=MlpSettings(hidden=[16]), precision=precision, seed=1))
+    result = train(built, dataset, place, settings(epochs=1, batch_size=50, jit="measure"))
+    assert "measured" in str(result.record.params["jit_reason"])
+
+
+class OwnLoss(keras.Model):
+    """A network that says itself what its loss is, for classes alone."""
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None) -> Any:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, y_pred))
+
+
+def own_loss(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    return OwnLoss(inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)))
+
+
+def test_a_loss_of_the_network_s_own_gets_no_mixed_labels() -> None:
+    def build(dataset: Dataset) -> Model:
+        precision = PrecisionSettings(policy="float32")
+        given = ModelSettings(network={"_target_": f"{__name__}.own_loss"}, precision=precision, seed=1)
+        return model(dataset, one_device(), given)
+
+    build(changed(IN_STEP))
+    with pytest.raises(UserError, match=r"OwnLoss has a compute_loss of its own.*Type: augment.mixup=0"):
+        build(changed(strong()))

@@ -1,0 +1,118 @@
+"""Loading, splitting and scaling pictures."""
+
+import os
+
+import numpy as np
+import pytest
+
+from stages.data.splits import assemble, divide
+from stages.errors import UserError
+from stages.load.digits import digits
+from stages.load.synthetic import synthetic
+from stages.load.tfds import tfds
+from stages.normalize import normalize
+from stages.results import Dataset, Split
+from stages.settings.data import DigitsSettings, SyntheticSettings, TfdsSettings
+from stages.settings.images import NormalizeSettings
+from tests.conftest import shared
+
+
+def seen(dataset: Dataset) -> list[bytes]:
+    return [image.tobytes() for split in dataset.splits.values() for image in split.images]
+
+
+def test_digits_are_all_there_and_in_one_split_each() -> None:
+    dataset = digits(DigitsSettings(split_seed=1))
+    assert [len(split) for split in dataset.splits.values()] == [1293, 144, 360]
+    assert len(set(seen(dataset))) == 1797
+    assert dataset.image_shape == (8, 8, 1)
+    assert dataset.train.images.dtype == np.uint8
+    for split in dataset.splits.values():
+        shares = np.bincount(split.labels) / len(split)
+        assert np.abs(shares - 0.1).max() < 0.02
+
+
+def test_splits_are_a_function_of_the_seed() -> None:
+    first, again, other = (digits(DigitsSettings(split_seed=seed)) for seed in (1, 1, 2))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    np.testing.assert_array_equal(first.test.images, again.test.images)
+
+
+def test_a_fingerprint_changes_with_one_pixel() -> None:
+    split = Split(np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1], np.int32))
+    changed = Split(split.images.copy(), split.labels)
+    changed.images[3, 1, 1, 0] = 1
+    fingerprints = {assemble("x", train, split, split, ("a", "b")).fingerprint for train in (split, changed)}
+    assert len(fingerprints) == 2
+    assert all(len(fingerprint) == 32 for fingerprint in fingerprints)
+
+
+def test_a_class_with_a_single_example_is_refused() -> None:
+    with pytest.raises(UserError, match="the val split cannot take"):
+        divide(np.zeros((3, 2, 2, 1)), np.array([0, 0, 1]), 0.5, 1, "val")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "said"),
+    [
+        (np.zeros((2, 2, 2), np.uint8), [0, 1], "images of shape"),
+        (np.zeros((0, 2, 2, 1), np.uint8), [], "at least 1"),
+        (np.zeros((2, 2, 2, 1), np.uint8), [0, 2], "labels lie in 0..2"),
+        (np.zeros((2, 2, 2, 1), np.float64), [0, 1], "uint8 or float32"),
+    ],
+)
+def test_data_that_cannot_be_trained_on_is_refused(images: np.ndarray, labels: list[int], said: str) -> None:
+    split = Split(images, np.array(labels, np.int32))
+    with pytest.raises(UserError, match=said):
+        Dataset("x", split, split, split, ("a", "b"), (0, 255), "0")
+
+
+def test_synthetic_classes_can_be_seen() -> None:
+    dataset = synthetic(SyntheticSettings(split_seed=1, examples=200, num_classes=4, height=8, width=8))
+    assert dataset.image_shape == (8, 8, 3)
+    means = np.stack([dataset.train.images[dataset.train.labels == place].mean(axis=(0, 3)) for place in range(4)])
+    assert [int(mean.argmax()) for mean in means[:, 0, ::2]] == [0, 1, 2, 3]
+
+
+def test_tfds_reads_what_is_prepared() -> None:
+    folder = shared("tfds")
+    dataset = tfds(TfdsSettings(name="mnist", dir=str(folder), train_split="train[:2000]", split_seed=1))
+    assert [len(split) for split in dataset.splits.values()] == [1800, 200, 10_000]
+    assert dataset.image_shape == (28, 28, 1)
+    assert dataset.name == "mnist/3.0.1"
+    assert dataset.class_names == tuple("0123456789")
+
+
+def test_tfds_refuses_what_it_cannot_use() -> None:
+    folder = str(shared("tfds"))
+    with pytest.raises(UserError, match=r"data.test_split=nope is not in mnist\. Allowed: train, test"):
+        tfds(TfdsSettings(name="mnist", dir=folder, test_split="nope", split_seed=1))
+
+
+def test_a_set_that_is_not_prepared_is_known_without_the_network(tmp_path: os.PathLike[str]) -> None:
+    with pytest.raises(UserError, match=r"mnist is not prepared in .*data.download=true"):
+        TfdsSettings(name="mnist", dir=str(tmp_path)).check("data")
+    with pytest.raises(UserError, match="is not a directory"):
+        TfdsSettings(name="mnist", dir=f"{tmp_path}/nope").check("data")
+
+
+def test_rescale_and_standardize() -> None:
+    dataset = digits(DigitsSettings(split_seed=1))
+    scaled = normalize(dataset, NormalizeSettings(method="rescale")).normalization
+    assert (scaled.scale, scaled.offset) == ((1 / 16,), (-0.0,))
+    standard = normalize(dataset, NormalizeSettings(method="standardize")).normalization
+    pixels = dataset.train.images * standard.scale[0] + standard.offset[0]
+    assert pixels.mean() == pytest.approx(0, abs=1e-9)
+    assert pixels.std() == pytest.approx(1, abs=1e-9)
+    assert normalize(dataset, NormalizeSettings(method="none")).normalization.scale == (1.0,)
+
+
+def test_standardize_knows_channels_and_survives_a_constant_one() -> None:
+    images = np.zeros((10, 2, 2, 2), np.uint8)
+    images[:5, ..., 0] = 200
+    split = Split(images, np.arange(10, dtype=np.int32) % 2)
+    scaled = normalize(
+        assemble("x", split, split, split, ("a", "b")), NormalizeSettings(method="standardize")
+    ).normalization
+    assert scaled.scale == pytest.approx((0.01, 1.0))
+    assert scaled.offset == pytest.approx((-1.0, 0.0))

@@ -1,0 +1,187 @@
+"""What training sees is what the page on data says, to the bit: Pillow's decoding, orientation, mode and resizing.
+
+The expected pixels are made here from the documentation alone, from the very bytes of the files.
+"""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageOps
+
+from stages.data.decode import Decoder
+from stages.evaluation.eval_step import Scorer
+from stages.load.image_folder import image_folder
+from stages.load.tfds import tfds
+from stages.normalize import normalize
+from stages.results import Dataset
+from stages.settings.data import TfdsSettings
+from stages.settings.images import NormalizeSettings
+from tests.conftest import shared
+from tests.stages.experiments import one_device, small_cnn
+from tests.stages.pictures import settings
+from tests.stages.tfds_sets import image, label, make_set
+
+SIZES = ((48, 64), (211, 97), (7, 5), (320, 240), (16, 16), (150, 1000))
+"""(height, width): smaller, larger and far larger than what training sees, and equal to it."""
+
+
+def pixels(height: int, width: int, channels: int, seed: int, dtype: Any = np.uint8) -> np.ndarray:
+    """Returns smooth colors with noise on them, (height, width) for one channel."""
+    random = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0:height, 0:width]
+    waves = [np.sin(rows / (3 + band) + columns / (5 + seed % 7)) * 80 + 128 for band in range(channels)]
+    made = np.clip(np.stack(waves, -1) + random.normal(0, 20, (height, width, channels)), 0, 255)
+    scale = 257 if dtype == np.uint16 else 1
+    return np.squeeze((made * scale).astype(dtype), -1) if channels == 1 else made.astype(dtype)
+
+
+def encoded(made: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    made.save(file, kind, **options)
+    return file.getvalue()
+
+
+def exif(orientation: int) -> Image.Exif:
+    notes = Image.Exif()
+    notes[0x0112] = orientation
+    return notes
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """Yields (name, bytes) of images of every size, in every format, mode and orientation that is read."""
+    for index, (height, width) in enumerate(SIZES):
+        color = Image.fromarray(pixels(height, width, 3, index))
+        alpha = Image.fromarray(pixels(height, width, 4, index))
+        gray = Image.fromarray(pixels(height, width, 1, index))
+        deep = Image.fromarray(pixels(height, width, 1, index, np.uint16))
+        seen = f"{height}x{width}"
+        yield f"{seen}-color.jpg", encoded(color, "JPEG", quality=85)
+        yield f"{seen}-fine.jpg", encoded(color, "JPEG", quality=95, subsampling=0)
+        yield f"{seen}-progressive.jpg", encoded(color, "JPEG", progressive=True)
+        yield f"{seen}-gray.jpg", encoded(gray, "JPEG")
+        yield f"{seen}-cmyk.jpg", encoded(color.convert("CMYK"), "JPEG")
+        yield f"{seen}-turned.jpg", encoded(color, "JPEG", exif=exif(1 + (index + 2) % 8))
+        yield f"{seen}-turned.png", encoded(color, "PNG", exif=exif(1 + (index + 5) % 8))
+        yield f"{seen}-color.png", encoded(color, "PNG")
+        yield f"{seen}-gray.png", encoded(gray, "PNG")
+        yield f"{seen}-deep.png", encoded(deep, "PNG")
+        yield f"{seen}-palette.png", encoded(color.convert("P"), "PNG", transparency=3)
+        yield f"{seen}-two.png", encoded(gray.convert("1"), "PNG")
+        yield f"{seen}-alpha.png", encoded(alpha, "PNG")
+        yield f"{seen}-gray-alpha.png", encoded(alpha.convert("LA"), "PNG")
+        yield f"{seen}-color.bmp", encoded(color, "BMP")
+        yield f"{seen}-color.gif", encoded(color, "GIF")
+        yield f"{seen}-moving.gif", encoded(color, "GIF", save_all=True, append_images=[color.rotate(90)])
+    for orientation in range(1, 9):
+        color = Image.fromarray(pixels(90, 130, 3, orientation))
+        yield f"orientation-{orientation}.jpg", encoded(color, "JPEG", exif=exif(orientation))
+
+
+def documented(content: bytes, size: tuple[int, int], channels: int, resize: str) -> np.ndarray:
+    """Returns what docs/data.md says that training sees; size is (height, width)."""
+    with Image.open(io.BytesIO(content)) as opened:
+        opened.load()
+        upright = ImageOps.exif_transpose(opened)
+    if upright.mode.startswith("I"):  # 16 bits: the upper 8
+        upright = Image.fromarray((np.asarray(upright).astype(np.uint32) >> 8).astype(np.uint8))
+    made = upright.convert("L" if channels == 1 else "RGB")
+    wanted = (size[1], size[0])
+    if resize == "crop":
+        made = ImageOps.fit(made, wanted, Image.Resampling.BILINEAR)
+    elif resize == "pad":
+        made = ImageOps.pad(made, wanted, Image.Resampling.BILINEAR)
+    else:
+        made = made.resize(wanted, Image.Resampling.BILINEAR)
+    return np.asarray(made).reshape(*size, channels)
+
+
+def rows(dataset: Dataset) -> np.ndarray:
+    """Returns every image of a data set, sorted by its bytes: splits are apart from what is tested here."""
+    every = np.concatenate([split.images[:] for split in dataset.splits.values()])
+    return np.stack(sorted(every, key=lambda one: one.tobytes()))
+
+
+@pytest.fixture(scope="module")
+def contents() -> dict[str, bytes]:
+    return dict(files())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes]) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    for index, (name, content) in enumerate(contents.items()):
+        (root / f"class {index % 2}").mkdir(exist_ok=True)
+        (root / f"class {index % 2}" / name).write_bytes(content)
+    return root
+
+
+@pytest.fixture(scope="module")
+def tfds_folder(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes]) -> Path:
+    root = tmp_path_factory.mktemp("tfds")
+    examples = [{"image": content, "label": index % 2} for index, content in enumerate(contents.values())]
+    make_set(root, {"train": examples}, {"image": image(), "label": label()})
+    return root
+
+
+@pytest.mark.parametrize("resize", ["stretch", "crop", "pad"])
+@pytest.mark.parametrize(("size", "channels"), [((16, 16), 3), ((31, 50), 3), ((160, 96), 1)])
+def test_training_sees_the_documented_pixels_to_the_bit(
+    resize: str, size: tuple[int, int], channels: int, contents: dict[str, bytes], folder: Path, tmp_path: Path
+) -> None:
+    expected = {name: documented(content, size, channels, resize) for name, content in contents.items()}
+    decode = Decoder((*size, channels), resize)
+    for name, content in contents.items():
+        np.testing.assert_array_equal(decode(content), expected[name], err_msg=name)
+    sorted_rows = np.stack(sorted(expected.values(), key=lambda one: one.tobytes()))
+    given = settings(folder, size=list(size), channels=channels, resize=resize)
+    np.testing.assert_array_equal(rows(image_folder(given, cache=tmp_path)), sorted_rows)  # prepared
+
+
+@pytest.mark.parametrize("source", ["image_folder", "tfds"])
+def test_prepared_held_and_streamed_images_are_the_same(
+    source: str, contents: dict[str, bytes], folder: Path, tfds_folder: Path, tmp_path: Path
+) -> None:
+    expected = sorted((documented(one, (24, 20), 3, "stretch") for one in contents.values()), key=lambda x: x.tobytes())
+    for cache in ("disk", "off"):
+        for memory_gib in (None, 0.0):
+            more: dict[str, Any] = {"size": [24, 20], "cache": cache, "memory_gib": memory_gib}
+            if source == "tfds":
+                dataset = tfds(TfdsSettings(name="made", dir=str(tfds_folder), **more), cache=tmp_path)
+            else:
+                dataset = image_folder(settings(folder, **more), cache=tmp_path)
+            assert isinstance(dataset.train.images, np.ndarray) == (memory_gib is None)
+            np.testing.assert_array_equal(rows(dataset), np.stack(expected))
+
+
+def test_a_cache_of_another_decoder_is_not_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image_folder(settings(folder), cache=tmp_path)
+    for name in ("stages.data.decode.VERSION", "PIL.__version__"):
+        before = len(list(tmp_path.glob("pictures-*")))
+        monkeypatch.setattr(name, "another")
+        image_folder(settings(folder), cache=tmp_path)
+        assert len(list(tmp_path.glob("pictures-*"))) == before + 1
+
+
+def test_a_loss_by_hand_from_the_files_is_the_reported_one() -> None:
+    """On real photos at a size to which libjpeg would shrink them itself."""
+    root = shared("image_folder", "cats_dogs")
+    dataset = normalize(image_folder(settings(root, size=32, cache="off")), NormalizeSettings(method="rescale"))
+    where = one_device()
+    model = small_cnn(dataset, where)
+    found = Scorer(where, model, 2).score(dataset.test, 64).loss
+    documented_rows = {
+        documented(path.read_bytes(), (32, 32), 3, "stretch").tobytes(): index
+        for index, name in enumerate(("cats", "dogs"))
+        for path in (root / name).glob("*.jpg")
+    }
+    images = dataset.test.images
+    labels = np.array([documented_rows[one.tobytes()] for one in images])  # a KeyError: pixels of another way
+    logits = model.network(tf.cast(images, tf.float32)).numpy().astype(np.float64)
+    wide = logits - logits.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(wide).sum(axis=1)) - wide[np.arange(len(labels)), labels]
+    assert found == pytest.approx(losses.mean(), abs=1e-6)

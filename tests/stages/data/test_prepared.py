@@ -1,0 +1,266 @@
+"""Pictures prepared once: shared, checked, whole or not at all; held in memory or streamed, with the same batches."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.data.batches import training_input
+from stages.errors import UserError
+from stages.load.image_folder import ImageFolderSource, image_folder
+from stages.load.synthetic import synthetic
+from stages.load.tfds import tfds
+from stages.normalize import normalize
+from stages.results import Dataset
+from stages.settings.data import SyntheticSettings, TfdsSettings
+from stages.settings.images import NormalizeSettings
+from tests.conftest import ROOT, shared
+from tests.stages.experiments import elements, one_device, small_cnn, start
+from tests.stages.experiments import settings as training
+from tests.stages.pictures import Telling, folder_of, settings, write
+
+
+def equal(one: Dataset, other: Dataset) -> None:
+    for name, split in one.splits.items():
+        np.testing.assert_array_equal(split.images[:], other.splits[name].images[:])
+        np.testing.assert_array_equal(split.labels, other.splits[name].labels)
+
+
+def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = folder_of(tmp_path / "pictures")
+    direct = image_folder(settings(root))
+    first = image_folder(settings(root), cache=tmp_path / "cache")
+    monkeypatch.setattr(ImageFolderSource, "read", lambda self, number: pytest.fail("decoded again"))
+    again = image_folder(settings(root), cache=tmp_path / "cache")
+    equal(direct, first)
+    equal(first, again)
+    assert direct.fingerprint == first.fingerprint == again.fingerprint
+    for split, other in zip(direct.splits.values(), again.splits.values(), strict=True):
+        np.testing.assert_array_equal(split.described.digests, other.described.digests)
+        np.testing.assert_allclose(split.described.moments, other.described.moments)
+
+
+@pytest.mark.parametrize("change", ["a picture", "a new one", "size", "resize"])
+def test_what_changes_a_picture_is_prepared_anew(tmp_path: Path, change: str) -> None:
+    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+    given = settings(root)
+    before = image_folder(given, cache=cache)
+    if change == "a picture":
+        write(root / "class 0" / "003.png", 77)
+    elif change == "a new one":
+        write(root / "class 0" / "new.png", 78)
+    else:
+        given = replace(given, **{"size": {"size": 20}, "resize": {"resize": "pad"}}[change])
+    after = image_folder(given, cache=cache)
+    assert len(list(cache.glob("pictures-*"))) == 2
+    assert before.fingerprint != after.fingerprint
+    equal(after, image_folder(given))
+
+
+def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "pictures", examples=25)
+    held = image_folder(settings(root), cache=tmp_path / "cache")
+    for cache, kept in (("disk", tmp_path / "cache"), ("off", None)):
+        streamed = image_folder(settings(root, memory_gib=0.0, cache=cache), cache=kept)
+        assert not isinstance(streamed.train.images, np.ndarray)
+        assert streamed.record.params["held_in"] == ("disk" if kept else "source")
+        for replicas in (1, 2):
+            batches = [elements(training_input(data, 8, 3, 2), replicas) for data in (held, streamed)]
+            for one, other in zip(*batches, strict=True):
+                for expected, got in zip(one, other, strict=True):
+                    np.testing.assert_array_equal(expected, got)
+        scalings = [normalize(data, NormalizeSettings(method="standardize")).normalization for data in (held, streamed)]
+        assert scalings[0].scale == pytest.approx(scalings[1].scale)
+
+
+@pytest.mark.parametrize("memory_gib", [None, 0.0])
+@pytest.mark.parametrize("damage", ["a pixel", "the end", "the labels"])
+def test_damage_is_noticed_before_it_is_trained_on(tmp_path: Path, damage: str, memory_gib: float | None) -> None:
+    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+    image_folder(settings(root), cache=cache)
+    [place] = cache.glob("pictures-*")
+    name = "examples.npz" if damage == "the labels" else "images.npy"
+    content = bytearray((place / name).read_bytes())
+    if damage == "the end":
+        content = content[:-100]
+    else:
+        content[len(content) // 2] ^= 1
+    (place / name).write_bytes(content)
+
+    def read() -> None:
+        for split in image_folder(settings(root, memory_gib=memory_gib), cache=cache).splits.values():
+            split.images[:]
+
+    with pytest.raises(UserError, match=f"{place} is damaged.*rm -r"):
+        read()
+    shutil.rmtree(place)
+    image_folder(settings(root), cache=cache)
+
+
+SCRIPT = r"""
+import sys, time
+from pathlib import Path
+from stages.load import image_folder as module
+from tests.stages.pictures import settings
+read = module.ImageFolderSource.read
+def slow(self, number):
+    sys.stdout.write("decodes\n")  # at once: threads do not mix their lines
+    sys.stdout.flush()
+    time.sleep(0.05)
+    return read(self, number)
+module.ImageFolderSource.read = slow
+dataset = module.image_folder(settings(Path(sys.argv[1])), cache=Path(sys.argv[2]))
+print(dataset.fingerprint)
+"""
+
+
+def _process(root: Path, cache: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, str(root), str(cache)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def test_of_several_processes_one_prepares_and_a_killed_one_leaves_nothing_half_done(tmp_path: Path) -> None:
+    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+    killed = _process(root, cache)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "decodes\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert not list(cache.glob("pictures-*"))
+    assert list(cache.glob(".partial-*"))
+    processes = [_process(root, cache) for _ in range(3)]
+    answers = [process.communicate(timeout=120)[0].splitlines() for process in processes]
+    assert sorted(lines.count("decodes") for lines in answers) == [0, 0, 24]
+    assert {lines[-1] for lines in answers} == {image_folder(settings(root)).fingerprint}
+    assert not list(cache.glob(".partial-*"))
+
+
+def test_a_disk_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        image_folder(settings(root), cache=cache)
+    assert not list(cache.glob("*pictures-*/*"))
+
+
+def test_a_set_of_tfds_with_pictures_of_several_sizes(tmp_path: Path) -> None:
+    folder = str(shared("tfds"))
+    given = TfdsSettings(name="tf_flowers", dir=folder, split_seed=1, size=24, train_split="train[:200]")
+    with pytest.raises(UserError, match=r"several sizes.*data\.size=160"):
+        tfds(replace(given, size=None))
+    reporter = Telling()
+    dataset = tfds(given, reporter, cache=tmp_path)
+    assert [len(split) for split in dataset.splits.values()] == [144, 16, 40]
+    assert dataset.class_names == ("dandelion", "daisy", "tulips", "sunflowers", "roses")
+    assert "prepared 200 pictures of 24×24×3" in reporter.lines[-1]
+    equal(dataset, tfds(replace(given, memory_gib=0.0, cache="off"), cache=tmp_path))
+    overlapping = tfds(replace(given, train_split="train[:60]+train[30:100]"))
+    assert sum(len(split) for split in overlapping.splits.values()) == 100
+    with pytest.raises(UserError, match="40 examples are in the train and in the test split"):
+        tfds(replace(given, train_split="train[:100]", test_split="train[60:120]"))
+
+
+def test_tfds_gives_the_pixels_that_tfds_gives() -> None:
+    import tensorflow_datasets
+
+    folder = str(shared("tfds"))
+    given = TfdsSettings(name="mnist", dir=folder, split_seed=1, train_split="train[100:300]", test_split="test[50:90]")
+    mine = tfds(given).test
+    theirs = tensorflow_datasets.load("mnist", split="test[50:90]", data_dir=folder, as_supervised=True)
+    for index, (image, label) in enumerate(tensorflow_datasets.as_numpy(theirs)):
+        np.testing.assert_array_equal(mine.images[index], image)
+        assert mine.labels[index] == label
+
+
+@pytest.mark.parametrize("label", [-1, 9])
+def test_a_label_out_of_range_is_named_or_left_out(tmp_path: Path, label: int) -> None:
+    """In a set of TFDS whose seventh example is given it."""
+    source, place = shared("tfds", "tf_flowers", "3.0.1"), tmp_path / "tf_flowers" / "3.0.1"
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.tfrecord*"))
+    facts = json.loads((place / "dataset_info.json").read_text())
+    facts["splits"][0]["shardLengths"] = ["60"]
+    (place / "dataset_info.json").write_text(json.dumps(facts))
+    [records] = source.glob("*.tfrecord*")
+    with tf.io.TFRecordWriter(str(place / records.name)) as writer:
+        for index, record in enumerate(tf.data.TFRecordDataset(str(records)).take(60)):
+            example = tf.train.Example.FromString(record.numpy())
+            if index == 6:
+                example.features.feature["label"].int64_list.value[:] = [label]
+            writer.write(example.SerializeToString())
+    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), split_seed=1, size=16)
+    with pytest.raises(UserError, match=rf"{records.name} at byte \d+: label {label} of 5 classes"):
+        tfds(given, cache=tmp_path / "cache")
+    dataset = tfds(replace(given, on_error="skip"), cache=tmp_path / "cache")
+    assert sum(len(split) for split in dataset.splits.values()) == 59
+    assert dataset.record.metrics["data/skipped"] == 1
+
+
+def test_a_folder_without_a_usable_picture_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_text("none")
+    for cache in (None, tmp_path / "cache"):
+        with pytest.raises(UserError, match="no picture that can be used"):
+            image_folder(settings(tmp_path, on_error="skip"), cache=cache)
+
+
+def test_without_a_cache_the_fingerprint_does_not_depend_on_the_memory_that_is_free(tmp_path: Path) -> None:
+    root = folder_of(tmp_path)
+    held, streamed = (image_folder(settings(root, cache="off", memory_gib=gib)) for gib in (None, 0.0))
+    other = image_folder(settings(root, cache="off", split_seed=2))
+    assert held.fingerprint == streamed.fingerprint != other.fingerprint
+
+
+def test_a_picture_that_fails_while_training_goes_on_is_named(tmp_path: Path) -> None:
+    root = folder_of(tmp_path)
+    data = normalize(image_folder(settings(root, cache="off", memory_gib=0.0)), NormalizeSettings())
+    where = one_device()
+    loop = start(where, small_cnn(data, where), data, training())
+    for path in root.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"class \d/\d+\.png: cannot identify"):
+        loop.run(0, 4)  # all of two epochs
+
+
+def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    source, place = shared("tfds", "tf_flowers", "3.0.1"), tmp_path / "tf_flowers" / "3.0.1"
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.tfrecord*"))
+    given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), split_seed=1, size=16)
+    with pytest.raises(UserError, match=r"is not there.*prepare it again"):
+        tfds(given, cache=tmp_path / "cache")
+    [records] = source.glob("*.tfrecord*")
+    (place / records.name).write_bytes(records.read_bytes()[:100_003])
+    with pytest.raises(UserError, match="ends within a record"):
+        tfds(given, cache=tmp_path / "cache")
+
+
+def test_synthetic_pictures_need_no_memory_and_no_disk() -> None:
+    given = SyntheticSettings(split_seed=1, examples=200, num_classes=4, height=8, width=8)
+    equal(synthetic(given), synthetic(replace(given, memory_gib=0.0)))
+    large = synthetic(SyntheticSettings(split_seed=1, examples=200_000, height=256, width=256, memory_gib=0.1))
+    assert large.train.images.shape == (180_000, 256, 256, 3)
+    assert large.train.images[np.array([5, 170_000])].shape == (2, 256, 256, 3)
+
+
+def test_a_streamed_set_that_is_to_skip_is_refused(tmp_path: Path) -> None:
+    root = folder_of(tmp_path)
+    with pytest.raises(UserError, match=r"data\.on_error=skip with data\.cache=off"):
+        image_folder(settings(root, memory_gib=0.0, cache="off", on_error="skip"))
+
+
+def test_settings_that_are_no_size_are_refused() -> None:
+    for size in (0, 9000, [3], [3, 4, 5], "big"):
+        with pytest.raises(UserError, match=r"data\.size="):
+            settings(ROOT, size=size).check("data")

@@ -1,0 +1,106 @@
+"""Splits have a seed of their own: runs of several seeds are compared on the same examples, whatever the source."""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.run.identity import identity
+from stages.data.batches import training_input
+from stages.errors import UserError
+from stages.load.digits import digits
+from stages.load.image_folder import image_folder
+from stages.load.synthetic import synthetic
+from stages.load.tfds import tfds
+from stages.results import Dataset, Split
+from tests.conftest import ROOT, shared
+from tests.pipeline.experiments import experiment
+from tests.stages.pictures import folder_of
+
+LOADERS = {"digits": digits, "image_folder": image_folder, "synthetic": synthetic, "tf_flowers": tfds}
+
+
+def content(split: Split) -> list[tuple[bytes, int]]:
+    """Returns a split's examples as a set: images and labels, in an order of their own."""
+    return sorted((image.tobytes(), int(label)) for image, label in zip(split.images[:], split.labels, strict=True))
+
+
+def composed(source: str, folder: Path) -> Callable[..., Dataset]:
+    """Returns what loads `source` as a command with further overrides would."""
+    given = {
+        "digits": (),
+        "synthetic": ("data.examples=200", "data.test_examples=40", "data.height=8", "data.width=8"),
+        "image_folder": (f"data.dir={folder}", "data.size=16", "data.cache=off"),
+        "tf_flowers": ("data.size=16", "data.train_split='train[:120]'", "data.cache=off"),
+    }[source]
+    if source == "tf_flowers":
+        given = (*given, f"data.dir={shared('tfds')}")
+    return lambda *more: LOADERS[source](experiment(f"data={source}", *given, *more).settings["load"])  # type: ignore[operator]
+
+
+def own(tmp_path: Path) -> Callable[..., Dataset]:
+    """Returns the source that docs/extending.md shows, whose settings are composed from its dataclass."""
+    page = (ROOT / "docs" / "extending.md").read_text()
+    code = re.search(r"```python\n# my_package/stripes.py\n(.*?)```", page, flags=re.DOTALL)
+    assert code is not None
+    path = tmp_path / "stripes_of_the_page.py"
+    path.write_text(code[1])
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    assert "seed" not in {field.name for field in fields(module.StripesSettings)}
+
+    def load(*overrides: str) -> Dataset:
+        given = dict(
+            override.removeprefix("data.").split("=") for override in overrides if override.startswith("data.")
+        )
+        return module.stripes(module.StripesSettings(**{name: int(value) for name, value in given.items()}))
+
+    return load
+
+
+@pytest.mark.parametrize("source", [*LOADERS, "own"])
+def test_the_seed_moves_no_split_and_the_seed_of_the_splits_moves_every_one(source: str, tmp_path: Path) -> None:
+    load = own(tmp_path) if source == "own" else composed(source, folder_of(tmp_path, examples=20))
+    first, second = load("seed=1"), load("seed=2")
+    assert first.fingerprint == second.fingerprint
+    for name, split in first.splits.items():
+        assert content(split) == content(second.splits[name])
+    other = load("seed=1", "data.split_seed=7")
+    assert first.fingerprint != other.fingerprint
+    for name, split in first.splits.items():
+        assert content(split) != content(other.splits[name])
+    default = load()
+    assert default.fingerprint == load("data.split_seed=42").fingerprint
+
+
+def test_the_seed_still_moves_the_order_and_identities_know_both() -> None:
+    dataset = digits(experiment().settings["load"])
+
+    def labels(seed: int) -> np.ndarray:
+        source = training_input(dataset, 500, seed, epochs=1)
+        return np.concatenate([batch[1] for batch in source(tf.distribute.InputContext(1, 0, 1))])
+
+    assert sorted(labels(1)) == sorted(labels(2))
+    assert (labels(1) != labels(2)).mean() > 0.5
+    identities = {identity(experiment(*given)) for given in ((), ("seed=1",), ("data.split_seed=1",))}
+    assert len(identities) == 3
+
+
+def test_a_seed_of_the_splits_that_is_none_is_refused_and_the_old_name_is_no_setting() -> None:
+    for given in ("data.split_seed=-1", f"data.split_seed={2**31}"):
+        with pytest.raises(UserError, match=rf"{given} is out of range"):
+            experiment(given)
+    for source in ("digits", "synthetic"):
+        fields_of = {field.name for field in fields(experiment(f"data={source}").settings["load"])}
+        assert "split_seed" in fields_of
+        assert "seed" not in fields_of

@@ -1,0 +1,271 @@
+"""The laws of the strategies: whatever computes, one device's numbers come out."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.cases import CASES, Case, build, flat, real_digits, run
+from benchmarks.clusters import run_workers
+from stages.errors import UserError
+from stages.evaluation.eval_step import Scorer
+from stages.model import resolve_policy
+from stages.optimization.jit import choose_jit
+from stages.results import Strategy
+from stages.settings.optimizer import AdamSettings, SgdSettings
+from stages.settings.strategy import (
+    CentralStorageSettings,
+    DefaultSettings,
+    MirroredSettings,
+    ModelParallelSettings,
+    OneDeviceSettings,
+    TpuSettings,
+)
+from stages.settings.train import TrainSettings
+from stages.strategy import strategy
+from tests.stages.experiments import settings, start
+
+pytestmark = pytest.mark.slow
+
+STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
+    "default": lambda: strategy(DefaultSettings(deterministic=False)),
+    "another device": lambda: strategy(OneDeviceSettings(deterministic=False, device="/cpu:2")),
+    "mirrored 2": lambda: strategy(MirroredSettings(deterministic=False)),
+    "mirrored 3": lambda: strategy(MirroredSettings(deterministic=False, cpu_replicas=3)),
+    "mirrored 4, hierarchical copy": lambda: strategy(
+        MirroredSettings(deterministic=False, cpu_replicas=4, reduction="hierarchical_copy")
+    ),
+    "central_storage 2": lambda: strategy(CentralStorageSettings(deterministic=False)),
+    "central_storage 3": lambda: strategy(
+        CentralStorageSettings(deterministic=False, cpu_replicas=3, parameter_device="/cpu:3")
+    ),
+    "model_parallel 2": lambda: strategy(ModelParallelSettings(deterministic=False)),
+}
+ON_WORKERS = [name for name in CASES if name != "bfloat16"]  # refused: collectives cannot send it
+NOT_PLACED = ("own loss, penalty and metric", "XLA (mlp)")  # refused: no graph of layers; XLA is for one device
+
+
+@functools.cache
+def one_device(name: str) -> tuple[np.ndarray, dict[str, float]]:
+    return run(CASES[name], strategy(OneDeviceSettings(deterministic=False, device="/cpu:0")))
+
+
+def assert_equal(name: str, weights: np.ndarray, means: Mapping[str, float]) -> None:
+    case, (expected, expected_means) = CASES[name], one_device(name)
+    assert np.abs(weights - expected).max() <= case.bound
+    for key, value in expected_means.items():
+        assert means[key] == pytest.approx(value, abs=max(case.bound * 10, 2e-5)), key
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_trains(name: str) -> None:
+    """Equal weights say something only where they have moved."""
+    case = CASES[name]
+    start = flat(
+        build(case, strategy(OneDeviceSettings(deterministic=False, device="/cpu:0")), real_digits(64)).network
+    )
+    assert np.abs(one_device(name)[0] - start).max() > 0.005
+
+
+EQUAL = [name for name, case in CASES.items() if case.bound < 1]
+PAIRS = [(name, where) for where in STRATEGIES for name in EQUAL]
+PAIRS = [(name, where) for name, where in PAIRS if where != "model_parallel 2" or name not in NOT_PLACED]
+
+
+@pytest.mark.parametrize(("name", "where"), PAIRS)
+def test_a_strategy_equals_one_device(name: str, where: str) -> None:
+    assert_equal(name, *run(CASES[name], STRATEGIES[where]()))
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, np.ndarray]:
+    """What two worker processes make of all cases."""
+    path = tmp_path_factory.mktemp("workers") / "results.npz"
+    codes, output = run_workers(2, "benchmarks.worker", str(path), *ON_WORKERS)
+    assert codes == [0, 0], output
+    return dict(np.load(path))
+
+
+@pytest.mark.parametrize("name", [name for name in ON_WORKERS if CASES[name].bound < 1])
+def test_two_workers_equal_one_device(name: str, two_workers: Mapping[str, np.ndarray]) -> None:
+    found = {key.rpartition("/")[2]: value for key, value in two_workers.items() if key.rpartition("/")[0] == name}
+    weights = found.pop("weights")
+    assert_equal(name, weights, {key: float(value) for key, value in found.items()})
+
+
+@pytest.mark.parametrize("where", ["default", "mirrored 2", "central_storage 2", "model_parallel 2"])
+def test_a_run_is_bit_identical_to_its_repetition(where: str) -> None:
+    """With dropout, which is another in each replica."""
+    first, again = (run(CASES["Adam, dropout"], STRATEGIES[where]()) for _ in range(2))
+    np.testing.assert_array_equal(first[0], again[0])
+    assert first[1] == again[1]
+
+
+def test_workers_repeat_each_other_to_the_bit(two_workers: Mapping[str, np.ndarray], tmp_path: Path) -> None:
+    path = tmp_path / "again.npz"
+    assert run_workers(2, "benchmarks.worker", str(path), "Adam, dropout")[0] == [0, 0]
+    np.testing.assert_array_equal(np.load(path)["Adam, dropout/weights"], two_workers["Adam, dropout/weights"])
+
+
+@pytest.mark.parametrize("where", ["one device", "mirrored 2", "central_storage 2", "two workers"])
+def test_an_overflow_in_one_replica_skips_one_step_everywhere(
+    where: str, two_workers: Mapping[str, np.ndarray]
+) -> None:
+    """The picture is one of 3,200, and 50 batches of 64 are one epoch: one replica sees it, once."""
+    name = "mixed_float16, an overflow"
+    if where == "two workers":
+        means = {key: float(two_workers[f"{name}/{key}"]) for key in ("loss", "loss_scale", "skipped_steps")}
+    else:
+        _, means = one_device(name) if where == "one device" else run(CASES[name], STRATEGIES[where]())
+    assert means["skipped_steps"] == 1
+    assert means["loss_scale"] == 2.0**14
+    assert means["loss"] < 2.3  # training went on
+
+
+@pytest.mark.parametrize("where", STRATEGIES)
+def test_scores_equal_numpy_over_the_same_predictions(where: str) -> None:
+    """Loss and confusion matrix of 101 examples in batches of 33, the last of which has two."""
+    dataset, made = real_digits(101), STRATEGIES[where]()
+    built = build(CASES["SGD, even batches"], made, dataset)
+    scores = Scorer(made, built, 10).score(dataset.train, 33)
+    outputs = built.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
+    labels = dataset.train.labels
+    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(101), labels]
+    expected = np.zeros((10, 10), np.int64)
+    np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
+    np.testing.assert_array_equal(scores.confusion, expected)
+    assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("where", STRATEGIES)
+def test_means_equal_numpy_over_the_same_predictions(where: str) -> None:
+    """With a learning rate of nearly nothing the model stays the same, so the means are those of one pass."""
+    dataset, made = real_digits(133), STRATEGIES[where]()
+    built = build(CASES["SGD, even batches"], made, dataset)
+    given = settings(optimizer=SgdSettings(learning_rate=1e-12), batch_size=33)
+    means = start(made, built, dataset, given).run(0, 5)
+    outputs = built.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
+    labels = dataset.train.labels
+    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(133), labels]
+    assert means["loss"] == pytest.approx(losses.mean(), abs=1e-6)
+    assert means["accuracy"] == pytest.approx((outputs.argmax(axis=1) == labels).mean(), abs=1e-7)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_fixed_shapes_give_the_same_numbers(replicas: int) -> None:
+    """What a TPU is given: batches of one shape, filled up with rows that count nothing."""
+    case = CASES["SGD, a last batch of 4"]
+    expected, _ = one_device("SGD, a last batch of 4")
+    settings = MirroredSettings(deterministic=False, cpu_replicas=replicas)
+    found, _ = run(case, dataclasses.replace(strategy(settings), fixed_shapes=True))
+    assert np.abs(found - expected).max() <= case.bound
+
+
+def test_a_tpu_that_is_not_there_is_told_at_once() -> None:
+    with pytest.raises(UserError, match=r"strategy=tpu finds no TPU local .*Type: strategy=mirrored"):
+        strategy(TpuSettings(deterministic=False, name="local"))
+
+
+def test_a_tpu_computes_in_bfloat16() -> None:
+    """`mixed` asks the devices; XLA is left to the TPU, which compiles the whole step."""
+    made = dataclasses.replace(STRATEGIES["default"](), devices=("/device:TPU:0",), fixed_shapes=True)
+    assert resolve_policy("mixed", made) == "mixed_bfloat16"
+    built = build(CASES["float64"], STRATEGIES["default"](), real_digits(64))
+    jit, why = choose_jit(TrainSettings(), made, built, real_digits(64), lambda compiled: None)  # type: ignore[arg-type]
+    assert (jit, why) == (False, "a TPU compiles the whole step itself")
+
+
+def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:
+    made = strategy(ModelParallelSettings(deterministic=False, cpu_replicas=3, layers={"dense*": "/cpu:3"}))
+    dataset = real_digits(64)
+    built = build(CASES["SGD, even batches"], made, dataset)
+    loop = start(made, built, dataset, settings(optimizer=AdamSettings()))
+    assert [variable.value.device[-1] for variable in built.network.trainable_variables] == list("001133")
+    slots = [variable.value.device[-1] for variable in loop.step.optimizer.variables[2:]]  # after count and rate
+    assert slots == list("000011113333")
+    places = [(op.type, op.device[-1:]) for op in loop.step.gradients._function.graph.get_operations()]
+    for kind, devices in {
+        "Conv2D": {"0", "1"},
+        "Conv2DBackpropFilter": {"0", "1"},
+        "MaxPoolGrad": {"0", "1"},
+        "MatMul": {"3"},
+    }.items():
+        assert {place for op, place in places if op == kind} == devices, kind
+    one = built.on_one_device()
+    np.testing.assert_array_equal(flat(one.network), flat(built.network))
+    assert {v.value.device[-1] for v in one.network.weights} == {"0"}
+
+
+class Odd(keras.Model):
+    """A functional network with a loss or a step of its own."""
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None) -> Any:
+        return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True))
+
+
+class Stepping(keras.Model):
+    """A functional network with a step of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        raise AssertionError
+
+
+def odd(input_shape: tuple[int, ...], num_classes: int, kind: str = "Odd", batch_norm: bool = False) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    outputs = keras.layers.Flatten()(inputs)
+    outputs = keras.layers.BatchNormalization(synchronized=True)(outputs) if batch_norm else outputs
+    return globals()[kind](inputs, keras.layers.Dense(num_classes)(outputs))
+
+
+def test_a_loss_without_sample_weights_is_honoured() -> None:
+    case = Case(network={"_target_": f"{__name__}.odd"}, train={"optimizer": SgdSettings()})
+    one, _ = run(case, STRATEGIES["default"]())
+    two, _ = run(case, STRATEGIES["mirrored 2"]())
+    assert np.abs(one - two).max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "message"),
+    [
+        ({}, "model_parallel 2", "model_parallel cannot take Odd apart"),
+        ({"kind": "Stepping"}, "default", "Stepping has a train_step of its own"),
+        ({"batch_norm": True}, "mirrored 2", "a synchronized BatchNorm and a compute_loss of its own"),
+    ],
+)
+def test_a_network_that_would_be_trained_wrong_is_refused(given: dict[str, Any], where: str, message: str) -> None:
+    case = Case(network={"_target_": f"{__name__}.odd", **given}, train={"optimizer": SgdSettings()})
+    with pytest.raises(UserError, match=message):
+        run(case, STRATEGIES[where]())
+
+
+def test_averages_of_half_precision_keep_float32() -> None:
+    case = dataclasses.replace(CASES["bfloat16"], train={"optimizer": SgdSettings(ema_momentum=0.99)})
+    made, dataset = STRATEGIES["default"](), real_digits(64)
+    loop = start(made, build(case, made, dataset), dataset, settings(optimizer=SgdSettings(ema_momentum=0.99)))
+    assert loop.step.averages is not None
+    assert {value.dtype for value in loop.step.averages.values} == {tf.float32}
+
+
+def test_metrics_of_the_network_count_shared_rows_once() -> None:
+    """51 examples in batches of 50 on four replicas: the last one goes to all four."""
+    case = CASES["own loss, penalty and metric"]
+    made = strategy(MirroredSettings(deterministic=False, cpu_replicas=4))
+    dataset = real_digits(51)
+    built = build(case, made, dataset)
+    start(made, built, dataset, settings(batch_size=50)).run(0, 2)
+    assert float(built.metrics[0].count.numpy()) == pytest.approx(51)
+
+
+def test_what_cannot_be_placed_is_refused() -> None:
+    made = STRATEGIES["model_parallel 2"]()
+    with pytest.raises(UserError, match="model_parallel cannot take OwnLoss apart"):
+        build(CASES["own loss, penalty and metric"], made, real_digits(64))
+    wrong = strategy(ModelParallelSettings(deterministic=False, layers={"lstm*": "/cpu:0"}))
+    with pytest.raises(UserError, match=r"lstm\* is the name of no layer\. Allowed: conv2d\w*, max_pooling2d"):
+        build(CASES["SGD, even batches"], wrong, real_digits(64))

@@ -1,0 +1,241 @@
+"""The networks: their sizes, what they want of pixels, and that replicas make one batch of their statistics."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.data.normalization import wanted_by_network
+from stages.errors import UserError
+from stages.export import export
+from stages.load.synthetic import synthetic
+from stages.model import model
+from stages.networks.applications import application, preprocessing
+from stages.networks.batch_norm import BatchNormalization
+from stages.networks.cnn_photo import cnn_photo
+from stages.networks.mlp import mlp
+from stages.networks.resnet import resnet
+from stages.normalize import normalize
+from stages.optimization.losses import cross_entropy
+from stages.results import Dataset, Model, Normalization, Strategy, Trained
+from stages.settings.data import SyntheticSettings
+from stages.settings.images import NormalizeSettings
+from stages.settings.model import (
+    ApplicationSettings,
+    CnnPhotoSettings,
+    ModelSettings,
+    PrecisionSettings,
+    ResnetSettings,
+)
+from stages.settings.results import ExportSettings
+from tests.conftest import shared
+from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
+
+pytestmark = pytest.mark.slow
+
+SMALL_MOBILENET = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35}, dropout=0.0)
+SMALL_PHOTO = CnnPhotoSettings(filters=[4, 8], dropout=0.0)
+SMALL_RESNET = ResnetSettings(blocks=1, filters=[4, 8])
+
+
+@cache
+def pictures(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
+    given = SyntheticSettings(
+        examples=80, test_examples=8, height=side, width=side, channels=channels, num_classes=classes, split_seed=1
+    )
+    return normalize(synthetic(given), NormalizeSettings())
+
+
+def build(network: object, where: Strategy | None = None, dataset: Dataset | None = None, policy: str = "") -> Model:
+    given = ModelSettings(network=network, precision=PrecisionSettings(policy=policy or "float32"), seed=1)
+    return model(dataset or pictures(), where or one_device(), given)
+
+
+def an_application(name: str, arguments: Mapping[str, Any] | None = None, side: int = 32, classes: int = 3) -> Any:
+    return application((side, side, 3), classes, name, arguments or {}, dropout=0.2, single_logit=False)
+
+
+def test_parameters_are_those_of_the_papers() -> None:
+    assert mlp((28, 28, 1), 10, [256, 256], 0.0).count_params() == 269_322
+    resnet20 = resnet((32, 32, 3), 10, blocks=3, filters=[16, 32, 64])
+    assert resnet20.name == "resnet20"
+    trained = sum(int(np.prod(weight.shape)) for weight in resnet20.trainable_weights)
+    assert (trained, resnet20.count_params()) == (269_722, 271_098)  # without and with BatchNorm's statistics
+    given = CnnPhotoSettings()
+    photo = cnn_photo((160, 160, 3), 5, given.filters, given.convolutions, given.dropout)
+    assert photo.count_params() == 1_183_029
+    assert an_application("MobileNetV2", {"alpha": 0.35}).get_layer("backbone").count_params() == 410_208
+
+
+def test_the_residual_shortcut_subsamples_and_adds_zeros() -> None:
+    """Where the convolutions give nothing, a group is its shortcut, then ReLU."""
+    network = resnet((6, 6, 2), 3, blocks=1, filters=[4, 8])
+    convolutions = [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
+    for layer in convolutions[1:]:
+        layer.kernel.assign(tf.zeros_like(layer.kernel.value))
+    adds = [layer.output for layer in network.layers if isinstance(layer, keras.layers.Add)]
+    first, second = keras.Model(network.input, adds)(np.random.default_rng(1).normal(size=(2, 6, 6, 2)))
+    np.testing.assert_array_equal(second[..., 2:6], tf.nn.relu(first)[:, ::2, ::2])
+    assert not second[..., :2].numpy().any()
+    assert not second[..., 6:].numpy().any()
+
+
+@pytest.mark.parametrize("network", [SMALL_PHOTO, SMALL_RESNET, SMALL_MOBILENET], ids=["photo", "resnet", "mobilenet"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_ends_before_the_outputs(network: object, policy: str) -> None:
+    built = build(network, policy=policy)
+    assert built.outputs == "logits"
+    assert built.network.core.output_shape == (None, 3)
+    assert built.network.core.output.dtype == "float32"
+    convolution = next(layer for layer in built.network._flatten_layers() if isinstance(layer, keras.layers.Conv2D))
+    assert convolution.compute_dtype == policy.removeprefix("mixed_")
+
+
+@pytest.fixture
+def without_grappler() -> Iterator[None]:
+    """What TensorFlow makes of a graph before it runs is not what is tested here, and takes most of the time."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.mark.usefixtures("without_grappler")
+@pytest.mark.parametrize(
+    "network",
+    [SMALL_PHOTO, SMALL_RESNET, ApplicationSettings(name="MobileNet", arguments={"alpha": 0.25}, dropout=0.0)],
+    ids=["photo", "resnet", "application"],
+)
+def test_two_replicas_equal_one_device(network: object) -> None:
+    """In float64, so that only a wrong law could differ; 33 examples do not divide."""
+
+    def after(where: Strategy) -> tuple[np.ndarray, float]:
+        def small(dataset: Dataset, where: Strategy) -> Model:
+            return build(network, where, dataset, "float64")
+
+        trained, means = after_steps(where, pictures(), settings(batch_size=33), steps=3, build=small)
+        return flat(trained.network), means["loss"]
+
+    one, one_loss = after(one_device())
+    two, two_loss = after(mirrored(2))
+    np.testing.assert_allclose(two, one, rtol=0, atol=1e-9)
+    assert two_loss == pytest.approx(one_loss, abs=1e-6)
+    assert np.abs(one - flat(build(network, policy="float64").network)).max() > 1e-3  # they have learned something
+
+
+@pytest.mark.parametrize("name", ["MobileNetV2", "ResNet50", "DenseNet121", "EfficientNetV2B0"])
+def test_a_backbone_gets_the_pixels_it_was_made_for(name: str) -> None:
+    """Scaled to -1..1; blue first and without their mean; as PyTorch's; as they are: keras' own functions say so."""
+    built = build(ApplicationSettings(name=name))
+    assert list(built.record.params["scale"]) != list(pictures().normalization.scale)
+    core = built.network.core
+    features = keras.Model(core.input, core.get_layer("pooling").output)
+    unscaled = pictures().train.images[:4].astype(np.float32)
+    mine = features(built.network.get_layer("scaling")(unscaled))
+    preprocess = sys.modules[getattr(keras.applications, name).__module__].preprocess_input
+    theirs = tf.reduce_mean(core.get_layer("backbone")(preprocess(unscaled.copy())), axis=(1, 2))
+    np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
+    assert np.ptp(theirs) > 0
+
+
+def test_what_a_network_wants_is_for_any_range_of_pixels() -> None:
+    wanted = Normalization((0.5, 0.25, 1.0), (-1.0, -2.0, -3.0))
+    grey = wanted_by_network(wanted, real_digits())  # 0 to 16, one channel: the mean of three
+    low, high = (np.array([0.0, 16.0]) * grey.scale + grey.offset).tolist()
+    assert low == pytest.approx(-2.0)
+    assert high == pytest.approx(255 * (0.5 + 0.25 + 1.0) / 3 - 2.0)
+    colors = wanted_by_network(wanted, pictures())
+    np.testing.assert_allclose(colors.scale, wanted.scale)
+    np.testing.assert_allclose(colors.offset, wanted.offset)
+    assert wanted_by_network(Normalization((2.0,) * 3, (1.0,) * 3), pictures()) == Normalization((2.0,), (1.0,))
+    assert preprocessing("EfficientNetV2B0", {"include_preprocessing": False}) is None
+
+
+def test_grey_pictures_are_repeated_for_the_three_channels_of_a_backbone() -> None:
+    core = build(SMALL_MOBILENET, dataset=pictures(channels=1)).network.core
+    assert core.input_shape == (None, 32, 32, 1)
+    assert core.get_layer("backbone").input_shape == (None, 32, 32, 3)
+    repeated = keras.Model(core.input, core.get_layer("to_rgb").output)
+    grey = np.random.default_rng(1).normal(size=(2, 32, 32, 1)).astype(np.float32)
+    np.testing.assert_array_equal(repeated(grey), np.repeat(grey, 3, axis=-1))
+
+
+@pytest.mark.parametrize("name", ["EfficientNetV2B0", "MobileNetV3Small", "VGG16"])
+def test_applications_are_built_by_name(name: str) -> None:
+    network = an_application(name)
+    assert network.output_shape == (None, 3)
+    backbone = network.get_layer("backbone")
+    assert backbone.name == "backbone"
+    norms = [layer for layer in backbone._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    assert all(isinstance(layer, BatchNormalization) and layer.synchronized for layer in norms)
+    assert bool(norms) == (name != "VGG16")
+
+
+def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
+    network = application((32, 32, 3), 2, "MobileNetV2", {"alpha": 0.35}, dropout=0.0, single_logit=True)
+    head = network.get_layer("head")
+    assert head.units == 1
+    head.bias.assign([0.7])
+    given = 10 * np.random.default_rng(1).normal(size=(6, 32, 32, 3)).astype(np.float32)
+    # With batch statistics: by the first moving ones, random weights make next to nothing of any picture.
+    both = keras.Model(network.input, [network.output, head.output])
+    outputs, single = both(given, training=True)
+    logit = single[:, 0]
+    assert np.ptp(logit) > 0.01
+    np.testing.assert_allclose(tf.nn.softmax(outputs)[:, 1], tf.sigmoid(logit), rtol=1e-5)
+    labels = tf.constant([0, 1, 1, 0, 1, 0])
+    binary = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logit)
+    np.testing.assert_allclose(cross_entropy("logits", 0.0)(labels, outputs), binary, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        (
+            "MobilNetV2",
+            {},
+            r"MobilNetV2 is not in keras.applications. Allowed: MobileNetV2, .*Type: .*name=MobileNetV2",
+        ),
+        ("efficientnet_v2_b0", {}, "Type: model.network.name=EfficientNetV2B0"),
+        ("zzz", {}, "Allowed: ConvNeXtBase.*Type: model.network.name=MobileNetV2"),
+        (
+            "MobileNetV2",
+            {"arguments": {"alfa": 1}},
+            r"alfa is nothing that MobileNetV2 takes. Allowed: alpha",
+        ),
+        ("VGG16", {"arguments": {"weights": "x"}}, r"arguments.weights is nothing that VGG16 takes"),
+        ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot take pictures of 16×16. Allowed: 32×32 and larger"),
+        ("MobileNetV2", {"single_logit": True}, "single_logit=true with 3 classes. Allowed: 2 classes"),
+    ],
+)
+def test_what_keras_has_not_is_refused(name: str, given: dict[str, Any], message: str) -> None:
+    side = given.pop("side", 32)
+    with pytest.raises(UserError, match=message):
+        build(ApplicationSettings(name=name, **given), dataset=pictures(side=side))
+
+
+def test_an_application_is_exported_whole(tmp_path: Path) -> None:
+    built = build(SMALL_MOBILENET)
+    for layer in built.network._flatten_layers():
+        if isinstance(layer, BatchNormalization):
+            layer.momentum = 0.0
+    built.network(pictures().train.images[:16].astype(np.float32), training=True)
+    outputs = built.network(pictures().train.images[:16].astype(np.float32))
+    assert np.ptp(outputs, axis=0).min() > 0.01  # by the first moving statistics it would be next to nothing
+    exported = export(Trained(built, (), 1, 0), pictures(), ExportSettings(), tmp_path)
+    assert exported.max_abs_diff <= 1e-6
+
+
+def test_pretrained_weights_fit_the_backbone() -> None:
+    file = shared("weights")
+    backbone = an_application("MobileNetV2", {"alpha": 0.35}).get_layer("backbone")
+    before = flat(backbone)
+    for path in sorted(file.glob("*.h5")):
+        keras.models.clone_model(backbone).load_weights(path)
+        backbone.load_weights(path)
+        assert np.abs(flat(backbone) - before).max() > 0.1

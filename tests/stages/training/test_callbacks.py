@@ -1,0 +1,192 @@
+"""What Keras callbacks add to logs is part of the run; what they keep begins again, or not, with a phase."""
+
+import csv
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from stages.fit import fit
+from stages.results import Trained
+from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.train import FitSettings, TrainSettings
+from stages.train import train
+from stages.training.callbacks import Callbacks, Plateau, build_callbacks, enter_phase
+from tests.stages.experiments import one_device, real_digits, settings, small_cnn
+from tests.stages.training.test_resume import Stopper
+
+DATASET = real_digits(512)
+
+
+class Adding(keras.callbacks.Callback):
+    """Adds to the logs of every hook that gets any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.seen: list[dict[str, float]] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        logs["began"] = 1
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        logs["opened"] = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        logs["last_batch"] = batch
+
+    def on_test_end(self, logs: Any = None) -> None:
+        logs["f1"] = np.float32(logs["accuracy"] / 2)
+        logs["val_auc"] = 0.25
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(dict(logs))
+        self.calls += 1
+        logs["calls"] = self.calls
+        logs["val_own"] = keras.ops.convert_to_tensor(epoch + 0.5)
+        logs["a[0]"] = 1.0
+        logs["images_per_second"] = 7.0
+        logs["note"] = "good"
+        logs["val_accuracy"] = logs["val_accuracy"] + 10.0
+
+    def on_train_end(self, logs: Any = None) -> None:
+        logs["ended"] = self.calls
+
+
+def run(by: str, folder: Path | None = None, at: int | None = None, **changes: Any) -> tuple[Trained | None, Stopper]:
+    reporter, where = Stopper(at), one_device()
+    given = settings(**{"epochs": 2, "callbacks": [Adding()], **changes})
+    if by == "fit":
+        plain = {field.name: getattr(given, field.name) for field in fields(TrainSettings) if field.name != "_target_"}
+        given = FitSettings(**plain)
+    model = small_cnn(DATASET, where, dropout=0.3)
+    try:
+        return (fit if by == "fit" else train)(model, DATASET, where, given, reporter, folder), reporter
+    except KeyboardInterrupt:
+        return None, reporter
+
+
+@pytest.mark.parametrize("by", ["loop", "fit"])
+def test_what_callbacks_add_to_logs_is_tracked_in_history_and_survives_resume(by: str, tmp_path: Path) -> None:
+    plain, _ = run(by, callbacks=[])
+    whole, told = run(by)
+    assert plain is not None
+    assert whole is not None
+    for epoch, (row, before) in enumerate(zip(whole.history, plain.history, strict=True)):
+        assert row["train/opened"] == epoch
+        assert row["train/last_batch"] == 7
+        assert row["val/f1"] == pytest.approx(before["val/accuracy"] / 2)
+        assert (row["val/auc"], row["val/own"], row["train/a[0]"]) == (0.25, epoch + 0.5, 1.0)
+        assert row["train/calls"] == epoch + 1
+        assert row["val/accuracy"] == before["val/accuracy"] + 10.0
+        assert row["train/logs_images_per_second"] == 7.0
+        assert row["train/loss"] == before["train/loss"]
+    assert whole.record.metrics["train/began"] == 1
+    assert whole.record.metrics["train/ended"] == 2
+    assert whole.record.metrics["val/best_own"] == whole.best_epoch - 0.5
+    assert len(told.warned) == 2  # each once
+    assert "a callback adds note to the logs, a str and not a number" in told.warned[0]
+    assert "adds images_per_second to the logs, a name of training's own" in told.warned[1]
+    assert run(by, tmp_path, 13)[0] is None
+    resumed, again = run(by, tmp_path)
+    assert resumed is not None
+    assert again.rows == told.rows
+    assert [row["val/own"] for row in resumed.history] == [0.5, 1.5]
+    assert resumed.record.metrics["train/ended"] == 2
+    over, third = run(by, tmp_path)
+    assert over is not None
+    assert third.rows == told.rows
+    assert _without_times(over) == _without_times(whole)
+
+
+def _without_times(trained: Trained) -> dict[str, float]:
+    return {name: value for name, value in trained.record.metrics.items() if "second" not in name}
+
+
+def test_the_epoch_s_own_numbers_stay_where_a_callback_takes_them_away() -> None:
+    class Removing(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            del logs["val_accuracy"]
+            logs["loss"] = "gone"
+
+    trained, told = run("loop", callbacks=[Removing()], epochs=1)
+    assert trained is not None
+    assert {"train/loss", "val/accuracy"} <= trained.history[0].keys()
+    assert len(told.warned) == 1
+
+
+def test_a_file_of_logs_goes_on_after_resume(tmp_path: Path) -> None:
+    def given() -> list[Any]:
+        return [Adding(), keras.callbacks.CSVLogger(str(tmp_path / "logs.csv"))]
+
+    assert run("fit", tmp_path, 13, callbacks=given(), epochs=2)[0] is None
+    assert run("fit", tmp_path, callbacks=given(), epochs=2)[0] is not None
+    rows = list(csv.DictReader((tmp_path / "logs.csv").open()))
+    assert [row["epoch"] for row in rows] == ["0", "1"]
+    assert [row["val_own"] for row in rows] == ["0.5", "1.5"]
+
+
+def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:
+    """By hand: an epoch is a value of the monitor, and none of them is better than the first."""
+    first = settings(
+        schedule=ScheduleSettings(name="plateau", patience=1, decay_factor=0.5, final_share=0.2),
+        optimizer=SgdSettings(learning_rate=0.1),
+        early_stopping_patience=3,
+        callbacks=[],
+    )
+    second = replace(first, optimizer=SgdSettings(learning_rate=0.01))
+    best, callbacks = build_callbacks(first, Stopper())
+    network = keras.Sequential([keras.layers.Dense(1)])
+    network.build((None, 2))
+    rates: list[list[float]] = []
+    epoch, stopped = 0, []
+    for given, losses in ((first, [0.1, 0.2, 0.2, 0.2]), (second, [0.5, 0.6, 0.6, 0.6])):
+        network.compile(keras.optimizers.SGD(given.optimizer.learning_rate))
+        network.stop_training = False
+        callbacks.set_model(network)
+        enter_phase(callbacks, given, epoch > 0)
+        callbacks.on_train_begin()
+        rates.append([])
+        for loss in losses:
+            callbacks.on_epoch_end(epoch, {"loss": 1.0, "val_loss": loss})
+            rates[-1].append(float(network.optimizer.learning_rate))
+            stopped.append(network.stop_training)
+            epoch += 1
+        callbacks.on_train_end()
+    assert rates[0] == pytest.approx([0.1, 0.05, 0.025, 0.02])
+    assert rates[1] == pytest.approx([0.01, 0.005, 0.0025, 0.002])  # a share of the phase's own rate
+    assert stopped == [False, False, False, True] * 2  # each phase has its own patience
+    assert (best.best_epoch, best.best_value) == (1, 0.1)  # the best weights are those of both
+    [plateau] = [one for one in callbacks.callbacks if isinstance(one, Plateau)]
+    assert plateau.min_lr == pytest.approx(0.002)
+
+
+def test_the_loss_scale_is_carried_into_the_next_phase() -> None:
+    from stages.optimization.loss_scale import LossScale
+
+    before, after = LossScale(64), LossScale(64)
+    for variable, value in ((before.value, 4.0), (before.good_steps, 7), (before.skipped_steps, 2)):
+        variable.assign(value)
+    after.carry_on(before)
+    assert [float(one.numpy()) for one in (after.value, after.good_steps, after.skipped_steps)] == [4.0, 7.0, 2.0]
+
+
+def test_all_callbacks_of_a_hook_share_one_mapping() -> None:
+    class Reading(keras.callbacks.Callback):
+        found: Any = None
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            Reading.found = logs["added"]
+
+    class Writing(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["added"] = 3
+
+    warned: list[str] = []
+    callbacks = Callbacks([Writing(), Reading()], warned.append)
+    callbacks.on_epoch_end(0, {"loss": 1.0})
+    assert Reading.found == 3
+    assert callbacks.logs == {"loss": 1.0, "added": 3.0}

@@ -1,0 +1,145 @@
+"""A fork begins with the weights that the other run reported: its first validation is that run's, to the digit."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from stages.errors import UserError
+from stages.fit import fit
+from stages.results import Trained
+from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.train import FitSettings, TrainSettings
+from stages.train import train
+from stages.training.checkpoints import start_from
+from stages.training.forks import _at_epoch
+from tests.stages.experiments import adam, flat, one_device, real_digits, settings, small_cnn
+from tests.stages.training.test_resume import Stopper
+
+DATASET = real_digits(256)
+"""Four steps an epoch."""
+
+
+class Spoil(keras.callbacks.Callback):
+    """Makes the second epoch the best one: from the third on the weights are pushed away before every epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch >= 2:
+            for variable in self.model.trainable_variables:
+                variable.assign(variable * 1.5 + 0.1 * epoch)
+
+
+class Lines(Stopper):
+    def __init__(self, at: int | None = None) -> None:
+        super().__init__(at)
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+def run(by: str, folder: Path, at: int | None = None, **changes: Any) -> tuple[Trained | None, Lines]:
+    reporter, where = Lines(at), one_device()
+    given = settings(**{"epochs": 4, "steps_per_call": 1, "optimizer": adam(), **changes})
+    if by == "fit":
+        plain = {field.name: getattr(given, field.name) for field in fields(TrainSettings) if field.name != "_target_"}
+        given = FitSettings(**plain)
+    model = small_cnn(DATASET, where)
+    try:
+        return (fit if by == "fit" else train)(model, DATASET, where, given, reporter, folder), reporter
+    except KeyboardInterrupt:
+        return None, reporter
+
+
+EMA = adam(ema_momentum=0.5, ema_use=True)
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
+    "plain": ("loop", {}, {}, None),
+    "stopped within an epoch": ("loop", {}, {}, 14),
+    "averages, and averages": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
+    "averages, then none": ("loop", {"optimizer": EMA}, {}, None),
+    "averages of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
+    "the last": ("loop", {"restore_best": False}, {}, None),
+    "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
+    "fit": ("fit", {}, {}, None),
+    "fit with averages": ("fit", {"optimizer": EMA}, {"optimizer": EMA}, None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_validation_is_what_the_other_run_reported(case: str, tmp_path: Path) -> None:
+    by, before, now, at = CASES[case]
+    source, fork = tmp_path / "a", tmp_path / "b"
+    trained, told = run(by, source, at, callbacks=[Spoil()], **before)
+    last = "restore_best" in before
+    epoch = 4 if last else 2
+    start_from(source / "checkpoints", fork / "checkpoints", "best", "4d9eb298")
+    result, heard = run(by, fork, epochs=5, **now)
+    assert result is not None
+    for name in ("loss", "accuracy"):
+        assert result.record.metrics[f"val/start_{name}"] == told.rows[epoch][f"val/{name}"]
+        if trained is not None and not last:
+            assert result.record.metrics[f"val/start_{name}"] == trained.record.metrics[f"val/best_{name}"]
+    assert list(heard.rows) == list(range(epoch + 1, 6))
+    [line] = [line for line in heard.said if line.startswith("forked from 4d9eb298: weights of epoch")]
+    assert f"weights of epoch {epoch} ({'the last' if last else 'best'}" in line
+    assert f"epoch {epoch + 1} is next" in line
+    assert ("the optimizer starts again" in line) == (not last)
+    assert result.record.metrics["train/last_epoch"] == 5
+
+
+def test_by_last_it_is_continued_exactly(tmp_path: Path) -> None:
+    source, fork = tmp_path / "a", tmp_path / "b"
+    _, told = run("loop", source, callbacks=[Spoil()])
+    start_from(source / "checkpoints", fork / "checkpoints", "last", "4d9eb298")
+    result, heard = run("loop", fork, epochs=5)
+    assert result is not None
+    assert result.record.metrics["val/start_loss"] == told.rows[4]["val/loss"]
+    assert any("weights of epoch 4 (the last), with their optimizer" in line for line in heard.said)
+
+
+def test_where_the_best_is_the_last_both_are_the_same(tmp_path: Path) -> None:
+    run("loop", tmp_path / "a")
+    results = []
+    for weights in ("best", "last"):
+        start_from(tmp_path / "a" / "checkpoints", tmp_path / weights / "checkpoints", weights)
+        result, _ = run("loop", tmp_path / weights, epochs=6)
+        assert result is not None
+        results.append(flat(result.model.network))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("by", ["loop", "fit"])
+def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(by: str, tmp_path: Path) -> None:
+    cosine = {"schedule": ScheduleSettings(name="cosine"), "epochs": 6}
+    run(by, tmp_path / "a", callbacks=[Spoil()])
+    for name in ("b", "c"):
+        start_from(tmp_path / "a" / "checkpoints", tmp_path / name / "checkpoints", "best")
+    whole, told = run(by, tmp_path / "b", **cosine)
+    assert whole is not None
+    steps = 4 * 6
+    expected = [0.0005 * (1 + np.cos(np.pi * (4 * epoch - 1) / steps)) for epoch in (3, 4, 5, 6)]
+    assert [row["train/learning_rate"] for row in whole.history] == pytest.approx(expected, rel=1e-5)
+    assert run(by, tmp_path / "c", 18, **cosine)[0] is None
+    resumed, again = run(by, tmp_path / "c", **cosine)
+    assert resumed is not None
+    assert again.rows == told.rows
+    assert list(again.rows) == [3, 4, 5, 6]
+    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+    assert resumed.record.metrics["val/start_loss"] == whole.record.metrics["val/start_loss"]
+
+
+def test_without_best_weights_it_says_what_to_type(tmp_path: Path) -> None:
+    run("loop", tmp_path / "a", 2)
+    with pytest.raises(UserError, match=r"no best weights yet.*Type: fork=4d9e fork_weights=last"):
+        start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "best", "4d9e")
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "last", "4d9e")
+    assert run("loop", tmp_path / "b")[0] is not None
+
+
+def test_the_epoch_of_the_best_weights_decides_the_phase() -> None:
+    of_both = {"epoch": 9, "done": 3, "step": 39, "phase": 1, "began": 6, "rows": []}
+    assert _at_epoch(of_both, 8) == {**of_both, "epoch": 8, "done": 0}
+    assert _at_epoch(of_both, 6) == {**of_both, "epoch": 6, "done": 0, "phase": 0, "began": 0}

@@ -1,0 +1,246 @@
+"""The loop's laws: two replicas equal one, weights are exact, overflow and NaN are seen."""
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.images import Streamed
+from stages.results import Dataset, Model, Split, Strategy
+from stages.settings.optimizer import OptimizerSettings, SgdSettings
+from stages.train import train
+from stages.training.progress import Clock
+from tests.stages.experiments import (
+    adam,
+    after_steps,
+    flat,
+    mirrored,
+    one_device,
+    real_digits,
+    settings,
+    small_cnn,
+    start,
+)
+
+STEPS = 50
+
+
+@pytest.mark.parametrize("optimizer", [SgdSettings(), adam()], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("examples", "batch_size"),
+    [(896, 64), (900, 64), (897, 64), (900, 63)],
+    ids=["even", "last batch of 4", "last batch of 1: an empty replica", "batch of 63: shares of 31 and 32"],
+)
+def test_two_replicas_equal_one_device(optimizer: OptimizerSettings, examples: int, batch_size: int) -> None:
+    dataset = real_digits(examples)
+    given = settings(optimizer=optimizer, batch_size=batch_size)
+    one, one_means = after_steps(one_device(), dataset, given, STEPS)
+    two, two_means = after_steps(mirrored(2), dataset, given, STEPS)
+    start = flat(small_cnn(dataset, one_device()).network)
+    assert np.abs(flat(one.network) - start).max() > 0.01  # it has learnt something to be equal in
+    assert np.abs(flat(one.network) - flat(two.network)).max() <= 1e-5
+    assert one_means["loss"] == pytest.approx(two_means["loss"], abs=1e-5)
+    assert one_means["accuracy"] == pytest.approx(two_means["accuracy"], abs=2 / (STEPS * batch_size))
+
+
+def test_three_replicas_equal_one_device_where_no_batch_divides() -> None:
+    """The last batch has two examples, so that one replica has none and fills up with the example of another."""
+    dataset = real_digits(194)
+    one, _ = after_steps(one_device(), dataset, settings(), steps=20)
+    three, _ = after_steps(mirrored(3), dataset, settings(), steps=20)
+    assert np.abs(flat(one.network) - flat(three.network)).max() <= 1e-5
+
+
+def test_a_step_is_that_of_plain_gradient_descent() -> None:
+    """One step on a batch of 5 over 2 replicas equals NumPy's own arithmetic on Keras' gradient of the mean loss."""
+    dataset = real_digits(5)
+    where = mirrored(2)
+    model = small_cnn(dataset, where)
+    before = [weight.copy() for weight in model.network.get_weights()]
+    variables = model.network.trainable_variables
+    with tf.GradientTape() as tape:
+        outputs = model.network(tf.cast(dataset.train.images, tf.float32))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(dataset.train.labels, outputs)
+    gradients = tape.gradient(loss, [variable.value for variable in variables])
+    given = settings(optimizer=SgdSettings(learning_rate=0.1, momentum=0.0), batch_size=5)
+    means = start(where, model, dataset, given).run(0, 1)
+    for old, gradient, new in zip(before, gradients, model.network.get_weights(), strict=True):
+        np.testing.assert_allclose(new, old - 0.1 * gradient.numpy(), atol=1e-6)
+    assert means["loss"] == pytest.approx(float(loss), abs=1e-6)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_loss_and_accuracy_equal_numpy_over_the_same_predictions(replicas: int) -> None:
+    """With a learning rate of nearly nothing the model stays the same, so an epoch's means are those of one pass."""
+    dataset = real_digits(133)
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    given = settings(optimizer=SgdSettings(learning_rate=1e-12), batch_size=32)
+    model, means = after_steps(where, dataset, given, steps=5)
+    outputs = model.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
+    log_sum = np.log(np.exp(outputs).sum(axis=1))
+    losses = log_sum - outputs[np.arange(133), dataset.train.labels]
+    assert means["loss"] == pytest.approx(losses.mean(), abs=1e-6)
+    assert means["accuracy"] == pytest.approx((outputs.argmax(axis=1) == dataset.train.labels).mean(), abs=1e-12)
+
+
+def test_a_weight_penalty_counts_once_whatever_the_replicas() -> None:
+    dataset = real_digits(100)
+
+    def penalised(where: Strategy) -> np.ndarray:
+        keras.utils.set_random_seed(1)
+        with where.distribution.scope():
+            network = keras.Sequential(
+                [
+                    keras.layers.Input((8, 8, 1)),
+                    keras.layers.Rescaling(1 / 16),
+                    keras.layers.Flatten(),
+                    keras.layers.Dense(10, kernel_regularizer=keras.regularizers.L2(0.1)),
+                ]
+            )
+        given = settings(optimizer=SgdSettings(learning_rate=0.1), batch_size=33, epochs=5)
+        start(where, Model(network, "logits", "float32"), dataset, given).run(0, 15)
+        return flat(network)
+
+    one, two = penalised(one_device()), penalised(mirrored(2))
+    np.testing.assert_allclose(one, two, atol=1e-6)
+
+    network = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    assert np.abs(one).mean() < np.abs(flat(network)).mean()  # the penalty has shrunk the weights
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_constraints_of_layers_hold(replicas: int) -> None:
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    dataset = real_digits(64)
+    with where.distribution.scope():
+        bounded = keras.layers.Dense(10, kernel_constraint=keras.constraints.MaxNorm(0.1))
+        network = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), bounded])
+    start(where, Model(network, "logits", "float32"), dataset, settings(batch_size=32, epochs=5)).run(0, 10)
+    for copy in where.distribution.experimental_local_results(bounded.kernel.value):
+        assert np.linalg.norm(copy.numpy(), axis=0).max() <= 0.1 + 1e-6
+
+
+def test_k_steps_in_one_call_equal_single_steps() -> None:
+    dataset = real_digits(200)
+    given = settings(optimizer=adam(), epochs=100)
+    whole, _ = after_steps(one_device(), dataset, given, 12, build=partial(small_cnn, dropout=0.3))
+    where = one_device()
+    model = small_cnn(dataset, where, dropout=0.3)
+    loop = start(where, model, dataset, given)
+    for step in range(12):
+        loop.run(step, 1)
+    np.testing.assert_array_equal(flat(whole.network), flat(model.network))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_dropout_is_a_function_of_seed_step_and_replica(replicas: int) -> None:
+    """A loop that starts at step 7 drops what the one from the start drops at step 7."""
+    dataset = real_digits(200)
+    where = one_device() if replicas == 1 else mirrored(replicas)
+
+    def loss_of(first_step: int) -> float:
+        model = small_cnn(dataset, where, dropout=0.5)
+        given = settings(optimizer=SgdSettings(learning_rate=1e-12), epochs=10)
+        loop = start(where, model, dataset, given, first_step=first_step)
+        for step in range(first_step, 7):
+            loop.run(step, 1)
+        loop.step.reset()
+        return loop.run(7, 1)["loss"]
+
+    assert loss_of(0) == pytest.approx(loss_of(7), abs=1e-7)
+
+
+def test_replicas_drop_different_units_and_a_step_the_same_again() -> None:
+    dataset, where = real_digits(64), mirrored(2)
+    loop = start(where, small_cnn(dataset, where, dropout=0.5), dataset, settings())
+    pixels = tf.cast(dataset.train.images, tf.float32)
+    batch = (pixels, tf.constant(dataset.train.labels), tf.ones([64]))
+
+    def loss(step: int, replica: int) -> float:
+        result = loop.step.gradients(batch, tf.constant(step, tf.int64), tf.constant(replica), tf.constant(1.0))
+        return float(result.sums["loss"])
+
+    assert loss(0, 0) == loss(0, 0)
+    assert len({loss(0, 0), loss(0, 1), loss(1, 0), loss(1, 1)}) == 4
+
+
+def overflowing(dataset: Dataset, example: int) -> Dataset:
+    """Returns the data set with one picture so bright that float16 cannot hold what the network makes of it."""
+    images = dataset.train.images.astype(np.float32)
+    images[example] = 1e30
+    return replace(dataset, train=Split(images, dataset.train.labels))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_overflow_in_one_replica_skips_one_step_everywhere(replicas: int) -> None:
+    dataset = overflowing(real_digits(640), 17)
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    model = small_cnn(dataset, where, policy="mixed_float16")
+    loop = start(where, model, dataset, settings())
+    means = loop.run(0, 10)
+    step = loop.step
+    assert step.loss_scale is not None
+    assert int(step.loss_scale.skipped_steps.numpy()) == 1
+    assert float(step.loss_scale.value.numpy()) == 2.0**14
+    assert int(step.optimizer.iterations.numpy()) == 9
+    assert float(step.totals.read()["examples"]) == 640 - 64
+    assert np.isfinite(means["loss"])
+    for variable in model.network.trainable_variables:
+        copies = [copy.numpy() for copy in where.distribution.experimental_local_results(variable.value)]
+        assert all(np.isfinite(copy).all() and np.array_equal(copy, copies[0]) for copy in copies)
+
+
+def test_nan_stops_the_run_with_a_clear_error() -> None:
+    dataset = real_digits(200)
+    where = mirrored(2)
+    with pytest.raises(
+        UserError, match=r"diverged by step \d+ \(epoch \d\): the loss is (nan|inf).*optimizer.learning_rate="
+    ):
+        train(small_cnn(dataset, where), dataset, where, settings(epochs=20, optimizer=SgdSettings(learning_rate=1e30)))
+
+
+def test_hopeless_float16_stops_the_run() -> None:
+    images = np.full_like(real_digits(64).train.images, 1.0, dtype=np.float32) * 1e30
+    dataset = real_digits(64)
+    dataset = replace(dataset, train=Split(images, dataset.train.labels))
+    where = one_device()
+    with pytest.raises(UserError, match="float16 overflows however small the loss is scaled"):
+        train(small_cnn(dataset, where, policy="mixed_float16"), dataset, where, settings(epochs=60, batch_size=32))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_time_that_training_waits_for_its_input_is_measured(replicas: int) -> None:
+    """Of pictures that take 50 ms a batch to read, whatever the step takes."""
+    dataset = real_digits(640)
+    held = dataset.train.images
+
+    def slowly(rows: np.ndarray) -> np.ndarray:
+        time.sleep(0.05)
+        return held[rows]
+
+    slow = replace(dataset.train, images=Streamed.all(held.shape, slowly))
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    shares = {}
+    for name, data in {"slow": replace(dataset, train=slow), "held": dataset}.items():
+        loop = start(where, small_cnn(data, where), data, settings(epochs=9, steps_per_call=8))
+        loop.run(0, 8)  # traces
+        began = time.perf_counter()
+        loop.run(8, 24)
+        shares[name] = loop.waited / (time.perf_counter() - began)
+    assert 0 <= shares["held"] < shares["slow"] < 1
+    assert shares["slow"] > 0.3
+
+
+def test_who_waits_long_is_told() -> None:
+    clock = Clock()
+    clock.add(30.0, 10, 320, waited=2.9)
+    assert clock.rates()["train/input_wait_fraction"] == pytest.approx(2.9 / 30)
+    assert not clock.advice()
+    clock.add(0.2, 1, 32, waited=0.2)
+    assert "10% of the time" in clock.advice()
+    assert "train/input_wait_fraction" not in Clock(1.0, 2, 3).rates()

@@ -1,0 +1,277 @@
+"""What a run of epochs may be asked for, under the strategies: the same history, whatever computes."""
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
+
+from stages.errors import UserError
+from stages.evaluate import evaluate
+from stages.fit import _validation_batch, fit
+from stages.model import model
+from stages.reporter import Silent
+from stages.results import Strategy, Trained
+from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
+from stages.settings.results import EvaluateSettings
+from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
+from stages.settings.train import FitSettings, TrainSettings
+from stages.strategy import strategy
+from stages.train import train
+from stages.training.class_weights import class_weights
+from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn
+
+PLACES = {
+    "default": lambda: strategy(DefaultSettings(deterministic=False)),
+    "mirrored": mirrored,
+    "central_storage": lambda: strategy(CentralStorageSettings(deterministic=False)),
+    "model_parallel": lambda: strategy(ModelParallelSettings(deterministic=False)),
+}
+FEATURES: dict[str, dict[str, Any]] = {
+    "plateau": {
+        "schedule": ScheduleSettings(name="plateau", patience=1, decay_factor=0.5, final_share=0.2),
+        "monitor": "val_accuracy",
+        "epochs": 6,
+        "optimizer": SgdSettings(learning_rate=0.001),
+    },
+    "early stopping": {"early_stopping_patience": 1, "monitor": "val_accuracy", "epochs": 8},
+    "averages in use": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True)},
+    "averages in use, last epoch": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
+    "balanced classes, smoothed labels": {
+        "optimizer": AdamWSettings(learning_rate=0.001, epsilon=1e-5),
+        "class_weights": "balanced",
+        "label_smoothing": 0.1,
+    },
+}
+
+
+def run(
+    where: Strategy, engine: Any = train, settings: type = TrainSettings, **given: Any
+) -> tuple[Trained, np.ndarray]:
+    dataset = real_digits(900)
+    built = small_cnn(dataset, where)
+    defaults = {"epochs": 3, "batch_size": 60, "seed": 1, "schedule": ScheduleSettings(), "optimizer": SgdSettings()}
+    trained = engine(built, dataset, where, settings(**{**defaults, **given}))
+    return trained, flat(trained.model.network)
+
+
+@functools.cache
+def reference(feature: str) -> tuple[Trained, np.ndarray]:
+    return run(one_device(), **FEATURES[feature])
+
+
+def assert_same_history(found: Trained, expected: Trained, bound: float, but: tuple[str, ...] = ()) -> None:
+    assert len(found.history) == len(expected.history)
+    for one, other in zip(found.history, expected.history, strict=True):
+        for name, value in other.items():
+            if "second" not in name and "wait" not in name and name not in but:
+                assert one[name] == pytest.approx(value, abs=bound), name
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_run_is_that_of_one_device(feature: str, where: str) -> None:
+    found, weights = run(PLACES[where](), **FEATURES[feature])
+    expected, expected_weights = reference(feature)
+    assert_same_history(found, expected, 1e-5)
+    assert np.abs(weights - expected_weights).max() <= 1e-5
+
+
+@pytest.fixture
+def iterated(monkeypatch: pytest.MonkeyPatch) -> list[tf.data.Dataset]:
+    """The datasets of all iterators that are made from now on, on the host and on devices."""
+    found: list[tf.data.Dataset] = []
+    for kind, name in (
+        (iterator_ops.OwnedIterator, "_create_iterator"),
+        (multi_device_iterator_ops.OwnedMultiDeviceIterator, "__init__"),
+    ):
+        original = getattr(kind, name)
+
+        def spy(self: Any, dataset: Any = None, *given: Any, original: Any = original, **named: Any) -> Any:
+            if dataset is not None:
+                found.append(dataset)
+            return original(self, dataset, *given, **named)
+
+        monkeypatch.setattr(kind, name, spy)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["loop", "fit"])
+@pytest.mark.parametrize("where", ["default", "one_device", "mirrored", "central_storage"])
+def test_no_iterator_has_an_autotuner_that_its_end_waits_for(
+    where: str, engine: str, iterated: list[tf.data.Dataset]
+) -> None:
+    """Neither in training, validation and test, nor those that TensorFlow puts on the devices."""
+    if (where, engine) == ("central_storage", "fit"):
+        pytest.skip("refused before anything starts")
+    place = one_device() if where == "one_device" else PLACES[where]()
+    trained, _ = run(place, *((train, TrainSettings) if engine == "loop" else (fit, FitSettings)), epochs=1)
+    evaluate(trained, real_digits(60), place, EvaluateSettings())
+    assert len(iterated) >= 3
+    assert [dataset.options().autotune.enabled for dataset in iterated] == [False] * len(iterated)
+
+
+class _Told(Silent):
+    """Notes what a terminal would show, in order."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        self.shown.append(f"{done}/{total}")
+
+    def doing(self, what: str) -> None:
+        self.shown.append(what)
+
+
+@pytest.mark.parametrize("engine", ["loop", "fit"])
+def test_whatever_follows_the_last_step_is_named_while_it_lasts(engine: str, tmp_path: Path) -> None:
+    told = _Told()
+    function, kind = (train, TrainSettings) if engine == "loop" else (fit, FitSettings)
+    given = kind(epochs=2, batch_size=64, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
+    dataset, place = real_digits(64), one_device()
+    function(small_cnn(dataset, place), dataset, place, given, told, tmp_path)
+    validation, checkpoint, files = "validating on 144 images", "writing a checkpoint", "writing the best weights"
+    assert told.shown == ["1/2", validation, "2/2", validation, checkpoint, files]
+
+
+def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
+    rates = [row["train/learning_rate"] for row in reference("plateau")[0].history]
+    assert rates[0] == pytest.approx(0.001)
+    assert 0.0002 <= min(rates) < 0.001
+    assert len(reference("early stopping")[0].history) < 8
+
+
+def test_averages_are_kept_beside(tmp_path: Path) -> None:
+    """Not used, they are in a file: those that a run which uses them ends with."""
+    dataset, place = real_digits(900), one_device()
+    built = small_cnn(dataset, place)
+    given: dict[str, Any] = {"epochs": 3, "batch_size": 60, "seed": 1, "schedule": ScheduleSettings()}
+    kept = TrainSettings(optimizer=SgdSettings(ema_momentum=0.9), restore_best=False, **given)
+    train(built, dataset, place, kept, folder=tmp_path)
+    plain = run(one_device(), restore_best=False)[1]
+    np.testing.assert_allclose(flat(built.network), plain, atol=1e-6)
+    built.network.load_weights(tmp_path / "checkpoints" / "averages.weights.h5")
+    np.testing.assert_allclose(flat(built.network), reference("averages in use, last epoch")[1], atol=1e-6)
+
+
+def test_averages_in_use_are_what_is_validated() -> None:
+    """The averages lag behind the weights, so early validation is worse than without; weights differ, too."""
+    lagging, weights = reference("averages in use, last epoch")
+    plain, plain_weights = run(one_device(), restore_best=False)
+    assert lagging.history[0]["train/loss"] == pytest.approx(plain.history[0]["train/loss"], abs=1e-6)
+    assert lagging.history[0]["val/loss"] > plain.history[0]["val/loss"]
+    assert np.abs(weights - plain_weights).max() > 1e-3
+
+
+@pytest.mark.parametrize("where", ["one_device", "default", "mirrored"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"steps_per_call": 5},
+        FEATURES["averages in use"],
+        FEATURES["averages in use, last epoch"],
+        FEATURES["balanced classes, smoothed labels"],
+        {"optimizer": SgdSettings(learning_rate=0.05, clip_norm=0.5, weight_decay=0.01)},
+    ],
+    ids=["plain", "5 steps a call", "averages", "averages, last", "AdamW, weighted, smoothed", "clipped, decay"],
+)
+def test_fit_equals_the_loop(given: dict[str, Any], where: str) -> None:
+    if where == "mirrored" and "optimizer" in given and given["optimizer"].clip_norm:
+        given = {"optimizer": SgdSettings(learning_rate=0.05, weight_decay=0.01)}  # clipping is refused there
+    place = one_device() if where == "one_device" else PLACES[where]()
+    theirs, their_weights = run(place, fit, FitSettings, **given)
+    ours, our_weights = run(one_device(), **given)
+    assert np.abs(our_weights - their_weights).max() <= 1e-6
+    assert_same_history(theirs, ours, 1e-5, but=("val/loss",) if given.get("label_smoothing") else ())
+
+
+def test_fit_refuses_what_keras_would_get_wrong() -> None:
+    with pytest.raises(UserError, match=r"2 replicas, train.batch_size=63.*keras/issues/19891.*Type: train=loop"):
+        run(mirrored(2), fit, FitSettings, batch_size=63)
+    with pytest.raises(UserError, match=r"4 steps in a call beyond the epoch's 15"):
+        run(one_device(), fit, FitSettings, steps_per_call=4)
+
+
+def test_fit_that_diverges_stops() -> None:
+    with pytest.raises(UserError, match="training diverged by epoch"):
+        run(one_device(), fit, FitSettings, optimizer=SgdSettings(learning_rate=1e30))
+
+
+@pytest.mark.parametrize("examples", [144, 257, 259, 511])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("at_most", [4, 5, 30, 9999])
+def test_no_replica_is_left_out_of_a_validation_by_fit(examples: int, replicas: int, at_most: int) -> None:
+    size = _validation_batch(examples, replicas, at_most)
+    assert replicas <= size <= min(at_most + replicas, 256)
+    assert examples % size == 0 or examples % size >= replicas
+
+
+def test_class_weights() -> None:
+    dataset = real_digits(900)
+    counts = np.bincount(dataset.train.labels)
+    assert class_weights("balanced", dataset) == pytest.approx(list(900 / (10 * counts)))
+    with pytest.raises(UserError, match=r"has 2 numbers\. Allowed: 10, one for each of 0, 1"):
+        class_weights([1.0, 2.0], dataset)
+
+
+@pytest.mark.parametrize("where", ["one_device", "mirrored"])
+def test_jit_is_chosen_told_and_gives_the_same_numbers(where: str) -> None:
+    """With operations that XLA has no deterministic form of, it is left out, and `on` says so."""
+    place = one_device() if where == "one_device" else mirrored(2)
+    plain, weights = run(place)
+    assert plain.record.params["jit"] == "off"
+    assert "CPUs" in str(plain.record.params["jit_reason"])
+    measured, same = run(place, jit="measure")
+    assert "measured" in str(measured.record.params["jit_reason"]) or measured.record.params["jit"] == "off"
+    assert np.abs(same - weights).max() <= 1e-5
+    with pytest.raises(UserError, match=r"train.jit=on: XLA cannot compile this network .*Type: train.jit=off"):
+        run(place, jit="on")  # deterministic MaxPoolGrad
+
+
+@pytest.mark.parametrize("jit", ["on", "measure"])
+def test_jit_where_xla_can_compile_all(jit: str) -> None:
+    dataset, place = real_digits(300), mirrored(2)
+    network = MlpSettings(hidden=[32])
+    built = model(dataset, place, ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1))
+    shared: dict[str, Any] = {"epochs": 1, "seed": 1, "schedule": ScheduleSettings(), "optimizer": SgdSettings()}
+    params = train(built, dataset, place, TrainSettings(jit=jit, **shared)).record.params
+    if jit == "on":
+        assert (params["jit"], params["jit_reason"]) == ("on", "as asked")
+    else:
+        with_xla, without = map(float, re.findall(r"([\d.]+) ms with", str(params["jit_reason"])))
+        assert (params["jit"] == "on") == (with_xla < without)
+
+
+def test_steps_per_call_keep_python_under_two_percent() -> None:
+    trained, weights = run(one_device(), epochs=4)
+    chosen = trained.record.params["steps_per_call"]
+    assert isinstance(chosen, int)
+    assert chosen >= 1
+    single, same = run(one_device(), epochs=4, steps_per_call=1)
+    np.testing.assert_array_equal(weights, same)
+    assert single.record.params["steps_per_call"] == 1
+
+
+class Counting(keras.callbacks.Callback):
+    """Notes the last step of each call, within its epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen.append(batch)
+
+
+def test_callbacks_see_the_count_of_every_step() -> None:
+    counting = Counting()
+    run(one_device(), epochs=2, steps_per_call=4, callbacks=[counting])
+    assert counting.seen == [0, 4, 8, 12, 14, 3, 7, 11, 14]
