@@ -1,6 +1,6 @@
-"""`python -m benchmarks.augment`: what the input makes in a second, by how it changes pictures.
+"""`python -m benchmarks.augment`: what the input makes in a second, by how it changes images.
 
-96×96×3 pictures in batches of 32, nothing else running. All ways take turns, five rounds; the figures are medians, and
+96×96×3 images in batches of 32, nothing else running. All ways take turns, five rounds; the figures are medians, and
 only their ratios to the input that changes nothing mean anything on a shared machine. The last column is the time that
 one example takes: an input is fast enough where training needs longer.
 """

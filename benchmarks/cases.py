@@ -33,7 +33,7 @@ class Case:
     """One training of `STEPS` steps.
 
     bound: the largest difference of any weight from one device's.
-    overflow: whether one picture is so bright that float16 cannot hold what the network makes of it.
+    overflow: whether one image is so bright that float16 cannot hold what the network makes of it.
     """
 
     bound: float = 1e-5

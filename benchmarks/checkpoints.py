@@ -1,6 +1,6 @@
 """`python -m benchmarks.checkpoints`: what a checkpoint costs training.
 
-The convnet of `experiment=mnist_cnn` on pictures of MNIST's size, batch 64, Adam, one device. Segments of training
+The convnet of `experiment=mnist_cnn` on images of MNIST's size, batch 64, Adam, one device. Segments of training
 with a checkpoint at their beginning, which is read while training waits and written while it goes on, take turns with
 segments without; the cost of one is the median difference. Its share is that at the default interval.
 """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.experiments [--data ../shared/data] [names …]
 
-`--data` holds `tfds/` with prepared sets, `image_folder/` with folders of pictures, `weights/` with files of weights.
+`--data` holds `tfds/` with prepared sets, `image_folder/` with folders of images, `weights/` with files of weights.
 """
 
 import argparse

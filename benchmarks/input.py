@@ -1,4 +1,4 @@
-"""The input alone, without a model: prepared pictures against TFDS's tutorials, each in a process of its own, in turns.
+"""The input alone, without a model: prepared images against TFDS's tutorials, each in a process of its own, in turns.
 
     python -m benchmarks.input [--dir <where TFDS keeps tf_flowers>]
 

@@ -1,6 +1,6 @@
 """`python -m benchmarks.loop`: the training loop against the bare computation and Keras' `Model.fit`.
 
-The same convnet of 34,826 parameters on 28×28 pictures, batch 128, one device. The bare computation is the same step,
+The same convnet of 34,826 parameters on 28×28 images, batch 128, one device. The bare computation is the same step,
 in one function, on one batch that stays where it is: no input, no metrics, no loss reported. All ways take turns in one
 process, five rounds; the figures are medians, and only their ratios mean anything on a shared machine.
 """

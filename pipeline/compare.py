@@ -1,4 +1,4 @@
-"""`python -m pipeline.compare`: the jobs of a sweep side by side, as a table, a file and a picture."""
+"""`python -m pipeline.compare`: the jobs of a sweep side by side, as a table, a file and a plot."""
 
 import argparse
 import sys

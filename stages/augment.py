@@ -1,6 +1,6 @@
-"""The `augment` stage: random changes of the training pictures.
+"""The `augment` stage: random changes of the training images.
 
-Keras' preprocessing layers draw from a seed generator that each replica keeps, so what they do to a picture is no
+Keras' preprocessing layers draw from a seed generator that each replica keeps, so what they do to an image is no
 function of its row in the global batch: two replicas would not equal one device, nor a resumed run the whole one. Here
 all random numbers come from outside.
 """
@@ -42,18 +42,19 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
     """Returns the data set with its augmentation and mixing, or with none where `settings` change nothing.
 
     Raises:
-        UserError: where `saturation` or `hue` are set and the pictures have not three channels.
+        UserError: where `saturation` or `hue` are set and the images have not three channels.
     """
-    channels, coloured = dataset.image_shape[2], [name for name in ("saturation", "hue") if getattr(settings, name)]
+    channels = dataset.image_shape[2]
+    color_settings = [name for name in ("saturation", "hue") if getattr(settings, name)]
     params = {}
-    if channels != 3 and coloured:
-        if settings.without_colour == "refuse":
+    if channels != 3 and color_settings:
+        if settings.without_color == "refuse":
             raise UserError(
-                f"augment.{coloured[0]} with pictures of {channels} channel(s)",
-                "pictures of 3, or augment.without_colour=skip",
-                f"augment.{coloured[0]}=0",
+                f"augment.{color_settings[0]} with images of {channels} channel(s)",
+                "images of 3, or augment.without_color=skip",
+                f"augment.{color_settings[0]}=0",
             )
-        params = {"skipped": f"{', '.join(coloured)}: pictures have {channels} channel(s)"}
+        params = {"skipped": f"{', '.join(color_settings)}: images have {channels} channel(s)"}
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
     return dataclasses.replace(
         dataset,
@@ -66,9 +67,9 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
 
 @dataclass(frozen=True)
 class Changes:
-    """What `settings` say, by one resampling of each picture and one change of its colours.
+    """What `settings` say, by one resampling of each image and one change of its colors.
 
-    Of the geometry the crop comes first, then flips, rotation, zoom and translation; of the colours brightness,
+    Of the geometry the crop comes first, then flips, rotation, zoom and translation; of the colors brightness,
     contrast, saturation and hue; RandAugment's operations come after them. Values are clipped to `pixel_range` once,
     at the end.
     """
@@ -121,7 +122,7 @@ class Changes:
         return before, after
 
     def _crop(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> tf.Tensor:
-        """A part of random area, and of random ratio within the picture (Szegedy et al. 2015, arXiv:1409.4842)."""
+        """A part of random area, and of random ratio within the image (Szegedy et al. 2015, arXiv:1409.4842)."""
         smallest = (1.0 - self.settings.crop) ** 2
         side = tf.sqrt(smallest + (1.0 - smallest) * numbers["area"])
         stretch = tf.exp(_spread(numbers["aspect"], math.log(self.settings.aspect) / 2.0))
@@ -147,7 +148,7 @@ class Changes:
             matrices = color.saturation(1.0 + _spread(numbers["saturation"], given.saturation)) @ matrices
         if given.hue:
             matrices = color.hue(_spread(numbers["hue"], given.hue)) @ matrices
-        matrices = drawn.colours(matrices, means, black) if drawn else matrices
+        matrices = drawn.colors(matrices, means, black) if drawn else matrices
         mixes_channels = channels == 3 and bool(given.saturation or given.hue or drawn)
         return color.recolor(images, matrices, mixes_channels)
 

@@ -23,13 +23,13 @@ def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder:
     shutil.rmtree(partial, ignore_errors=True)
     model = trained.model.on_one_device()
     serving = Serving(model, dataset.class_names)
-    images = tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")
-    signature = serving.__call__.get_concrete_function(images)
+    spec = tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")
+    signature = serving.__call__.get_concrete_function(spec)
     tf.saved_model.save(serving, str(partial), signatures={"serving_default": signature})
     shutil.rmtree(path, ignore_errors=True)
     partial.replace(path)
-    pictures = dataset.test.images[: settings.compared_examples].astype(np.float32)
-    difference = _largest_difference(trained.model, path, pictures)
+    compared = dataset.test.images[: settings.compared_examples].astype(np.float32)
+    difference = _largest_difference(trained.model, path, compared)
     record = Record(metrics={"export/max_abs_diff": difference})
     return Exported(path, dataset.image_shape, dataset.class_names, difference, record)
 
@@ -55,11 +55,11 @@ class Serving(tf.Module):
         return self.predict(images)
 
 
-def _largest_difference(model: Model, path: Path, pictures: np.ndarray) -> float:
+def _largest_difference(model: Model, path: Path, images: np.ndarray) -> float:
     reloaded = tf.saved_model.load(str(path))  # kept by name: a function of a collected object cannot be called
     # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
-    predict = tf.function(lambda images: probabilities(model.network(images, training=False), model.outputs))
+    predict = tf.function(lambda batch: probabilities(model.network(batch, training=False), model.outputs))
     at_once = min(scoring_batch(model.network), 64)
-    batches = np.array_split(pictures, -(-len(pictures) // at_once))
+    batches = np.array_split(images, -(-len(images) // at_once))
     differences = [tf.reduce_max(tf.abs(reloaded(batch) - predict(batch))) for batch in map(tf.constant, batches)]
     return float(np.max(differences))  # unlike Python's max it hands on nan

@@ -1,4 +1,4 @@
-"""Pictures by their rows: in memory, or read when they are wanted; and what is known of each."""
+"""Images by their rows: in memory, or read when they are wanted; and what is known of each."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ import numpy as np
 from stages.errors import UserError
 
 CHUNK, CHUNK_BYTES = 128, 2**26
-"""Pictures, and their bytes, that are in memory at once while they are decoded or described."""
+"""Images, and their bytes, that are in memory at once while they are decoded or described."""
 
 WORKERS = os.cpu_count() or 1
 """Threads that decode and describe."""
@@ -23,8 +23,8 @@ ALIGNMENT = 64
 """Bytes; Eigen's, for AVX-512."""
 
 
-class Pictures(Protocol):
-    """Pictures [N, H, W, C], uint8 or float32. A NumPy array is one; `Streamed` reads them when they are wanted."""
+class Images(Protocol):
+    """Images [N, H, W, C], uint8 or float32. A NumPy array is one; `Streamed` reads them when they are wanted."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -36,22 +36,22 @@ class Pictures(Protocol):
     def ndim(self) -> int: ...
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Returns the pictures of `rows`, a slice or int64 [n], as an array [n, H, W, C]."""
+        """Returns the images of `rows`, a slice or int64 [n], as an array [n, H, W, C]."""
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """Pictures that stay where they are until they are wanted.
+    """Images that stay where they are until they are wanted.
 
-    read: from numbers of the source, int64 [n], to its pictures [n, H, W, C]; safe in several threads at once.
-    rows: which of the source's pictures these are, int64 [N].
-    picture: (H, W, C).
+    read: from numbers of the source, int64 [n], to its images [n, H, W, C]; safe in several threads at once.
+    rows: which of the source's images these are, int64 [N].
+    image_shape: (H, W, C).
     failed: what reading has raised, for `own_errors`.
     """
 
     read: Callable[[np.ndarray], np.ndarray]
     rows: np.ndarray
-    picture: tuple[int, int, int]
+    image_shape: tuple[int, int, int]
     dtype: Any = np.dtype(np.uint8)
     failed: list[UserError] = field(default_factory=list, compare=False)
 
@@ -59,12 +59,12 @@ class Streamed:
 
     @classmethod
     def all(cls, shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> "Streamed":
-        """Returns all pictures of a source, uint8 [N, H, W, C] = `shape`."""
+        """Returns all images of a source, uint8 [N, H, W, C] = `shape`."""
         return cls(read, np.arange(shape[0]), (shape[1], shape[2], shape[3]))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (len(self.rows), *self.picture)
+        return (len(self.rows), *self.image_shape)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         try:
@@ -75,19 +75,19 @@ class Streamed:
 
 
 @contextmanager
-def own_errors(pictures: Pictures) -> Iterator[None]:
-    """Raises what reading `pictures` has raised: TensorFlow buries it in an error of its own."""
+def own_errors(images: Images) -> Iterator[None]:
+    """Raises what reading `images` has raised: TensorFlow buries it in an error of its own."""
     try:
         yield
     except Exception as error:
-        if isinstance(pictures, Streamed) and pictures.failed:
-            raise pictures.failed[0] from error
+        if isinstance(images, Streamed) and images.failed:
+            raise images.failed[0] from error
         raise
 
 
 @dataclass(frozen=True)
 class Described:
-    """digests: uint64 [N], equal where the pixels are; moments: float64 [N, 2, C], each picture's mean and mean square
+    """digests: uint64 [N], equal where the pixels are; moments: float64 [N, 2, C], each image's mean and mean square
     by channel.
     """
 
@@ -98,41 +98,41 @@ class Described:
         return Described(self.digests[rows], self.moments[rows])
 
 
-def chunk_of(picture: tuple[int, ...]) -> int:
-    """Returns how many pictures of that shape are taken at once."""
-    return max(1, min(CHUNK, CHUNK_BYTES // int(np.prod(picture))))
+def chunk_of(image_shape: tuple[int, ...]) -> int:
+    """Returns how many images of that shape are taken at once."""
+    return max(1, min(CHUNK, CHUNK_BYTES // int(np.prod(image_shape))))
 
 
-def describe(pictures: Pictures) -> Described:
-    """Returns what is known of each picture, reading a few of them at a time."""
-    count, channels = pictures.shape[0], pictures.shape[-1]
+def describe(images: Images) -> Described:
+    """Returns what is known of each image, reading a few of them at a time."""
+    count, channels = images.shape[0], images.shape[-1]
     digests, moments = np.empty(count, np.uint64), np.empty((count, 2, channels))
     with ThreadPoolExecutor(WORKERS) as pool:
-        chunk = chunk_of(pictures.shape[1:])
+        chunk = chunk_of(images.shape[1:])
         for start in range(0, count, chunk):
-            part = np.ascontiguousarray(pictures[slice(start, min(start + chunk, count))])
-            described = pool.map(_describe, np.array_split(part, 2 * WORKERS))  # a picture may be too little for a task
+            part = np.ascontiguousarray(images[slice(start, min(start + chunk, count))])
+            described = pool.map(_describe, np.array_split(part, 2 * WORKERS))  # an image may be too little for a task
             for row, (number, moment) in enumerate(chain.from_iterable(described), start):
                 digests[row], moments[row] = number, moment
     return Described(digests, moments)
 
 
-def _describe(pictures: np.ndarray) -> list[tuple[int, np.ndarray]]:
+def _describe(images: np.ndarray) -> list[tuple[int, np.ndarray]]:
     described = []
-    for picture in pictures:
-        wide = picture.reshape(-1, picture.shape[-1]).astype(np.float64)
+    for image in images:
+        wide = image.reshape(-1, image.shape[-1]).astype(np.float64)
         moments = np.stack([wide.mean(axis=0), np.einsum("pc,pc->c", wide, wide) / len(wide)])
-        described.append((digest(picture), moments))
+        described.append((digest(image), moments))
     return described
 
 
 def empty(shape: tuple[int, ...]) -> np.ndarray:
-    """Returns memory for pictures, uint8, that begins where TensorFlow wants its own to, and so can be shared."""
+    """Returns memory for images, uint8, that begins where TensorFlow wants its own to, and so can be shared."""
     raw = np.empty(int(np.prod(shape)) + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + int(np.prod(shape))].reshape(shape)
 
 
-def digest(picture: np.ndarray) -> int:
-    """Returns 64 bits of BLAKE2 of a picture's bytes: among a million others, a wrong match has odds of 1 in 4e7."""
-    return int.from_bytes(hashlib.blake2b(picture.data, digest_size=8).digest(), "little")
+def digest(image: np.ndarray) -> int:
+    """Returns 64 bits of BLAKE2 of an image's bytes: among a million others, a wrong match has odds of 1 in 4e7."""
+    return int.from_bytes(hashlib.blake2b(image.data, digest_size=8).digest(), "little")

@@ -1,4 +1,4 @@
-"""The `inspect` stage: what training will see, as numbers and as pictures."""
+"""The `inspect` stage: what training will see, as numbers and plots."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from stages.seeds import derive
 from stages.settings.inspect import InspectSettings
 
 CLASSES, EXAMPLES, BATCH = 10, 12, 32
-"""How many classes a gallery shows, how many pictures of each, and how many of the first batch."""
+"""How many classes a gallery shows, how many images of each, and how many of the first batch."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ def inspect(
 
     Args:
         strategy: of several workers only the chief tells and draws. None: this process does.
-        reporter: is told a table of the splits, and warned of pictures that are in two of them.
+        reporter: is told a table of the splits, and warned of images that are in two of them.
         folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, `plots/classes.png`, `plots/batch.png` and,
-            where pictures are augmented, `plots/augmentation.png`. None: no files.
+            where images are augmented, `plots/augmentation.png`. None: no files.
     """
     found = statistics(dataset, settings.seed)
     files: dict[str, Sequence[Path]] = {}
@@ -57,7 +57,7 @@ def inspect(
     metrics |= {f"data/{name}_examples": split.examples for name, split in found.splits.items()}
     repeated = {name: split.repeated for name, split in found.splits.items()}
     metrics |= {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
-    metrics |= {f"data/duplicates_{one}_{other}": both.pictures for (one, other), both in found.shared.items()}
+    metrics |= {f"data/duplicates_{one}_{other}": both.images for (one, other), both in found.shared.items()}
     train = found.splits["train"]
     params = {
         "dtype": str(dataset.train.images.dtype),
@@ -75,14 +75,14 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     labels = [names[label] for label in chosen]
     of_all = f" of {dataset.num_classes}" if len(chosen) < dataset.num_classes else ""
     title = f"Training split, {len(chosen)}{of_all} classes"
-    pictures = [dataset.train.images[rows] for rows in chosen.values()]
-    drawn = [plot_rows(pictures, labels, pixels, title, folder / "classes.png")]
+    rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]
+    drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
     if dataset.augmentation is not None:
-        changed = augmented(dataset, np.stack([several[0] for several in pictures]), EXAMPLES - 1, settings.seed)
-        title = f"{title}: a picture and {EXAMPLES - 1} augmentations of it"
+        changed = augmented(dataset, np.stack([row[0] for row in rows_of_images]), EXAMPLES - 1, settings.seed)
+        title = f"{title}: an image and {EXAMPLES - 1} augmentations of it"
         drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
     images, targets = first_batch(dataset, settings)
-    title = f"Step 1 of training: {len(images)} of its {min(settings.batch_size, len(dataset.train))} pictures"
+    title = f"Step 1 of training: {len(images)} of its {min(settings.batch_size, len(dataset.train))} images"
     titles = [in_words(target, names) for target in targets]
     return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
 
@@ -98,7 +98,7 @@ def examples(dataset: Dataset) -> dict[int, np.ndarray]:
 
 
 def augmented(dataset: Dataset, originals: np.ndarray, versions: int, seed: int) -> np.ndarray:
-    """Returns each picture and `versions` of it, float32 [n, 1 + versions, H, W, C], by the training's own function.
+    """Returns each image and `versions` of it, float32 [n, 1 + versions, H, W, C], by the training's own function.
 
     Args:
         originals: uint8 or float32 [n, H, W, C].
@@ -119,7 +119,7 @@ def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray
 
     Returns:
         float32 [b, H, W, C] as augmentation leaves them, and labels as the batch has them: int32 [b], or
-        float32 [b, classes] where pictures are mixed.
+        float32 [b, classes] where images are mixed.
     """
     source = training_input(dataset, settings.batch_size, settings.seed, epochs=1)
     images, labels, *_ = next(iter(source(tf.distribute.InputContext(1, 0, 1)).take(1)))
@@ -127,7 +127,7 @@ def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray
 
 
 def in_words(label: np.ndarray, names: Sequence[str]) -> str:
-    """Returns what a picture shows, such as `cat`, or `cat 0.7 dog 0.3`.
+    """Returns what an image shows, such as `cat`, or `cat 0.7 dog 0.3`.
 
     Args:
         label: int [], or float [classes], the share of each class; of those above 0.05 the two greatest are named.

@@ -74,8 +74,8 @@ def model(
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
-    pictures = tf.cast(dataset.train.images[:2], tf.float32)
-    outputs = _check_outputs(network(pictures, training=False), dataset.num_classes, settings.outputs, policy)
+    images = tf.cast(dataset.train.images[:2], tf.float32)
+    outputs = _check_outputs(network(images, training=False), dataset.num_classes, settings.outputs, policy)
     params = {
         **loaded,
         "outputs": outputs,
@@ -176,8 +176,8 @@ def _build(function: Callable[..., keras.Model], given: Mapping[str, Any], datas
         first = str(error).strip().splitlines()[0]
         name = f"{function.__module__}.{getattr(function, '__name__', '')}"
         raise UserError(
-            f"{name} cannot be built for pictures of shape {dataset.image_shape} with {dict(given)} ({first})",
-            "layers that the pictures are large enough for",
+            f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(given)} ({first})",
+            "layers that the images are large enough for",
             "model=mlp, or smaller or fewer layers",
         ) from error
 
@@ -199,7 +199,7 @@ def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: 
     wanted = "float64" if policy == "float64" else "float32"
     if outputs.shape != (2, num_classes) or outputs.dtype.name != wanted:
         raise UserError(
-            f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two pictures",
+            f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two images",
             f"{wanted} of shape (2, {num_classes})",
             f'a last layer keras.layers.Dense({num_classes}, dtype="{wanted}")',
         )

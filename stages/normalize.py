@@ -22,7 +22,7 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     something else.
 
     Raises:
-        UserError: for `imagenet` with pictures of other than 1 or 3 channels.
+        UserError: for `imagenet` with images of other than 1 or 3 channels.
     """
     low, high = dataset.pixel_range
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
@@ -47,5 +47,5 @@ def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:
     if channels == 1:
         return mean.mean(keepdims=True), deviation.mean(keepdims=True)
     raise UserError(
-        f"normalize=imagenet with pictures of {channels} channels", "1 or 3 channels", "normalize=standardize"
+        f"normalize=imagenet with images of {channels} channels", "1 or 3 channels", "normalize=standardize"
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stages.errors import UserError
-from stages.images import Described, Pictures, describe
+from stages.images import Described, Images, describe
 
 if TYPE_CHECKING:
     import keras
@@ -122,16 +122,16 @@ class Strategy:
 class Split:
     """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes).
 
-    An array is held in memory; other pictures are read as training wants them. known: what a cache has noted of them.
+    An array is held in memory; other images are read as training wants them. known: what a cache has noted of them.
     """
 
-    images: Pictures
+    images: Images
     labels: np.ndarray
     known: Described | None = None
 
     @cached_property
     def described(self) -> Described:
-        """What is known of each picture; reads them all where nobody has yet."""
+        """What is known of each image; reads them all where nobody has yet."""
         return self.known or describe(self.images)
 
     def __len__(self) -> int:
@@ -151,14 +151,14 @@ class Normalization:
 
 
 class Augmentation(Protocol):
-    """A pure function of pictures and random numbers, so that a resumed run sees the same pictures again.
+    """A pure function of images and random numbers, so that a resumed run sees the same images again.
 
-    What becomes of a picture must not depend on the others that it comes with, nor on its place among them.
+    What becomes of an image must not depend on the others that it comes with, nor on its place among them.
     """
 
     @property
     def randoms(self) -> int:
-        """How many random numbers it wants for each picture."""
+        """How many random numbers it wants for each image."""
 
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """Takes float32 [b, H, W, C] and float32 [b, randoms] in [0, 1); returns float32 [b, H, W, C]."""
@@ -181,11 +181,11 @@ class Mixing(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three disjoint splits and what is to be done to their pictures.
+    """Three disjoint splits and what is to be done to their images.
 
     pixel_range: the least and the greatest value that a pixel can have.
     fingerprint: 32 hexadecimal digits that change with any pixel, label or split.
-    augmentation: what is done to pictures in training, to each by itself; None: nothing.
+    augmentation: what is done to images in training, to each by itself; None: nothing.
     mixing: how each of them is then mixed with another; None: it is not.
     augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
 
@@ -247,7 +247,7 @@ class Model:
     policy: the Keras dtype policy that it was built under.
     rebuild: makes the same network on one device, with other weights; None where this one will do everywhere.
     metrics: those that the network brings along; their state must be sums, which replicas can add to.
-    augmentation: what a training step does to pictures before the network gets them; None where the input does it.
+    augmentation: what a training step does to images before the network gets them; None where the input does it.
     mixed_labels: whether training labels are float32 [b, classes], rows that add up to 1, and not int32 [b].
     """
 

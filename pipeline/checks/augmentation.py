@@ -21,8 +21,8 @@ def augmentation_is_possible(experiment: Experiment) -> None:
         nowhere = {
             "train=fit": isinstance(train, FitSettings) and "Keras' fit takes its own steps",
             "strategy=parameter_server": isinstance(strategy, ParameterServerSettings)
-            and "workers take their pictures from no input that could hand over random numbers",
-            "strategy=tpu": isinstance(strategy, TpuSettings) and "XLA cannot resample pictures",
+            and "workers take their images from no input that could hand over random numbers",
+            "strategy=tpu": isinstance(strategy, TpuSettings) and "XLA cannot resample images",
         }
         for other, why in nowhere.items():
             if why:

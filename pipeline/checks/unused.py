@@ -12,7 +12,7 @@ from pipeline.cluster.task import cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TopSettings
 from stages.errors import UserError
-from stages.settings.data import PicturesSettings, TfdsSettings
+from stages.settings.data import ImagesSettings, TfdsSettings
 from stages.settings.images import AugmentSettings
 from stages.settings.optimizer import SgdSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, ModelParallelSettings
@@ -104,7 +104,7 @@ def _draws_no_operations(experiment: Experiment) -> bool:
 
 def _keeps_sizes(experiment: Experiment) -> bool:
     data = experiment.settings.get("load")
-    return isinstance(data, PicturesSettings) and data.size is None
+    return isinstance(data, ImagesSettings) and data.size is None
 
 
 def _names_validation(experiment: Experiment) -> bool:

@@ -240,6 +240,6 @@ def _data(metrics: Mapping[str, float]) -> str | None:
     names = ("classes", "height", "width", "channels")
     if None in sizes.values() or not {f"data/{name}" for name in names} <= metrics.keys():
         return None
-    classes, *picture = (f"{metrics[f'data/{name}']:.0f}" for name in names)
+    classes, *size = (f"{metrics[f'data/{name}']:.0f}" for name in names)
     examples = ", ".join(f"{count:,.0f} {split}" for split, count in sizes.items())
-    return f"{examples}; {classes} classes; {'×'.join(picture)}"
+    return f"{examples}; {classes} classes; {'×'.join(size)}"

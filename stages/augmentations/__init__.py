@@ -1,1 +1,1 @@
-"""Changes of pictures as pure functions of the pictures and of random numbers."""
+"""Changes of images as pure functions of the images and of random numbers."""

@@ -1,4 +1,4 @@
-"""Changes of a picture's colors, as matrices that multiply into one; then those that are no matrix.
+"""Changes of an image's colors, as matrices that multiply into one; then those that are no matrix.
 
 A matrix is float64 [b, C + 1, C + 1] and takes (c1 … cC, 1), the channels of a pixel, to their new values. Of a
 product, the last factor is the change that is made first. Values are clipped once, after all of them.
@@ -19,7 +19,7 @@ LUMA = YIQ[0]
 
 
 def neutral(count: tf.Tensor, channels: int) -> tf.Tensor:
-    """Returns matrices that change nothing, for `count` pictures."""
+    """Returns matrices that change nothing, for `count` images."""
     return tf.eye(channels + 1, batch_shape=[count], dtype=tf.float64)
 
 
@@ -34,7 +34,7 @@ def brightness(factor: tf.Tensor, black: float, channels: int) -> tf.Tensor:
 
 
 def contrast(factor: tf.Tensor, before: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
-    """Multiplies the difference from the picture's mean grey, as the matrices `before` have made it.
+    """Multiplies the difference from the image's mean grey, as the matrices `before` have made it.
 
     means: of each channel before them, and 1, float64 [b, C + 1].
     """
@@ -67,7 +67,7 @@ def hue(turns: tf.Tensor) -> tf.Tensor:
 
 
 def recolor(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.Tensor:
-    """Returns float32 [b, H, W, C] with each pixel multiplied by its picture's matrix.
+    """Returns float32 [b, H, W, C] with each pixel multiplied by its image's matrix.
 
     mixes_channels: whether a new value depends on the other channels; if not, all channels have the same factor.
     """

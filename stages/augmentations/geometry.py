@@ -1,10 +1,10 @@
-"""Changes of a picture's geometry, as matrices that multiply into one, for one resampling.
+"""Changes of an image's geometry, as matrices that multiply into one, for one resampling.
 
-A matrix is float64 [b, 3, 3] and takes (x, y, 1) of a pixel of the new picture to where it is read from in the old one,
+A matrix is float64 [b, 3, 3] and takes (x, y, 1) of a pixel of the new image to where it is read from in the old one,
 in pixels from the centre, x to the right and y down. Of a product, the first factor is the change that is made first.
 
 They are float64 and rounded once, at the end: the sine of a number may differ in float32's last digit by its place in
-the tensor (vector and scalar code), and a picture must not depend on which replica makes it.
+the tensor (vector and scalar code), and an image must not depend on which replica makes it.
 """
 
 import math
@@ -39,7 +39,7 @@ def translate(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def zoom(factor: tf.Tensor) -> tf.Tensor:
-    """Makes the picture `factor`, float64 [b], times as large, about its centre."""
+    """Makes the image `factor`, float64 [b], times as large, about its centre."""
     return _matrix(1.0 / factor, 0.0, 0.0, 0.0, 1.0 / factor, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: the pictures and labels of two examples of a batch in one.
+"""MixUp and CutMix: the images and labels of two examples of a batch in one.
 
 Sources: Zhang et al. 2018 (arXiv:1710.09412), Yun et al. 2019 (arXiv:1905.04899).
 """
@@ -14,9 +14,9 @@ Key = Callable[[str], tf.Tensor]
 
 @dataclass(frozen=True)
 class Mixing:
-    """Mixes each picture with its partner's, by MixUp or by CutMix.
+    """Mixes each image with its partner's, by MixUp or by CutMix.
 
-    mixup, cutmix: alpha of the Beta(alpha, alpha) that an example's share of the picture is drawn from; 0: never. With
+    mixup, cutmix: alpha of the Beta(alpha, alpha) that an example's share of the image is drawn from; 0: never. With
         both, one example in two is mixed in either way.
     classes: how many there are.
     """
@@ -50,7 +50,7 @@ class Mixing:
         labels: tuple[tf.Tensor, tf.Tensor],
         numbers: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns mixed pictures, float32 [b, H, W, C], and labels, float32 [b, classes], whose rows add up to 1.
+        """Returns mixed images, float32 [b, H, W, C], and labels, float32 [b, classes], whose rows add up to 1.
 
         Args:
             images: the examples' own and their partners', each float32 [b, H, W, C].
@@ -65,12 +65,12 @@ class Mixing:
         shape, mixed = tf.shape(own), own
         if self.mixup:
             kept = tf.cast(tf.where(is_cut, tf.ones_like(share), share), tf.float32)[:, None]
-            flat = [tf.reshape(picture, [shape[0], -1]) for picture in images]  # of two axes it is far faster
+            flat = [tf.reshape(image, [shape[0], -1]) for image in images]  # of two axes it is far faster
             mixed = tf.reshape(kept * flat[0] + (1.0 - kept) * flat[1], shape)
         if self.cutmix:
             columns = tf.repeat(inside_x, own.shape[3], axis=1)[:, None, :]
             box = (inside_y & is_cut[:, None])[:, :, None] & columns
-            flat = [tf.reshape(picture, [shape[0], height, -1]) for picture in (other, mixed)]
+            flat = [tf.reshape(image, [shape[0], height, -1]) for image in (other, mixed)]
             mixed = tf.reshape(tf.where(box, *flat), shape)
         pixels = tf.math.count_nonzero(inside_x, axis=1) * tf.math.count_nonzero(inside_y, axis=1)
         uncovered = 1.0 - tf.cast(pixels, tf.float64) / (height * width)  # what is left of it, where the edge cuts it

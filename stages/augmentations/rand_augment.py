@@ -1,7 +1,7 @@
-"""RandAugment: for each picture some operations of a list, all of one strength.
+"""RandAugment: for each image some operations of a list, all of one strength.
 
-Those that fold into the matrices of `geometry` and `colour`, and two that come after them. AutoContrast, Equalize and
-Sharpness, which would each take passes of their own over the pixels, are left out; so is saturation where pictures have
+Those that fold into the matrices of `geometry` and `color`, and two that come after them. AutoContrast, Equalize and
+Sharpness, which would each take passes of their own over the pixels, are left out; so is saturation where images have
 not three channels.
 Source: Cubuk et al. 2020 (arXiv:1909.13719).
 """
@@ -32,12 +32,12 @@ RANDOMS = 2
 
 
 class Drawn:
-    """The operations that pictures are given, one after another.
+    """The operations that images are given, one after another.
 
     Args:
         numbers: float64 [b, RANDOMS * operations], in [0, 1).
         strength: in [0, 1].
-        channels: of the pictures.
+        channels: of the images.
     """
 
     def __init__(self, numbers: tf.Tensor, strength: float, channels: int) -> None:
@@ -57,10 +57,10 @@ class Drawn:
             geometry.move(turns, shear_x, shear_y, x * width, y * height) for turns, shear_x, shear_y, x, y in slots
         ]
 
-    def colours(self, before: tf.Tensor, means: tf.Tensor, black: float) -> tf.Tensor:
+    def colors(self, before: tf.Tensor, means: tf.Tensor, black: float) -> tf.Tensor:
         """Returns the matrices `before`, and after them those of the operations.
 
-        means: float64 [b, C + 1], each picture's mean of every channel, and 1.
+        means: float64 [b, C + 1], each image's mean of every channel, and 1.
         """
         matrices = before
         names = [name for name in ("brightness", "contrast", "saturation") if name in self._amounts]
@@ -78,7 +78,7 @@ class Drawn:
         return tf.cast(tf.where(lost > 0, 2.0**lost, 0.0) * ((high - low) / 255), tf.float32)
 
     def thresholds(self, low: float, high: float) -> tf.Tensor:
-        """Returns the threshold for `solarize`, float32 [b]; infinity where a picture is not solarized."""
+        """Returns the threshold for `solarize`, float32 [b]; infinity where an image is not solarized."""
         share = self._most("solarize")
         return tf.cast(tf.where(share > 0, high - (high - low) * share, float("inf")), tf.float32)
 

@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
-from stages.images import ALIGNMENT, Pictures
+from stages.images import ALIGNMENT, Images
 from stages.results import Dataset, Split
 from stages.seeds import derive
 
 Batch = tuple[tf.Tensor, ...]
-"""images float32 [b, H, W, C]; labels int32 [b], or float32 [b, classes] of mixed pictures, rows that add up to 1;
+"""images float32 [b, H, W, C]; labels int32 [b], or float32 [b, classes] of mixed images, rows that add up to 1;
 weights float64 [b], which add up to the number of examples over all replicas. Where the training step is to augment:
 the random numbers for it, float32 [b, randoms]."""
 
@@ -34,7 +34,7 @@ cancellation.cc)."""
 WITHOUT_AUTOTUNER.autotune.enabled = False
 
 Reader = Callable[[tf.Tensor], tf.Tensor]
-"""From examples of a split to their pictures."""
+"""From examples of a split to their images."""
 
 _as_written = tf.autograph.experimental.do_not_convert
 """For functions without a loop or a branch on tensors: AutoGraph would take most of a second over them."""
@@ -95,7 +95,8 @@ def _input(
 
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         with tf.device("/cpu:0"):
-            images, labels = reader(split.images), tf.constant(split.labels)
+            read = reader(split.images)
+            labels = tf.constant(split.labels)
         replicas = context.num_replicas_in_sync
         here = replicas // context.num_input_pipelines
         first_replica = context.input_pipeline_id * here
@@ -119,16 +120,16 @@ def _input(
                 rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
             examples = in_order[start : start + count]
             if dataset is None or seed is None:
-                pictures, *rest = taken(images, labels, examples, rows)
+                images, *rest = taken(read, labels, examples, rows)
             else:
-                pictures, *rest = changed(images, labels, examples, rows, step, batch_size, seed, dataset)
-            pictures = tf.ensure_shape(pictures, [fixed_rows, *split.images.shape[1:]])
+                images, *rest = changed(read, labels, examples, rows, step, batch_size, seed, dataset)
+            images = tf.ensure_shape(images, [fixed_rows, *split.images.shape[1:]])
             wanted, *numbers = (tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]) for part in rest)
-            return pictures, wanted, weights, *numbers
+            return images, wanted, weights, *numbers
 
         options = tf.data.Options()
         options.deterministic = True
-        # TensorFlow would copy pictures in memory into a graph to look for rewrites, of which it finds none here.
+        # TensorFlow would copy images in memory into a graph to look for rewrites, of which it finds none here.
         options.experimental_optimization.apply_default_optimizations = False
         elements = tf.data.Dataset.range(first_step // per_epoch, epochs).flat_map(positions)
         ahead = 2 * here + 2
@@ -138,15 +139,16 @@ def _input(
     return make
 
 
-def reader(images: Pictures) -> Reader:
-    """Returns what takes examples, int64 [b], to their pictures [b, H, W, C]: from memory, or from where they are."""
+def reader(images: Images) -> Reader:
+    """Returns what takes examples, int64 [b], to their images [b, H, W, C]: from memory, or from where they are."""
     if isinstance(images, np.ndarray):
         held = _in_memory(images)
         return lambda examples: tf.gather(held, examples)
-    picture, dtype = images.shape[1:], tf.as_dtype(images.dtype)
+    image_shape = images.shape[1:]
+    dtype = tf.as_dtype(images.dtype)
 
     def read(examples: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.numpy_function(images.__getitem__, [examples], dtype), [None, *picture])
+        return tf.ensure_shape(tf.numpy_function(images.__getitem__, [examples], dtype), [None, *image_shape])
 
     return read
 
@@ -158,17 +160,17 @@ def _in_memory(images: np.ndarray) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(images.__dlpack__())
 
 
-def taken(images: Reader, labels: tf.Tensor, examples: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns pictures, float32 [b, H, W, C], and labels, int32 [b], of `rows` of a global batch.
+def taken(read: Reader, labels: tf.Tensor, examples: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns images, float32 [b, H, W, C], and labels, int32 [b], of `rows` of a global batch.
 
     examples: which of the split's they are, int64 [count], all of the batch.
     """
     mine = tf.gather(examples, rows)
-    return tf.cast(images(mine), tf.float32), tf.gather(labels, mine)
+    return tf.cast(read(mine), tf.float32), tf.gather(labels, mine)
 
 
 def changed(
-    images: Reader,
+    read: Reader,
     labels: tf.Tensor,
     examples: tf.Tensor,
     rows: tf.Tensor,
@@ -179,7 +181,7 @@ def changed(
 ) -> tuple[tf.Tensor, ...]:
     """Returns what `taken` does, augmented and mixed as `dataset` says; labels are float32 [b, classes] if mixed.
 
-    Where the training step is to augment, pictures are as they were, and its random numbers follow. They are those of
+    Where the training step is to augment, images are as they were, and its random numbers follow. They are those of
     `step` and of each example's row in its global batch, whoever computes it.
     """
 
@@ -190,18 +192,18 @@ def changed(
     if mixing is not None:  # one that is there in its own right, or twice, is made once
         partners = mixing.partners(rows, tf.size(examples, tf.int64), key)
         wanted, places = tf.unique(tf.concat([rows, partners], axis=0))
-    pictures, classes = taken(images, labels, examples, wanted)
+    images, classes = taken(read, labels, examples, wanted)
     if augmentation is not None:
         uniforms = tf.random.stateless_uniform([batch_size, augmentation.randoms], key("augment"))
         uniforms = tf.gather(uniforms, wanted)
         if dataset.augments_in_step:
-            return pictures, classes, uniforms
-        pictures = tf.ensure_shape(augmentation(pictures, uniforms), pictures.shape)
+            return images, classes, uniforms
+        images = tf.ensure_shape(augmentation(images, uniforms), images.shape)
     if mixing is None:
-        return pictures, classes
+        return images, classes
     own, other = tf.split(places, 2)
     return mixing(
-        (tf.gather(pictures, own), tf.gather(pictures, other)),
+        (tf.gather(images, own), tf.gather(images, other)),
         (tf.gather(classes, own), tf.gather(classes, other)),
         tf.gather(mixing.draw(batch_size, key), rows),
     )

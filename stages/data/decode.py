@@ -8,14 +8,14 @@ import numpy as np
 import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from stages.data.source import BadPictureError
+from stages.data.source import BadImageError
 
 VERSION = 2
 """Of what `Decoder` makes of the same bytes: to be raised with every change of it, so that no cache outlives one."""
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF")
 MOST_PIXELS = 80_000_000
-"""A larger picture is taken for damage: 240 MB once it is decoded."""
+"""A larger image is taken for damage: 240 MB once it is decoded."""
 
 _ADDRESS = re.compile(r"<[^<>]* object at 0x[0-9a-fA-F]+>")
 
@@ -31,12 +31,12 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""From its values to what puts the picture upright, as in `ImageOps.exif_transpose`."""
+"""From its values to what puts the image upright, as in `ImageOps.exif_transpose`."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes to `picture`, (H, W, C) with C 1 or 3, uint8.
+    """Decodes to `image_shape`, (H, W, C) with C 1 or 3, uint8.
 
     In this order, so that anybody can repeat it from the bytes: Pillow decodes every pixel (libjpeg's `draft`, which is
     faster, gives other pixels), `ImageOps.exif_transpose`, `convert` to `L` or `RGB`, and Pillow's bilinear filter over
@@ -47,43 +47,43 @@ class Decoder:
     whole image (`ImageOps.pad`).
     """
 
-    picture: tuple[int, int, int]
+    image_shape: tuple[int, int, int]
     resize: str
     min_side: int = 1
 
     @property
     def key(self) -> str:
         """Changes with whatever changes the pixels that come of the same bytes; part of a cache's name."""
-        return repr((VERSION, PIL.__version__, self.picture, self.resize, self.min_side))
+        return repr((VERSION, PIL.__version__, self.image_shape, self.resize, self.min_side))
 
     def __call__(self, content: bytes) -> np.ndarray:
         """Returns uint8 [H, W, C].
 
         Raises:
-            BadPictureError: where the bytes are no picture, or end too soon, or it is smaller than `min_side` or larger
+            BadImageError: where the bytes are no image, or end too soon, or it is smaller than `min_side` or larger
                 than MOST_PIXELS.
         """
-        height, width, channels = self.picture
+        height, width, channels = self.image_shape
         try:
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
-                    raise BadPictureError(f"{image.width}×{image.height} pixels, over {MOST_PIXELS // 10**6} million")
+                    raise BadImageError(f"{image.width}×{image.height} pixels, over {MOST_PIXELS // 10**6} million")
                 if min(image.size) < self.min_side:
-                    raise BadPictureError(f"{image.width}×{image.height} pixels, a side under {self.min_side}")
+                    raise BadImageError(f"{image.width}×{image.height} pixels, a side under {self.min_side}")
                 mode = "L" if channels == 1 else "RGB"
                 pixels = _eight_bits(_upright(image)).convert(mode)
-        except BadPictureError:
+        except BadImageError:
             raise
         except UnidentifiedImageError as error:  # whose text has the address of an object
             kinds = ", ".join(FORMATS)
             why = f"cannot identify it as one of {kinds}" if content else "an empty file"
-            raise BadPictureError(why) from error
+            raise BadImageError(why) from error
         except Exception as error:  # what Pillow raises for damage has no common class
-            raise BadPictureError(_ADDRESS.sub("the image", str(error)) or type(error).__name__) from error
+            raise BadImageError(_ADDRESS.sub("the image", str(error)) or type(error).__name__) from error
         return np.asarray(self._resized(pixels)).reshape(height, width, channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:
-        size = (self.picture[1], self.picture[0])
+        size = (self.image_shape[1], self.image_shape[0])
         if image.size == size:
             return image
         if self.resize == "crop":
@@ -94,7 +94,7 @@ class Decoder:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Returns a picture turned as its camera was held. Pillow's `exif_transpose` fails where other notes are odd."""
+    """Returns an image turned as its camera was held. Pillow's `exif_transpose` fails where other notes are odd."""
     image.load()
     try:
         turn = TURNS.get(int(image.getexif().get(ORIENTATION, 1)))
@@ -104,7 +104,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Returns a picture of 16 bits by its upper 8: Pillow's own conversion would cut off what is over 255."""
+    """Returns an image of 16 bits by its upper 8: Pillow's own conversion would cut off what is over 255."""
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))

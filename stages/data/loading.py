@@ -12,26 +12,26 @@ from stages.data.prepared import decoded, hold, prepare, read_all, reader, refus
 from stages.data.source import Bad, Listing, Source, UnusableError
 from stages.data.splits import assemble, cut_all
 from stages.errors import UserError
-from stages.images import Described, Pictures, Streamed, empty
+from stages.images import Described, Images, Streamed, empty
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Split
 from stages.settings.data import SourceSettings
 
 HELD_SHARE = 1 / 3
-"""Of the free memory, which pictures may take where the settings do not say."""
+"""Of the free memory, which images may take where the settings do not say."""
 
 
 def load(
     source: Source, settings: SourceSettings, reporter: Reporter | None, folder: Path | None, cache: Path | None
 ) -> Dataset:
-    """Returns the pictures of `source` in three splits.
+    """Returns the images of `source` in three splits.
 
     Args:
         folder: the run's; takes `data/skipped.csv` where something was left out. None: no file.
-        cache: what runs share; None: pictures are not kept on the disk.
+        cache: what runs share; None: images are not kept on the disk.
 
     Raises:
-        UserError: where pictures cannot be used and are not to be skipped, or splits cannot be cut.
+        UserError: where images cannot be used and are not to be skipped, or splits cannot be cut.
     """
     try:
         return _load(source, settings, reporter or Silent(), folder, cache)
@@ -44,7 +44,7 @@ def _load(
 ) -> Dataset:
     _tell(source, reporter)
     known: Described | None = None
-    images: Mapping[str, Pictures]
+    images: Mapping[str, Images]
     if settings.cache == "disk" and cache is not None:
         prepared = prepare(source, cache, settings.on_error, reporter)
         listing, known, bad = prepared.listing, prepared.described, prepared.bad
@@ -77,15 +77,15 @@ def _load(
 
 def _from_source(
     source: Source, listing: Listing, settings: SourceSettings, reporter: Reporter
-) -> tuple[Pictures, Listing, tuple[Bad, ...]]:
-    """Returns the pictures without a cache: decoded into memory where they fit, else whenever they are wanted."""
+) -> tuple[Images, Listing, tuple[Bad, ...]]:
+    """Returns the images without a cache: decoded into memory where they fit, else whenever they are wanted."""
     if listing.bad and settings.on_error == "fail":
         raise UnusableError(listing.bad, remaining(source, listing))
-    shape = (len(listing.labels), *source.picture)
+    shape = (len(listing.labels), *source.image_shape)
     if not _fits(shape, settings.memory_gib):
         if settings.on_error == "skip":
             raise UserError(
-                "data.on_error=skip with data.cache=off: a picture is decoded when a batch needs it, too late to skip",
+                "data.on_error=skip with data.cache=off: an image is decoded when a batch needs it, too late to skip",
                 "data.cache=disk, data.on_error=fail",
                 "data.cache=disk",
             )
@@ -93,8 +93,8 @@ def _from_source(
     images = np.empty(shape, np.uint8)
     kept: list[int] = []
     bad = list(listing.bad)
-    for pictures, numbers, unusable in decoded(source, listing, settings.on_error, reporter, f"reads {source.name}"):
-        images[len(kept) : len(kept) + len(numbers)] = pictures
+    for chunk, numbers, unusable in decoded(source, listing, settings.on_error, reporter, f"reads {source.name}"):
+        images[len(kept) : len(kept) + len(numbers)] = chunk
         kept += numbers
         bad += unusable
     refuse_none(len(kept), source.name)
@@ -125,9 +125,9 @@ def _refused(error: UnusableError, settings: SourceSettings, besides: str = "") 
         splits_of(error.remaining, settings)
     except UserError as left:
         if not left.fix:
-            return UserError(problem, f"pictures that can be decoded; without what is not, {left.problem}")
+            return UserError(problem, f"images that can be decoded; without what is not, {left.problem}")
         fix.append(left.fix)
-    return UserError(problem, "pictures that can be decoded", " ".join(filter(None, fix)))
+    return UserError(problem, "images that can be decoded", " ".join(filter(None, fix)))
 
 
 def _tell(source: Source, reporter: Reporter) -> None:
@@ -193,13 +193,13 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
     return rows | {name: train[part] for name, part in cut.items()}
 
 
-def _parts(images: Pictures, rows: Mapping[str, np.ndarray]) -> dict[str, Pictures]:
+def _parts(images: Images, rows: Mapping[str, np.ndarray]) -> dict[str, Images]:
     if isinstance(images, Streamed):
         return {name: dataclasses.replace(images, rows=images.rows[numbers]) for name, numbers in rows.items()}
     return {name: _taken(images, numbers) for name, numbers in rows.items()}
 
 
-def _taken(images: Pictures, rows: np.ndarray) -> np.ndarray:
+def _taken(images: Images, rows: np.ndarray) -> np.ndarray:
     part = empty((len(rows), *images.shape[1:]))
     part[:] = images[rows]
     return part

@@ -8,7 +8,7 @@ from stages.results import Dataset, Normalization
 def wanted_by_network(wanted: Normalization, dataset: Dataset) -> Normalization:
     """Returns `wanted`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
 
-    Three numbers that are equal become one, so do three for pictures of other than three channels: their mean.
+    Three numbers that are equal become one, so do three for images of other than three channels: their mean.
     """
     scale, offset = np.array(wanted.scale), np.array(wanted.offset)
     if dataset.image_shape[-1] != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):

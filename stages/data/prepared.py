@@ -1,4 +1,4 @@
-"""Pictures decoded once: a folder of arrays that every later run, and every job of a sweep, reads at memory speed.
+"""Images decoded once: a folder of arrays that every later run, and every job of a sweep, reads at memory speed.
 
 `images.npy` is NumPy's own format (numpy.org/doc/stable/reference/generated/numpy.lib.format.html): a header, then the
 pixels. Any row is one read at a known place, so an epoch can be a true permutation of what memory cannot hold, which
@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from stages.data.source import Bad, BadPictureError, Listing, Source, UnusableError
+from stages.data.source import Bad, BadImageError, Listing, Source, UnusableError
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe, digest, empty
 from stages.reporter import Reporter
@@ -30,7 +30,7 @@ _IMAGES, _EXAMPLES, _FACTS = "images.npy", "examples.npz", "facts.json"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A source whose pictures are decoded. described: of each of them; bad: what was left out."""
+    """A source whose images are decoded. described: of each of them; bad: what was left out."""
 
     folder: Path
     shape: tuple[int, int, int, int]
@@ -40,13 +40,13 @@ class Prepared:
 
 
 def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> Prepared:
-    """Returns the prepared pictures of `source`, which are made if no run has made them.
+    """Returns the prepared images of `source`, which are made if no run has made them.
 
     Raises:
-        UnusableError: where a picture cannot be used and `on_error` is `fail`.
-        UserError: where there is no room, or no picture is left.
+        UnusableError: where an image cannot be used and `on_error` is `fail`.
+        UserError: where there is no room, or no image is left.
     """
-    place = cache / f"pictures-{source.fingerprint}"
+    place = cache / f"images-{source.fingerprint}"
 
     def make(folder: Path) -> None:
         _make(source, folder, on_error, reporter)
@@ -55,15 +55,15 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
     prepared = _open(place)
     if prepared.bad and on_error == "fail":
         raise UnusableError(prepared.bad, prepared.listing)
-    count, picture = prepared.shape[0], "×".join(map(str, prepared.shape[1:]))
-    reporter.say(f"{'prepared' if is_new else 'found'} {count:,} pictures of {picture} in {place}")
+    count, size = prepared.shape[0], "×".join(map(str, prepared.shape[1:]))
+    reporter.say(f"{'prepared' if is_new else 'found'} {count:,} images of {size} in {place}")
     return prepared
 
 
 def refuse_none(kept: int, name: str) -> None:
-    """Raises UserError where no picture of the source `name` is left."""
+    """Raises UserError where no image of the source `name` is left."""
     if not kept:
-        raise UserError(f"{name} has no picture that can be used", "some for each class")
+        raise UserError(f"{name} has no image that can be used", "some for each class")
 
 
 def remaining(source: Source, listing: Listing) -> Listing:
@@ -84,24 +84,24 @@ def remaining(source: Source, listing: Listing) -> Listing:
 def decoded(
     source: Source, listing: Listing, on_error: str, reporter: Reporter, note: str
 ) -> Iterator[tuple[np.ndarray, list[int], list[Bad]]]:
-    """Yields the pictures in their order, CHUNK at a time: an array, the numbers of its rows, and what is bad."""
-    count, chunk = len(listing.labels), chunk_of(source.picture)
+    """Yields the images in their order, CHUNK at a time: an array, the numbers of its rows, and what is bad."""
+    count, chunk = len(listing.labels), chunk_of(source.image_shape)
     with ThreadPoolExecutor(WORKERS) as pool:
         for start in range(0, count, chunk):
             numbers = range(start, min(start + chunk, count))
-            blocks = np.array_split(numbers, 2 * WORKERS)  # a picture may be too little for a task
+            blocks = np.array_split(numbers, 2 * WORKERS)  # an image may be too little for a task
             found = [one for block in pool.map(lambda block: _read(source, block), blocks) for one in block]
             bad = [one for one in found if isinstance(one, Bad)]
             if bad and on_error == "fail":
                 raise UnusableError(bad, remaining(source, listing))
             kept = [number for number, one in zip(numbers, found, strict=True) if not isinstance(one, Bad)]
-            pictures = [one for one in found if not isinstance(one, Bad)]
+            images = [one for one in found if not isinstance(one, Bad)]
             reporter.progress(numbers[-1] + 1, count, None, note)
-            yield np.stack(pictures) if pictures else np.empty((0, *source.picture), np.uint8), kept, bad
+            yield np.stack(images) if images else np.empty((0, *source.image_shape), np.uint8), kept, bad
 
 
 def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarray:
-    """Returns the pictures of `numbers`, uint8 [n, H, W, C].
+    """Returns the images of `numbers`, uint8 [n, H, W, C].
 
     Raises:
         UnusableError: where one cannot be used.
@@ -118,7 +118,7 @@ def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Bad]:
     for number in numbers:
         try:
             found.append(source.read(int(number)))
-        except BadPictureError as error:
+        except BadImageError as error:
             found.append(Bad(source.where(int(number)), str(error)))
     return found
 
@@ -131,15 +131,15 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
     kept: list[int] = []
     described: list[Described] = []
     with (folder / _IMAGES).open("wb") as file:
-        begins = _header(file, (len(listing.labels), *source.picture))
-        for pictures, numbers, unusable in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):
-            file.write(pictures.data)
-            described.append(describe(pictures))
+        begins = _header(file, (len(listing.labels), *source.image_shape))
+        for images, numbers, unusable in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):
+            file.write(images.data)
+            described.append(describe(images))
             kept += numbers
             bad += unusable
         refuse_none(len(kept), source.name)
         file.seek(0)
-        if _header(file, (len(kept), *source.picture)) != begins:
+        if _header(file, (len(kept), *source.image_shape)) != begins:
             raise AssertionError("NumPy keeps room in its header for the number of rows to change")
     usable = listing.only(np.array(kept, np.int64))
     np.savez(
@@ -150,7 +150,7 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
         moments=np.concatenate([part.moments for part in described]),
         **{f"part-{name}": numbers for name, numbers in usable.parts.items()},
     )
-    facts = {"shape": [len(kept), *source.picture], "class_names": listing.class_names}
+    facts = {"shape": [len(kept), *source.image_shape], "class_names": listing.class_names}
     (folder / _FACTS).write_text(json.dumps({**facts, "bad": [[one.where, one.why] for one in bad]}))
 
 
@@ -180,7 +180,7 @@ def _open(folder: Path) -> Prepared:
 
 
 def damaged(folder: Path, why: str) -> UserError:
-    """Returns the error for prepared pictures that are not what was written."""
+    """Returns the error for prepared images that are not what was written."""
     return UserError(f"{folder} is damaged ({why})", "what was prepared there, or nothing", f"rm -r '{folder}'")
 
 
@@ -199,19 +199,19 @@ def reader(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
     checked = np.zeros(prepared.shape[0], bool)
 
     def read(rows: np.ndarray) -> np.ndarray:
-        pictures = np.empty((len(rows), *prepared.shape[1:]), np.uint8)
-        for picture, row in zip(pictures, rows, strict=True):
-            _fill(picture, file, begins + int(row) * picture.size, prepared.folder)
+        images = np.empty((len(rows), *prepared.shape[1:]), np.uint8)
+        for image, row in zip(images, rows, strict=True):
+            _fill(image, file, begins + int(row) * image.size, prepared.folder)
             if not checked[row]:
-                _check(prepared, picture, int(row))
+                _check(prepared, image, int(row))
                 checked[row] = True
-        return pictures
+        return images
 
     return read
 
 
 def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the pictures of each split's rows, uint8 [n, H, W, C], read once from end to end and checked."""
+    """Returns the images of each split's rows, uint8 [n, H, W, C], read once from end to end and checked."""
     held = {name: empty((len(rows), *prepared.shape[1:])) for name, rows in splits.items()}
     file, begins = _opened(prepared)
     size = int(np.prod(prepared.shape[1:]))
@@ -221,8 +221,8 @@ def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.n
     def fill(start: int) -> None:
         part = np.empty((min(chunk, prepared.shape[0] - start), *prepared.shape[1:]), np.uint8)
         _fill(part, file, begins + start * size, prepared.folder)
-        for row, picture in enumerate(part, start):
-            _check(prepared, picture, row)
+        for row, image in enumerate(part, start):
+            _check(prepared, image, row)
         for name, rows in splits.items():  # in order
             first, last = np.searchsorted(rows, [start, start + len(part)])
             held[name][first:last] = part[rows[first:last] - start]
@@ -238,8 +238,8 @@ def _opened(prepared: Prepared) -> tuple[BinaryIO, int]:
     return file, _begins(file)
 
 
-def _fill(pictures: np.ndarray, file: BinaryIO, place: int, folder: Path) -> None:
-    flat = pictures.reshape(-1)
+def _fill(images: np.ndarray, file: BinaryIO, place: int, folder: Path) -> None:
+    flat = images.reshape(-1)
     done = 0
     while done < flat.size:
         got = os.preadv(file.fileno(), [flat[done:].data], place + done)
@@ -248,6 +248,6 @@ def _fill(pictures: np.ndarray, file: BinaryIO, place: int, folder: Path) -> Non
         done += got
 
 
-def _check(prepared: Prepared, picture: np.ndarray, row: int) -> None:
-    if digest(picture) != prepared.described.digests[row]:
-        raise damaged(prepared.folder, f"picture {row} is not what was written")
+def _check(prepared: Prepared, image: np.ndarray, row: int) -> None:
+    if digest(image) != prepared.described.digests[row]:
+        raise damaged(prepared.folder, f"image {row} is not what was written")

@@ -1,4 +1,4 @@
-"""What a source of pictures is, before anything of it is decoded."""
+"""What a source of images is, before anything of it is decoded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Bad:
     why: str
 
 
-class BadPictureError(Exception):
-    """A picture that cannot be used; its text says why."""
+class BadImageError(Exception):
+    """An image that cannot be used; its text says why."""
 
 
 class UnusableError(Exception):
@@ -52,16 +52,16 @@ class Listing:
 
 
 class Source(Protocol):
-    """Pictures by number, all of one shape once they are read.
+    """Images by number, all of one shape once they are read.
 
-    name: for people. fingerprint: changes with whatever changes a picture, a label or the listing; it is known without
-    reading them. picture: (H, W, C). passed_over: files that are no examples, by their kind. warnings: what looks like
-    a mistake in the source, a sentence each.
+    name: for people. fingerprint: changes with whatever changes an image, a label or the listing; it is known without
+    reading them. image_shape: (H, W, C). passed_over: files that are no examples, by their kind. warnings: likely
+    mistakes in the source, a sentence each.
     """
 
     name: str
     fingerprint: str
-    picture: tuple[int, int, int]
+    image_shape: tuple[int, int, int]
 
     @property
     def passed_over(self) -> Mapping[str, int]: ...
@@ -73,10 +73,10 @@ class Source(Protocol):
         """Returns what there is; may take as long as reading through it."""
 
     def read(self, number: int) -> np.ndarray:
-        """Returns a picture, uint8 [H, W, C]; safe in several threads at once.
+        """Returns an image, uint8 [H, W, C]; safe in several threads at once.
 
         Raises:
-            BadPictureError: where there is none.
+            BadImageError: where there is none.
         """
 
     def where(self, number: int) -> str:

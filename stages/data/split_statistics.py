@@ -1,4 +1,4 @@
-"""What the splits hold: their sizes, classes and pixels, and the pictures that occur more than once."""
+"""What the splits hold: their sizes, classes and pixels, and the images that occur more than once."""
 
 import csv
 import itertools
@@ -14,7 +14,7 @@ from stages.results import Dataset, Split
 from stages.seeds import derive
 
 SAMPLE = 1000
-"""How many training pictures are read where nobody has read them all."""
+"""How many training images are read where nobody has read them all."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class SplitStatistics:
     """What one split holds.
 
     by_class: examples of each class, int64 [classes].
-    described: how many pictures the next three come from; fewer than there are: they were drawn.
-    mean, deviation: of its pixels by channel, float64 [C]; nan where no picture was read.
-    repeated: pictures that an earlier row holds, too, to the pixel; None where not all were read.
+    described: how many images the next three come from; fewer than there are: they were drawn.
+    mean, deviation: of its pixels by channel, float64 [C]; nan where no image was read.
+    repeated: images that an earlier row holds, too, to the pixel; None where not all were read.
     """
 
     by_class: np.ndarray
@@ -40,13 +40,13 @@ class SplitStatistics:
 
 @dataclass(frozen=True)
 class Shared:
-    """Pictures of one split that another one holds, too, to the pixel.
+    """Images of one split that another one holds, too, to the pixel.
 
-    pictures: how many; relabelled: how many of them have a label there that no copy has here.
+    images: how many; relabelled: how many of them have a label there that no copy has here.
     rows: the first of them, and the first copy of it in the other split; None where there is none.
     """
 
-    pictures: int
+    images: int
     relabelled: int
     rows: tuple[int, int] | None
 
@@ -62,8 +62,8 @@ class Statistics:
 def statistics(dataset: Dataset, seed: int) -> Statistics:
     """Returns what `dataset` holds.
 
-    Pictures that lie in memory, or that a cache has described, are all counted. Of others, which may take hours to
-    read, SAMPLE training pictures are read, drawn by `seed`, and nothing is said of duplicates.
+    Images that lie in memory, or that a cache has described, are all counted. Of others, which may take hours to
+    read, SAMPLE training images are read, drawn by `seed`, and nothing is said of duplicates.
     """
     splits, known = {}, {}
     for name, split in dataset.splits.items():
@@ -86,10 +86,10 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
 
 
 def mean_and_deviation(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and deviation of the pixels by channel, float64 [C] each; nan where there are no pictures.
+    """Returns mean and deviation of the pixels by channel, float64 [C] each; nan where there are no images.
 
     Args:
-        moments: each picture's mean and mean square, float64 [N, 2, C]; pictures are all of one size.
+        moments: each image's mean and mean square, float64 [N, 2, C]; images are all of one size.
     """
     if not len(moments):
         return np.full(moments.shape[-1], np.nan), np.full(moments.shape[-1], np.nan)
@@ -108,7 +108,7 @@ def tell(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.deviation)]
         twice = [f"{split.repeated:,} within"] if split.repeated else []
-        twice += [f"{both.pictures:,} in {one}" for (one, at), both in found.shared.items() if at == name and both.rows]
+        twice += [f"{both.images:,} in {one}" for (one, at), both in found.shared.items() if at == name and both.rows]
         copies = "not looked for" if split.repeated is None else ", ".join(twice) or "0"
         rows.append([name, f"{split.examples:,}", counts, *(numbers if split.described else "--"), copies])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -116,7 +116,7 @@ def tell(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         reporter.say("  " + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)))
     train = found.splits["train"]
     if train.described < train.examples:
-        reporter.say(f"  mean and deviation are those of {train.described:,} training pictures, drawn from all")
+        reporter.say(f"  mean and deviation are those of {train.described:,} training images, drawn from all")
     _warn(found, dataset, reporter)
 
 
@@ -124,7 +124,7 @@ def _warn(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     in_two = {names: both for names, both in found.shared.items() if both.rows is not None}
     if in_two:
         counts = ", ".join(
-            f"{both.pictures:,} of {found.splits[other].examples:,} {other} pictures are in {one}"
+            f"{both.images:,} of {found.splits[other].examples:,} {other} images are in {one}"
             + (f" ({both.relabelled:,} with another label)" if both.relabelled else "")
             for (one, other), both in in_two.items()
         )
@@ -157,7 +157,7 @@ def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     rows: list[Sequence[object]] = [[*header, *(f"mean_{c}" for c in channels), *(f"deviation_{c}" for c in channels)]]
     for name, split in found.splits.items():
         shared = [found.shared.get((one, name)) for one in found.splits]
-        counts = [both.pictures if both is not None else "" for both in shared]
+        counts = [both.images if both is not None else "" for both in shared]
         pixels = [*split.mean, *split.deviation] if split.described else [""] * 2 * len(channels)
         repeated = split.repeated if split.repeated is not None else ""
         rows.append([name, split.examples, split.described, repeated, *counts, *pixels])
@@ -169,8 +169,8 @@ def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     return [folder / name for name in tables]
 
 
-def _sample(split: Split, pictures: int, seed: int) -> Described:
-    rows = np.random.default_rng(seed).choice(len(split), min(pictures, len(split)), replace=False)
+def _sample(split: Split, images: int, seed: int) -> Described:
+    rows = np.random.default_rng(seed).choice(len(split), min(images, len(split)), replace=False)
     _, height, width, channels = split.images.shape
     return describe(Streamed(split.images.__getitem__, np.sort(rows), (height, width, channels), split.images.dtype))
 
@@ -186,5 +186,5 @@ def _shared(digests: np.ndarray, labels: np.ndarray, later: np.ndarray, later_la
 
 
 def _with_label(digests: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns digests of (picture, label), uint64 [N]: an odd factor keeps different labels different."""
+    """Returns digests of (image, label), uint64 [N]: an odd factor keeps different labels different."""
     return digests + labels.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from stages.errors import UserError
-from stages.images import Pictures
+from stages.images import Images
 from stages.results import Dataset, Record, Split
 from stages.seeds import derive
 
@@ -15,7 +15,7 @@ _TRIALS = 20
 """Sizes of a split that are tried to find one that works."""
 
 
-def divide(images: Pictures, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
+def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
     """Cuts off `fraction` of the examples, the same share of every class.
 
     Args:

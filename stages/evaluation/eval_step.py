@@ -32,7 +32,7 @@ class Scores:
 
 
 class Scorer:
-    """Scores `model`; the function is traced once and serves every split of the same picture size."""
+    """Scores `model`; the function is traced once and serves every split of the same image size."""
 
     def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
         self._strategy = strategy.distribution

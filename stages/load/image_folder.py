@@ -1,4 +1,4 @@
-"""A directory of pictures, one folder a class."""
+"""A directory of images, one folder a class."""
 
 import hashlib
 import unicodedata
@@ -11,7 +11,7 @@ import numpy as np
 from stages.data.class_folders import split_folders
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Bad, BadPictureError, Listing
+from stages.data.source import Bad, BadImageError, Listing
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -26,9 +26,9 @@ def image_folder(
     folder: Path | None = None,
     cache: Path | None = None,
 ) -> Dataset:
-    """Returns the pictures below `settings.dir`, whose folders are the classes, in the order of their names.
+    """Returns the images below `settings.dir`, whose folders are the classes, in the order of their names.
 
-    Pictures may lie at any depth below their class. Where the directory holds a folder `train`, it and its sisters
+    Images may lie at any depth below their class. Where the directory holds a folder `train`, it and its sisters
     `val` (or `validation`) and `test` are the splits, each with the same class folders; a split that is not there is
     cut from `train`. Files and folders that begin with a dot, and files of other kinds, are passed over.
 
@@ -38,13 +38,13 @@ def image_folder(
 
 
 class ImageFolderSource:
-    """Picture files by number: splits in their order, in each the classes, in each the files by name."""
+    """Image files by number: splits in their order, in each the classes, in each the files by name."""
 
     def __init__(self, settings: ImageFolderSettings) -> None:
         self._root = settings.folder
         self.name = self._root.name
-        self.picture = settings.shape((None, None, 3))
-        self._decode = Decoder(self.picture, settings.resize, settings.min_side)
+        self.image_shape = settings.shape((None, None, 3))
+        self._decode = Decoder(self.image_shape, settings.resize, settings.min_side)
         self._splits, names = split_folders(self._root)
         passed_over: Counter[str] = Counter()
         for folder in {self._root, *self._splits.values()}:
@@ -55,7 +55,7 @@ class ImageFolderSource:
         for split, root in self._splits.items():
             numbers = self._parts.setdefault(split, [])
             for label, name in enumerate(names):
-                for path in _pictures(root / name, passed_over):
+                for path in _images(root / name, passed_over):
                     numbers.append(len(self._files))
                     self._files.append(path)
                     self._labels.append(label)
@@ -79,7 +79,7 @@ class ImageFolderSource:
                 f"{len(self._names)} classes; {empty[0]} has none",
                 f"two classes or more with files that end in {', '.join(SUFFIXES)}",
             )
-        bad = tuple(Bad(str(self._where_class_is(name)), "a class without a picture to train on") for name in empty)
+        bad = tuple(Bad(str(self._where_class_is(name)), "a class without an image to train on") for name in empty)
         new = np.cumsum(counts > 0) - 1
         listing = Listing(
             new[labels].astype(np.int32),
@@ -102,7 +102,7 @@ class ImageFolderSource:
         try:
             content = self._files[number].read_bytes()
         except OSError as error:
-            raise BadPictureError(error.strerror or str(error)) from error
+            raise BadImageError(error.strerror or str(error)) from error
         return self._decode(content)
 
     def where(self, number: int) -> str:
@@ -142,7 +142,7 @@ def _outside(folder: Path) -> Iterator[str]:
             yield "outside the class folders"
 
 
-def _pictures(folder: Path, passed_over: Counter[str]) -> Iterator[Path]:
+def _images(folder: Path, passed_over: Counter[str]) -> Iterator[Path]:
     """Yields the images below `folder`, also links to nothing, which cannot be read; counts other files by kind."""
     if not folder.is_dir():
         return

@@ -1,4 +1,4 @@
-"""Pictures made of numbers: any size, no disk."""
+"""Images made of numbers: any size, no disk."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ class SyntheticSource:
     warnings: Sequence[str] = ()
 
     def __init__(self, settings: SyntheticSettings) -> None:
-        self.picture = (settings.height, settings.width, settings.channels)
+        self.image_shape = (settings.height, settings.width, settings.channels)
         self._examples, self._test, self._classes = settings.examples, settings.test_examples, settings.num_classes
         self._seed = derive(settings.split_seed, "synthetic")
-        facts = (self.picture, self._examples, self._test, self._classes, self._seed)
+        facts = (self.image_shape, self._examples, self._test, self._classes, self._seed)
         self.fingerprint = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
     def listing(self) -> Listing:
@@ -48,12 +48,12 @@ class SyntheticSource:
 
     def read(self, number: int) -> np.ndarray:
         random = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, number]))
-        picture = random.integers(0, 128, self.picture, dtype=np.uint8)
-        rows, columns = self.picture[0] // 4, self.picture[1] // 4
+        pixels = random.integers(0, 128, self.image_shape, dtype=np.uint8)
+        rows, columns = self.image_shape[0] // 4, self.image_shape[1] // 4
         place = number % self._classes
         top, left = (place // 4) * rows, (place % 4) * columns
-        picture[top : top + rows, left : left + columns] += 127
-        return picture
+        pixels[top : top + rows, left : left + columns] += 127
+        return pixels
 
     def where(self, number: int) -> str:
-        return f"synthetic picture {number}"
+        return f"synthetic image {number}"

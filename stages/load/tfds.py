@@ -16,7 +16,7 @@ from tensorflow_datasets.core.registered import DatasetNotFoundError
 from stages.data import tfds_folder
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Bad, BadPictureError, Listing
+from stages.data.source import Bad, BadImageError, Listing
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -31,7 +31,7 @@ def tfds(
     Arguments and files are those of `stages.data.loading.load`.
 
     Raises:
-        UserError: for an unknown name or split, a set that is no image classification, or pictures of several sizes
+        UserError: for an unknown name or split, a set that is no image classification, or images of several sizes
             without a `size` that they are to have.
     """
     return load(TfdsSource(settings), settings, reporter, folder, cache)
@@ -56,8 +56,8 @@ class TfdsSource:
         }
         self._parts = {name: _instructions(builder, name, split, settings) for name, split in splits.items() if split}
         self.name = builder.info.full_name
-        self.picture = settings.shape((image.shape[0], image.shape[1], image.shape[2]))
-        self._decode = Decoder(self.picture, settings.resize, settings.min_side)
+        self.image_shape = settings.shape((image.shape[0], image.shape[1], image.shape[2]))
+        self._decode = Decoder(self.image_shape, settings.resize, settings.min_side)
         self.fingerprint = _fingerprint(builder, splits, self._decode, (self._image_key, self._label_key))
         self._records: list[tuple[Path, int, int]] = []
 
@@ -100,7 +100,7 @@ class TfdsSource:
         example = _example(_read(*self._records[number]))
         content = example[self._image_key].bytes_list.value
         if not content:
-            raise BadPictureError("a record without a picture")
+            raise BadImageError("a record without an image")
         return self._decode(content[0])
 
     def where(self, number: int) -> str:
@@ -112,14 +112,14 @@ def _example(record: bytes) -> Mapping[str, Any]:
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf's DecodeError is not public
-        raise BadPictureError(f"no tf.train.Example ({error})") from error
+        raise BadImageError(f"no tf.train.Example ({error})") from error
 
 
 def _label(record: bytes, key: str, count: int) -> tuple[int, str]:
     """Returns a record's label, or why it has none of `count` classes."""
     try:
         labels = _example(record)[key].int64_list.value
-    except BadPictureError as error:
+    except BadImageError as error:
         return -1, str(error)
     if len(labels) != 1:
         return -1, "a record without a label"

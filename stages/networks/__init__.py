@@ -1,1 +1,1 @@
-"""Networks: functions `(input_shape, num_classes, **settings) -> keras.Model` on scaled pictures."""
+"""Networks: functions `(input_shape, num_classes, **settings) -> keras.Model` on scaled images."""

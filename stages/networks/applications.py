@@ -32,7 +32,7 @@ def application(
 
     keras.applications' network without its top is the layer `backbone`; global average pooling, dropout and one dense
     layer follow. Weights start at random. Its BatchNorms take the statistics of the whole batch, however many replicas
-    share it. Pictures of one channel are repeated to three, and the channels put into the order that the backbone was
+    share it. Images of one channel are repeated to three, and the channels put into the order that the backbone was
     made for, so that pretrained weights fit.
 
     Args:
@@ -43,7 +43,7 @@ def application(
             whose cross-entropy is the binary one.
 
     Raises:
-        UserError: for a name or an argument that keras.applications does not have, pictures that are too small, or a
+        UserError: for a name or an argument that keras.applications does not have, images that are too small, or a
             single logit with other than two classes.
     """
     if single_logit and num_classes != 2:
@@ -54,11 +54,11 @@ def application(
         )
     function = _find(name)
     inputs = keras.Input(input_shape)
-    pictures = keras.layers.Concatenate(name="to_rgb")([inputs] * 3) if input_shape[-1] == 1 else inputs
+    images = keras.layers.Concatenate(name="to_rgb")([inputs] * 3) if input_shape[-1] == 1 else inputs
     if input_shape[-1] == 3 and _affine(name)[2]:
-        pictures = keras.ops.flip(pictures, axis=-1)
-    backbone = _backbone(function, name, tuple(pictures.shape[1:]), arguments)
-    features = keras.layers.GlobalAveragePooling2D(name="pooling")(backbone(pictures))
+        images = keras.ops.flip(images, axis=-1)
+    backbone = _backbone(function, name, tuple(images.shape[1:]), arguments)
+    features = keras.layers.GlobalAveragePooling2D(name="pooling")(backbone(images))
     features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
     outputs = keras.layers.Dense(1 if single_logit else num_classes, dtype=last_dtype(), name="head")(features)
     if single_logit:
@@ -99,8 +99,8 @@ def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
     preprocess = sys.modules[_find(name).__module__].preprocess_input
 
     def outputs(red: float, green: float, blue: float) -> np.ndarray:
-        picture = np.array([red, green, blue], np.float32).reshape(1, 1, 1, 3)
-        return np.asarray(preprocess(picture, data_format="channels_last"), np.float64).ravel()
+        image = np.array([red, green, blue], np.float32).reshape(1, 1, 1, 3)
+        return np.asarray(preprocess(image, data_format="channels_last"), np.float64).ravel()
 
     offset = outputs(0, 0, 0)
     single = np.stack([outputs(*color) - offset for color in 255.0 * np.eye(3)]) / 255.0
@@ -128,9 +128,9 @@ def _backbone(
         if smallest is None:
             raise
         raise UserError(
-            f"{name} cannot take pictures of {shape[0]}×{shape[1]}",
+            f"{name} cannot take images of {shape[0]}×{shape[1]}",
             f"{smallest[1]}×{smallest[2]} and larger",
-            "model=cnn, or a data set of larger pictures",
+            "model=cnn, or a data set of larger images",
         ) from error
     backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
     for layer in backbone._flatten_layers():

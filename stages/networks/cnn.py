@@ -10,7 +10,7 @@ def cnn(
 ) -> keras.Model:
     """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 
-    With the default settings and 28×28×1 pictures it has 34,826 parameters. Padding is `same` for pictures under
+    With the default settings and 28×28×1 images it has 34,826 parameters. Padding is `same` for images under
     16 pixels, which `valid` would leave nothing of.
     Source: keras.io, Simple MNIST convnet (F. Chollet, 2015).
     """

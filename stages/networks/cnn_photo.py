@@ -13,12 +13,12 @@ def cnn_photo(
 
     A stem that quarters the pixels, then blocks of `convolutions` times Conv-BatchNorm-ReLU, each block but the last
     followed by 2×2 max pooling; global average pooling, dropout and one dense layer. With the default settings,
-    160×160×3 pictures and 5 classes it has 1,183,029 parameters and 106 million multiply-adds a picture.
+    160×160×3 images and 5 classes it has 1,183,029 parameters and 106 million multiply-adds an image.
     Its BatchNorms take the statistics of the whole batch, however many replicas share it.
     Sources: VGG's blocks (arXiv:1409.1556), BatchNorm (arXiv:1502.03167), global average pooling (arXiv:1312.4400).
 
     Raises:
-        ValueError: where the pictures are too small for so many blocks.
+        ValueError: where the images are too small for so many blocks.
     """
     inputs = keras.Input(input_shape)
     outputs = _convolution(inputs, filters[0], kernel_size=3, strides=2)

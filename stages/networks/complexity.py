@@ -30,7 +30,7 @@ Specs = tuple[tf.TensorSpec, list[tf.TensorSpec]]
 
 
 def flops(network: keras.Model) -> int:
-    """Returns the floating-point operations of one picture's way through `network`, a multiply-add counted as two.
+    """Returns the floating-point operations of one image's way through `network`, a multiply-add counted as two.
 
     TensorFlow's own counts of the operations in the graph: of convolutions, products, sums and pooling, but not of the
     activations that it has no count for. Inference, a batch of one.

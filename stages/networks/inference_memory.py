@@ -31,8 +31,8 @@ def scoring_batch(network: keras.Model, strategy: Strategy | None = None) -> int
 
 def inference_bytes(network: keras.Model, strategy: Strategy | None) -> float:
     """Returns the bytes that one example takes in inference, with the input's elements."""
-    picture = 4 * int(tf.TensorShape(network.input_shape[1:]).num_elements())
-    return ALLOCATOR_OVERHEAD * peak_of_inference(network) + elements_ahead(strategy) * picture
+    image = 4 * int(tf.TensorShape(network.input_shape[1:]).num_elements())
+    return ALLOCATOR_OVERHEAD * peak_of_inference(network) + elements_ahead(strategy) * image
 
 
 def elements_ahead(strategy: Strategy | None) -> float:

@@ -14,7 +14,7 @@ class Scaled(keras.Model):
 
     @property
     def core(self) -> keras.Model:
-        """The network, on scaled pictures."""
+        """The network, on scaled images."""
         return self.layers[-1]
 
     @property

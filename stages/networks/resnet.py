@@ -1,4 +1,4 @@
-"""The residual networks for small pictures."""
+"""The residual networks for small images."""
 
 import keras
 
@@ -11,8 +11,8 @@ def resnet(input_shape: tuple[int, int, int], num_classes: int, blocks: int, fil
 
     A convolution, then for each of `filters` a group of `blocks` residual blocks of two 3×3 convolutions, each group
     but the first at half the resolution; global average pooling and one dense layer. Three groups of 3 blocks make
-    ResNet-20, whose 269,722 trained parameters (32×32×3 pictures, 10 classes) are the 0.27 million of the paper.
-    Shortcuts are the paper's option A, without weights: pictures are subsampled, missing channels are zeros.
+    ResNet-20, whose 269,722 trained parameters (32×32×3 images, 10 classes) are the 0.27 million of the paper.
+    Shortcuts are the paper's option A, without weights: images are subsampled, missing channels are zeros.
     Its BatchNorms take the statistics of the whole batch, however many replicas share it.
     Source: He, Zhang, Ren and Sun 2016, arXiv:1512.03385, section 4.2.
     """

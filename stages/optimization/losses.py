@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-"""Takes labels [b] (Keras hands them on as floats), or of mixed pictures [b, classes], whose rows add up to 1, and
+"""Takes labels [b] (Keras hands them on as floats), or of mixed images [b, classes], whose rows add up to 1, and
 outputs float32 [b, classes]; returns float32 [b]."""
 
 
@@ -33,7 +33,7 @@ def probabilities(outputs: tf.Tensor, kind: str) -> tf.Tensor:
 
 
 def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Returns 1 where the likeliest class is the right one, of a mixed picture that with the greater share, else 0.
+    """Returns 1 where the likeliest class is the right one, of a mixed image that with the greater share, else 0.
 
     float32 [b] (float64 for outputs in it); labels and outputs are those of a `Loss`.
     """

@@ -1,4 +1,4 @@
-"""Pictures of a run."""
+"""Charts of a run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,8 +46,8 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
         axes.set_xticks(range(size), names, rotation=45 if long else 0, ha=side, parse_math=False)
         axes.set_yticks(range(size), names, parse_math=False)
         for row, column in np.argwhere(confusion):
-            colour = "white" if share[row, column] > 0.5 else "black"
-            axes.text(column, row, confusion[row, column], ha="center", va="center", color=colour, fontsize=8)
+            color = "white" if share[row, column] > 0.5 else "black"
+            axes.text(column, row, confusion[row, column], ha="center", va="center", color=color, fontsize=8)
     return save(figure, path)
 
 

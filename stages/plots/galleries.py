@@ -1,6 +1,6 @@
-"""Galleries: the pictures of a data set, in rows, with a name to each row or to each picture.
+"""Galleries: the images of a data set, in rows, with a name to each row or to each image.
 
-All pictures of a gallery are laid out in one array and drawn at once, pixel for pixel: an `Axes` to each of them would
+All images of a gallery are laid out in one array and drawn at once, pixel for pixel: an `Axes` to each of them would
 take seconds.
 """
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from stages.plots.charts import drawable, save
 
 SMALLEST, LARGEST = 64, 96
-"""Between how many pixels the longer side of a picture is drawn, smaller pictures by whole factors."""
+"""Between how many pixels the longer side of an image is drawn, smaller images by whole factors."""
 
 DPI = 100
 LETTER = 7
@@ -26,7 +26,7 @@ LETTER = 7
 def plot_rows(
     rows: Sequence[np.ndarray], names: Sequence[str], pixel_range: tuple[float, float], title: str, path: Path
 ) -> Path:
-    """Draws a row of pictures beside each name; returns `path`.
+    """Draws a row of images beside each name; returns `path`.
 
     Args:
         rows: uint8 or float32 [n, H, W, C] each, n may differ.
@@ -51,8 +51,8 @@ def plot_batch(
     Args:
         titles: made of names that are `drawable`; two lines of each are shown.
     """
-    pictures = list(shown(images, pixel_range))
-    cells = [pictures[start : start + 8] for start in range(0, len(pictures), 8)]
+    drawn = list(shown(images, pixel_range))
+    cells = [drawn[start : start + 8] for start in range(0, len(drawn), 8)]
     mosaic, corners = _mosaic(cells, down=30, right=8, width=LARGEST)
     figure, axes = _canvas(mosaic, title, 4)
     places = [corner for row in corners for corner in row]
@@ -62,19 +62,19 @@ def plot_batch(
     return save(figure, path, DPI)
 
 
-def shown(pictures: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
-    """Returns pictures as they are drawn, uint8 [n, h, w, 3]: `pixel_range` from black to white.
+def shown(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
+    """Returns images as they are drawn, uint8 [n, h, w, 3]: `pixel_range` from black to white.
 
     What is outside is cut off.
 
     Args:
-        pictures: uint8 or float32 [n, H, W, C]. Of three or four channels the first three are red, green and blue;
+        images: uint8 or float32 [n, H, W, C]. Of three or four channels the first three are red, green and blue;
             one or two are shown as their mean, in grey.
     """
-    longer = max(pictures.shape[1:3])
-    wide = pictures.astype(np.float32)
+    longer = max(images.shape[1:3])
+    wide = images.astype(np.float32)
     if longer > LARGEST:
-        size = [max(1, round(side * LARGEST / longer)) for side in pictures.shape[1:3]]
+        size = [max(1, round(side * LARGEST / longer)) for side in images.shape[1:3]]
         wide = tf.image.resize(wide, size, method="area").numpy()
     low, high = pixel_range
     scaled = np.nan_to_num((wide - low) / ((high - low) or 1.0))
@@ -88,18 +88,18 @@ def shown(pictures: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
 def _mosaic(
     cells: Sequence[Sequence[np.ndarray]], down: int, right: int, width: int
 ) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
-    """Returns all pictures on white, uint8 [h, w, 3], and for each its upper left corner, (pixels down, pixels right).
+    """Returns all images on white, uint8 [h, w, 3], and for each its upper left corner, (pixels down, pixels right).
 
     Args:
-        down, right: pixels above and after each picture.
-        width: pixels that a picture takes at least.
+        down, right: pixels above and after each image.
+        width: pixels that an image takes at least.
     """
     high, wide = cells[0][0].shape[0] + down, max(cells[0][0].shape[1], width) + right
     mosaic = np.full((high * len(cells), wide * max(map(len, cells)), 3), 255, np.uint8)
     corners = [[(row * high + down, column * wide) for column in range(len(cells[row]))] for row in range(len(cells))]
     for row, places in zip(cells, corners, strict=True):
-        for picture, (top, left) in zip(row, places, strict=True):
-            mosaic[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+        for image, (top, left) in zip(row, places, strict=True):
+            mosaic[top : top + image.shape[0], left : left + image.shape[1]] = image
     return mosaic, corners
 
 

@@ -46,14 +46,14 @@ class DigitsSettings(DataSettings):
 
 @dataclass(kw_only=True)
 class SourceSettings(DataSettings):
-    """What sources of any size share: where their decoded pictures are kept."""
+    """What sources of any size share: where their decoded images are kept."""
 
     cache: str = choice("disk", "disk", "off")
     """`disk`: decoded once into `outputs/cache`, for all runs; `off`: by each run, for sets larger than the disk."""
-    memory_gib: float | None = number(None, at_least=0, unit="GiB that pictures may take in memory")
+    memory_gib: float | None = number(None, at_least=0, unit="GiB that images may take in memory")
     """What does not fit is read as training goes on; null: a third of what is free."""
     on_error: str = choice("fail", "fail", "skip")
-    """What a picture that cannot be used does: ends the run, naming it, or is left out and recorded."""
+    """What an image that cannot be used does: ends the run, naming it, or is left out and recorded."""
 
 
 @dataclass(kw_only=True)
@@ -83,22 +83,22 @@ class SyntheticSettings(SourceSettings):
 
 
 @dataclass(kw_only=True)
-class PicturesSettings(SourceSettings):
-    """What sources of encoded pictures share."""
+class ImagesSettings(SourceSettings):
+    """What sources of encoded images share."""
 
     size: Any = None
-    """Of the pictures that training sees, in pixels: a side, or [height, width]; null: as they are, if of one size."""
+    """Of the images that training sees, in pixels: a side, or [height, width]; null: as they are, if of one size."""
     resize: str = choice("stretch", "stretch", "crop", "pad")
-    """`crop` keeps the middle, `pad` the whole picture on black; both keep the aspect."""
+    """`crop` keeps the middle, `pad` the whole image on black; both keep the aspect."""
     channels: int | None = None
-    """1: grey, 3: colours; null: what the source says."""
-    min_side: int = number(2, at_least=1, unit="pixels; a picture with a smaller side cannot be used")
+    """1: grey, 3: colors; null: what the source says."""
+    min_side: int = number(2, at_least=1, unit="pixels; an image with a smaller side cannot be used")
 
     def shape(self, own: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
-        """Returns (H, W, C) of the pictures that training sees.
+        """Returns (H, W, C) of the images that training sees.
 
         Args:
-            own: what the source says of its pictures; None: they differ.
+            own: what the source says of its images; None: they differ.
 
         Raises:
             UserError: where they differ and no size is set.
@@ -107,7 +107,7 @@ class PicturesSettings(SourceSettings):
         height, width = own[:2] if given is None else given
         if height is None or width is None:
             raise UserError(
-                "the pictures have several sizes, and data.size is not set", "a side in pixels", "data.size=160"
+                "the images have several sizes, and data.size is not set", "a side in pixels", "data.size=160"
             )
         channels = self.channels or own[2]
         return int(height), int(width), 1 if channels == 1 else 3
@@ -117,16 +117,16 @@ class PicturesSettings(SourceSettings):
         right = len(sides) in (1, 2) and all(type(side) is int and 1 <= side <= 8192 for side in sides)
         if self.size is not None and (not right or (isinstance(self.size, list) and len(sides) != 2)):
             raise UserError(
-                f"{path}.size={self.size} is no size of a picture",
+                f"{path}.size={self.size} is no size of an image",
                 "a side in pixels, from 1 to 8192, or [height, width]",
                 f"{path}.size=160",
             )
         if self.channels not in (None, 1, 3):
-            raise UserError(f"{path}.channels={self.channels}", "1 (grey), 3 (colours), null", f"{path}.channels=3")
+            raise UserError(f"{path}.channels={self.channels}", "1 (grey), 3 (colors), null", f"{path}.channels=3")
 
 
 @dataclass(kw_only=True)
-class TfdsSettings(PicturesSettings):
+class TfdsSettings(ImagesSettings):
     """An image-classification set of TensorFlow Datasets."""
 
     _target_: str = "stages.load.tfds.tfds"
@@ -179,8 +179,8 @@ class TfdsSettings(PicturesSettings):
 
 
 @dataclass(kw_only=True)
-class ImageFolderSettings(PicturesSettings):
-    """A directory with a folder of pictures for each class, with or without train/, val/, test/ above them."""
+class ImageFolderSettings(ImagesSettings):
+    """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""
 
     _target_: str = "stages.load.image_folder.image_folder"
     dir: str | None = None

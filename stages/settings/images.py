@@ -18,16 +18,16 @@ class NormalizeSettings:
 
 @dataclass(kw_only=True)
 class AugmentSettings:
-    """Random changes of the pictures, in training only. With its default, each changes nothing."""
+    """Random changes of the images, in training only. With its default, each changes nothing."""
 
     _target_: str = "stages.augment.augment"
     where: str = choice("input", "input", "model")
-    """`input`: the input changes pictures, on the host's CPU; `model`: the training step does, on its device."""
+    """`input`: the input changes images, on the host's CPU; `model`: the training step does, on its device."""
     horizontal_flip: bool = False
-    """Whether one picture in two is mirrored left to right."""
+    """Whether one image in two is mirrored left to right."""
     vertical_flip: bool = False
-    """Whether one picture in two is mirrored top to bottom."""
-    crop: float = number(0.0, at_least=0, below=1, unit="of the side, cut off at most; the rest fills the picture")
+    """Whether one image in two is mirrored top to bottom."""
+    crop: float = number(0.0, at_least=0, below=1, unit="of the side, cut off at most; the rest fills the image")
     aspect: float = number(1.0, at_least=1, at_most=4, unit="times as wide, or as high, as it was, at most")
     """How much a crop may change the ratio of width to height."""
     rotation: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn, to either side")
@@ -35,33 +35,33 @@ class AugmentSettings:
     translation: float = number(0.0, at_least=0, at_most=1, unit="of the side, in each direction, at most")
     brightness: float = number(0.0, at_least=0, at_most=1, unit="more or less light, as a share of it, at most")
     contrast: float = number(0.0, at_least=0, at_most=1, unit="more or less difference from the mean, at most")
-    saturation: float = number(0.0, at_least=0, at_most=1, unit="more or less colour, as a share of it, at most")
-    hue: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn of the colour circle, to either side")
-    without_colour: str = choice("refuse", "refuse", "skip")
-    """What is done about `saturation` and `hue` where pictures have no three channels."""
-    rand_augment: int = number(0, at_least=0, at_most=10, unit="operations, drawn for each picture")
+    saturation: float = number(0.0, at_least=0, at_most=1, unit="more or less color, as a share of it, at most")
+    hue: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn of the color circle, to either side")
+    without_color: str = choice("refuse", "refuse", "skip")
+    """What is done about `saturation` and `hue` where images have no three channels."""
+    rand_augment: int = number(0, at_least=0, at_most=10, unit="operations, drawn for each image")
     magnitude: float = number(9.0, at_least=0, at_most=10, unit="of 10, the strength of those operations")
-    mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), a picture's share; 0: off")
-    cutmix: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), a picture's area; 0: off")
+    mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's share; 0: off")
+    cutmix: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's area; 0: off")
     """With both, one example in two is mixed in either way."""
 
     @property
     def mixes(self) -> bool:
-        """Whether pictures are mixed with others, and so labels too."""
+        """Whether images are mixed with others, and so labels too."""
         return self.mixup > 0 or self.cutmix > 0
 
     @property
     def changes(self) -> bool:
-        """Whether a picture is changed by itself."""
+        """Whether an image is changed by itself."""
         geometry = self.crop or self.aspect > 1 or self.rotation or self.zoom or self.translation
-        colour = self.brightness or self.contrast or self.saturation or self.hue
+        color = self.brightness or self.contrast or self.saturation or self.hue
         drawn = self.rand_augment and self.magnitude
-        return bool(self.horizontal_flip or self.vertical_flip or geometry or colour or drawn)
+        return bool(self.horizontal_flip or self.vertical_flip or geometry or color or drawn)
 
     def check(self, path: str) -> None:
         if self.where == "model" and self.mixes:
             raise UserError(
-                f"{path}.where=model with {path}.mixup or {path}.cutmix: a replica does not have the others' pictures",
+                f"{path}.where=model with {path}.mixup or {path}.cutmix: a replica does not have the others' images",
                 f"{path}.where=input, or neither of them",
                 f"{path}.where=input",
             )

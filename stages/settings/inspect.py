@@ -9,7 +9,7 @@ from stages.settings.ranges import number
 
 @dataclass(kw_only=True)
 class InspectSettings:
-    """What training will see: statistics of the splits, and pictures."""
+    """What training will see: statistics of the splits, and galleries."""
 
     _target_: str = "stages.inspect.inspect"
     batch_size: int = number(II("train.batch_size"), at_least=1, unit="examples of the global batch")

@@ -22,7 +22,7 @@ class PrecisionSettings:
 
 @dataclass(kw_only=True)
 class MlpSettings:
-    """Dense layers on the flattened picture."""
+    """Dense layers on the flattened image."""
 
     _target_: str = "stages.networks.mlp.mlp"
     hidden: list[int] = number([256, 256], at_least=1, at_most=65536, unit="units in each hidden layer")
@@ -53,7 +53,7 @@ class CnnPhotoSettings:
 
 @dataclass(kw_only=True)
 class ResnetSettings:
-    """Residual blocks, for pictures of about 32×32 pixels."""
+    """Residual blocks, for images of about 32×32 pixels."""
 
     _target_: str = "stages.networks.resnet.resnet"
     blocks: int = number(3, at_least=1, at_most=1000, unit="residual blocks a group: 3 are ResNet-20, 9 ResNet-56")
@@ -82,7 +82,7 @@ class ModelSettings:
     network: Any = MISSING
     """`_target_`: a function `(input_shape, num_classes, **settings) -> keras.Model`, and its settings."""
     outputs: str = choice("auto", "auto", "logits", "probabilities")
-    """What the network returns; `auto` finds out by calling it on two pictures."""
+    """What the network returns; `auto` finds out by calling it on two images."""
     weights: str = "none"
     """`none`: drawn from the seed; `imagenet`: those that keras.applications has of the backbone; a file (`.h5`,
     `.weights.h5`) or an exported SavedModel of the network or of its backbone; `runs:/<run id>` or `models:/…`: of a

@@ -40,7 +40,7 @@ class TrainSettings:
     """Their BatchNorm layers stay frozen: keras.io/guides/transfer_learning."""
     fine_tune_rate: float = number(0.1, above=0, unit="of optimizer.learning_rate, in the second phase")
     cache_features: str = choice("auto", "auto", "off")
-    """`auto`: what a frozen backbone makes of pictures that nothing changes is computed once, and the head learns from
+    """`auto`: what a frozen backbone makes of images that nothing changes is computed once, and the head learns from
     that."""
     callbacks: list[Any] = field(default_factory=list)
     """Keras callbacks, each a mapping with `_target_`, such as `keras.callbacks.TerminateOnNaN`."""

@@ -31,7 +31,7 @@ class Loop:
         self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings, first_step: int = 0
     ) -> None:
         self.step, self.steps_per_call = step, settings.steps_per_call or 4
-        self._strategy, self._pictures = strategy, dataset.train.images
+        self._strategy, self._images = strategy, dataset.train.images
         self._is_chosen = settings.steps_per_call is not None
         source = training_input(
             dataset, settings.batch_size, settings.seed, settings.epochs, first_step, strategy.fixed_shapes
@@ -70,7 +70,7 @@ class Loop:
         return means
 
     def _call(self, first_step: int, steps: int) -> dict[str, float]:
-        with own_errors(self._pictures), others_needed(f"at step {first_step} or soon after"):
+        with own_errors(self._images), others_needed(f"at step {first_step} or soon after"):
             self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
             return self.step.means()
 

@@ -36,7 +36,7 @@ class Estimate:
     """What training takes on this host, or on each GPU, in bytes, besides what the process has taken already.
 
     fixed: gradients, the optimizer's slots, averages, and copies of the weights for the best epoch and checkpoints.
-    per_example: of a replica's share of a batch, computed at once. per_picture: of an input batch.
+    per_example: of a replica's share of a batch, computed at once. per_image: of an input batch.
     replicas: of the whole batch; sharing: those of them that share this memory. scoring: a batch of the validation.
 
     Measured against the growth of the resident set with Adam on a CPU (batch: estimate, measured, MiB): cnn 28 px 128:
@@ -47,7 +47,7 @@ class Estimate:
 
     fixed: int
     per_example: float
-    per_picture: float
+    per_image: float
     replicas: int
     sharing: int
     parts: int
@@ -57,7 +57,7 @@ class Estimate:
         """Returns the bytes that a batch of `batch_size` examples takes, over all replicas."""
         share = -(-batch_size // self.replicas)
         at_once = -(-share // self.parts)
-        step = self.sharing * (at_once * self.per_example + share * self.per_picture)
+        step = self.sharing * (at_once * self.per_example + share * self.per_image)
         return round(self.fixed + max(step, self.scoring))
 
     def largest_batch(self, available: int) -> int:
@@ -79,7 +79,7 @@ class Estimate:
 
 
 def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> Estimate:
-    """Returns what training `model` takes. What pictures in memory take is not counted, as they are there already."""
+    """Returns what training `model` takes. What images in memory take is not counted, as they are there already."""
     network, optimizer, sharing = model.network, settings.optimizer, replicas_per_memory(strategy)
     weights = sum(_bytes(variable) for variable in network.variables)
     trained = sum(_bytes(variable) for variable in network.trainable_variables)
@@ -87,14 +87,14 @@ def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: Train
     kept = (slots + (1 if optimizer.ema_momentum else 0)) * trained
     copies = 0 if on_gpus(strategy) else 2 * weights + kept  # the best epoch's, and a checkpoint on its way to disk
     summed = 2 * trained  # each replica's gradients, and their means
-    picture = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
+    image = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
     cost = cost_of_step(network)
     runtime = _GPU_RUNTIME if on_gpus(strategy) else _RUNTIME + sharing * cost.operations * _PER_OPERATION
     validated = min(max(settings.batch_size, 256), scoring_batch(network, strategy), len(dataset.val))
     return Estimate(
         fixed=sharing * (kept + summed) + copies + runtime,
         per_example=ALLOCATOR_OVERHEAD * cost.peak,
-        per_picture=elements_ahead(strategy) * picture,
+        per_image=elements_ahead(strategy) * image,
         replicas=strategy.in_sync,
         sharing=sharing,
         parts=optimizer.accumulation,
@@ -123,7 +123,7 @@ def check_memory(
         raise UserError(
             f"train.batch_size={settings.batch_size} takes about {needed / _MIB:,.0f} MiB of memory, and "
             f"{there / _MIB:,.0f} are left",
-            f"{fitting} and less" if fitting else "a smaller network or smaller pictures, as not one example fits",
+            f"{fitting} and less" if fitting else "a smaller network or smaller images, as not one example fits",
             f"train.batch_size={fitting}" if fitting else "model=cnn",
         )
     return {"memory_estimate_mib": round(needed / _MIB)}

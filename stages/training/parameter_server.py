@@ -35,8 +35,8 @@ class Coordinated:
         self._is_traced = False
         if not isinstance(dataset.train.images, np.ndarray):
             raise UserError(
-                "strategy=parameter_server sends the training pictures to its workers, and they do not fit in memory",
-                "pictures that do, or strategy=multi_worker",
+                "strategy=parameter_server sends the training images to its workers, and they do not fit in memory",
+                "images that do, or strategy=multi_worker",
                 "data.memory_gib=<more>, or strategy=multi_worker",
             )
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)

@@ -1,6 +1,6 @@
-"""What a frozen backbone makes of pictures that nothing changes: computed once, kept on disk, and learnt from.
+"""What a frozen backbone makes of images that nothing changes: computed once, kept on disk, and learnt from.
 
-A frozen backbone gives the same features of a picture in every epoch, so that the head learns from them what it would
+A frozen backbone gives the same features of an image in every epoch, so that the head learns from them what it would
 learn behind the backbone, in the same order and with the same dropout, to the rounding of float32.
 """
 
@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.images import Pictures
+from stages.images import Images
 from stages.networks.inference_memory import scoring_batch
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
@@ -24,7 +24,7 @@ from stages.settings.train import TrainSettings
 from stages.storage.cache import NoRoomError, made_once
 from stages.transfer.backbone import backbone_of, infers, is_frozen
 
-PICTURES = 64
+IMAGES = 64
 """How many images the backbone is given at a time, at most."""
 
 LARGEST_BYTES = 2**31
@@ -47,7 +47,7 @@ class OnFeatures(keras.Model):
 
 @dataclass(frozen=True)
 class Cut:
-    """A network in two. front: from unscaled pictures to features [b, h, w, d]; head: from these to the outputs."""
+    """A network in two. front: from unscaled images to features [b, h, w, d]; head: from these to the outputs."""
 
     front: keras.Model
     head: OnFeatures
@@ -58,7 +58,7 @@ def on_features(
 ) -> tuple[Model, Dataset, str]:
     """Returns the head of `model` and the features it learns from, and what to record of it.
 
-    The head's weights are the model's own. Where features cannot stand for pictures, `model` and `dataset` come back,
+    The head's weights are the model's own. Where features cannot stand for images, `model` and `dataset` come back,
     with the reason. The splits `train` and `val` are features; nobody asks for `test`.
 
     Args:
@@ -82,7 +82,7 @@ def on_features(
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
     data = replace(dataset, train=train, val=val, test=val)
     shape = " × ".join(map(str, cut.head.input_shape[1:]))
-    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {shape} a picture"
+    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {shape} an image"
 
 
 def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> tuple[Cut | None, str]:
@@ -91,7 +91,7 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
         "as asked": settings.cache_features == "off",
         "no backbone is frozen": not is_frozen(model.network),
         "the backbone may be random in training (model.frozen=true is not)": not infers(model.network),
-        "pictures are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
+        "images are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
         "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
         "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,
         "features are float32": model.policy == "float64",
@@ -112,15 +112,15 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
     inside = {id(variable) for variable in backbone.variables}
     if any(id(variable) not in inside for variable in cut.front.variables):
         return None, "layers before the backbone are random or trained"
-    pictures = tf.cast(dataset.train.images[:2], tf.float32)
-    whole, cut_up = (one(pictures, training=False) for one in (model.network, lambda x, training: _through(cut, x)))
+    images = tf.cast(dataset.train.images[:2], tf.float32)
+    whole, cut_up = (one(images, training=False) for one in (model.network, lambda x, training: _through(cut, x)))
     if not np.allclose(whole, cut_up, rtol=1e-2, atol=1e-2):
         return None, "the head alone gives other outputs"
     return cut, ""
 
 
-def _through(cut: Cut, pictures: tf.Tensor) -> tf.Tensor:
-    return cut.head(cut.front(pictures, training=False), training=False)
+def _through(cut: Cut, images: tf.Tensor) -> tf.Tensor:
+    return cut.head(cut.front(images, training=False), training=False)
 
 
 def _in_two(network: keras.Model) -> Cut:
@@ -146,40 +146,40 @@ def _in_two(network: keras.Model) -> Cut:
     before, behind = keras.Model(graph.inputs, tensor), keras.Model(tensor, graph.outputs[0])
     size = tuple(tensor.shape[1:])
     wide = size if len(size) == 3 else (1, 1, *size)
-    pictures = keras.Input(network.input_shape[1:], dtype="float32")
+    images = keras.Input(network.input_shape[1:], dtype="float32")
     scaled = network.layers[1:-1]
-    inner = pictures
+    inner = images
     for layer in scaled:
         inner = layer(inner)
     plain = keras.layers.Reshape(wide, dtype="float32")(before(inner))
     features = keras.Input(wide, dtype="float32")
     head = OnFeatures(features, behind(keras.layers.Reshape(size, dtype="float32")(features)))
     head.__dict__["whole"] = network  # past Keras, which would count its layers twice
-    return Cut(keras.Model(pictures, plain), head)
+    return Cut(keras.Model(images, plain), head)
 
 
 class _Run:
     """Computes features on one device, and tells how far it is. done: calls of the backbone."""
 
     def __init__(self, front: keras.Model, reporter: Reporter) -> None:
-        self.done, self._reporter, self._began, self._pictures = 0, reporter, time.perf_counter(), 0
-        self.at_once = min(scoring_batch(front), PICTURES)
+        self.done, self._reporter, self._began, self._images = 0, reporter, time.perf_counter(), 0
+        self.at_once = min(scoring_batch(front), IMAGES)
         shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
-        self._compute = tf.function(lambda pictures: front(pictures, training=False), input_signature=[shape])
+        self._compute = tf.function(lambda images: front(images, training=False), input_signature=[shape])
 
-    def features(self, pictures: Pictures, total: int) -> np.ndarray:
+    def features(self, images: Images, total: int) -> np.ndarray:
         parts = []
-        for start in range(0, pictures.shape[0], self.at_once):
-            part = np.asarray(pictures[start : start + self.at_once], np.float32)
+        for start in range(0, images.shape[0], self.at_once):
+            part = np.asarray(images[start : start + self.at_once], np.float32)
             parts.append(self._compute(tf.constant(part)).numpy())
-            self.done, self._pictures = self.done + 1, self._pictures + len(part)
-            rate = self._pictures / (time.perf_counter() - self._began)
+            self.done, self._images = self.done + 1, self._images + len(part)
+            rate = self._images / (time.perf_counter() - self._began)
             self._reporter.progress(self.done, total, rate, "features of the backbone")
         return np.concatenate(parts)
 
 
 def _key(front: keras.Model, dataset: Dataset) -> str:
-    """Returns 32 hexadecimal digits that change with the pictures, the layers before the cut and their weights."""
+    """Returns 32 hexadecimal digits that change with the images, the layers before the cut and their weights."""
     layers = front.to_json()
     graphs = [getattr(part, "_functional", part) for part in front._flatten_layers() if isinstance(part, keras.Model)]
     names = [front.name, *(one.name for graph in graphs for one in getattr(graph, "operations", None) or graph.layers)]

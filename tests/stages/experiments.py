@@ -82,7 +82,7 @@ def strong(**changes: object) -> AugmentSettings:
         contrast=0.3,
         saturation=0.3,
         hue=0.1,
-        without_colour="skip",
+        without_color="skip",
         rand_augment=3,
         mixup=0.4,
         cutmix=1.0,

@@ -1,4 +1,4 @@
-"""What is done to pictures in training: each change by itself, mixing, and that nobody can tell who has made them."""
+"""What is done to images in training: each change by itself, mixing, and that nobody can tell who has made them."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ BYTES = (0.0, 255.0)
 def changed(
     settings: AugmentSettings, images: np.ndarray = NOISE, pixel_range: tuple[float, float] = BYTES, **numbers: float
 ) -> np.ndarray:
-    """Returns pictures changed with the given random numbers, the others being in the middle."""
+    """Returns images changed with the given random numbers, the others being in the middle."""
     change = Changes(settings, pixel_range)
     uniforms = np.full((len(images), change.randoms), 0.5, np.float32)
     for name, number in numbers.items():
@@ -57,7 +57,7 @@ def test_what_changes_nothing_leaves_every_pixel_as_it_is(given: dict) -> None:
     np.testing.assert_array_equal(changed(AugmentSettings(**given), area=1.0), NOISE)
 
 
-def test_flips_are_exact_and_one_picture_in_two_is_flipped() -> None:
+def test_flips_are_exact_and_one_image_in_two_is_flipped() -> None:
     both = AugmentSettings(horizontal_flip=True, vertical_flip=True)
     np.testing.assert_array_equal(changed(both, flip_x=0.49), NOISE[:, :, ::-1])
     np.testing.assert_array_equal(changed(both, flip_y=0.49), NOISE[:, ::-1])
@@ -88,7 +88,7 @@ def test_geometry_moves_pixels_to_where_it_says() -> None:
     np.testing.assert_allclose(left[0, 4, 2:, 0], 1.75 + (np.arange(9) - 4)[2:] / 2, atol=1e-5)  # pixels -0.25 to 3.75
 
 
-def test_a_crop_lies_within_the_picture() -> None:
+def test_a_crop_lies_within_the_image() -> None:
     """Its corners are read from no further than half a pixel beyond the edge, where the outermost pixels end."""
     settings = AugmentSettings(crop=0.7, aspect=2.0)
     columns = tf.unstack(tf.cast(random_numbers(Changes(settings, BYTES), 500), tf.float64), axis=1)
@@ -102,8 +102,8 @@ def test_a_crop_lies_within_the_picture() -> None:
     assert areas.max() > 0.9
 
 
-def test_colours_are_those_of_pillow() -> None:
-    pillow = [Image.fromarray(picture.astype(np.uint8)) for picture in NOISE]
+def test_colors_are_those_of_pillow() -> None:
+    pillow = [Image.fromarray(image.astype(np.uint8)) for image in NOISE]
     for name, enhance in {
         "brightness": ImageEnhance.Brightness,
         "contrast": ImageEnhance.Contrast,
@@ -111,16 +111,16 @@ def test_colours_are_those_of_pillow() -> None:
     }.items():
         for number, factor in ((0.1, 0.52), (0.9, 1.48)):
             ours = changed(AugmentSettings(**{name: 0.6}), **{name: number})
-            theirs = np.stack([np.asarray(enhance(picture).enhance(factor)) for picture in pillow])
+            theirs = np.stack([np.asarray(enhance(image).enhance(factor)) for image in pillow])
             assert np.abs(ours - theirs).max() < 2, name  # Pillow rounds to bytes, twice
 
 
 def test_posterize_and_solarize_are_those_of_pillow() -> None:
-    pillow = [Image.fromarray(picture.astype(np.uint8)) for picture in NOISE]
+    pillow = [Image.fromarray(image.astype(np.uint8)) for image in NOISE]
     names = list(STRONGEST)
     for name, expected in {
-        "posterize": [ImageOps.posterize(picture, 4) for picture in pillow],
-        "solarize": [ImageOps.solarize(picture, 51) for picture in pillow],
+        "posterize": [ImageOps.posterize(image, 4) for image in pillow],
+        "solarize": [ImageOps.solarize(image, 51) for image in pillow],
     }.items():
         strength = 0.8 if name == "solarize" else 1.0
         numbers = tf.constant([[(names.index(name) + 0.5) / len(names), 0.3]] * 6, tf.float64)
@@ -128,7 +128,7 @@ def test_posterize_and_solarize_are_those_of_pillow() -> None:
         ours = color.solarize(
             color.posterize(tf.constant(NOISE), drawn.steps(*BYTES), 0.0), drawn.thresholds(*BYTES), *BYTES
         )
-        np.testing.assert_array_equal(ours, np.stack([np.asarray(picture) for picture in expected]))
+        np.testing.assert_array_equal(ours, np.stack([np.asarray(image) for image in expected]))
 
 
 def test_hue_keeps_grey_and_brightness_and_a_turn_comes_back() -> None:
@@ -171,7 +171,7 @@ def test_pixels_stay_in_their_range(pixel_range: tuple[float, float], channels: 
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_a_picture_is_the_same_to_the_bit_whoever_makes_it(count: int) -> None:
+def test_an_image_is_the_same_to_the_bit_whoever_makes_it(count: int) -> None:
     """A sine of float32 differs with its place in the tensor."""
     images = np.random.default_rng(2).integers(0, 256, (33, 8, 8, 3)).astype(np.float32)
     change = Changes(strong(), BYTES)
@@ -203,18 +203,18 @@ def test_partners_are_others_of_the_batch(count: int) -> None:
     assert distances == ({0} if count == 1 else set(range(1, count)))
 
 
-def colours_by_class(classes: int = 4, examples: int = 50) -> Dataset:
-    """Returns a data set whose channels are the classes: the mean of a picture is what its label says."""
+def colors_by_class(classes: int = 4, examples: int = 50) -> Dataset:
+    """Returns a data set whose channels are the classes: the mean of an image is what its label says."""
     labels = np.arange(examples, dtype=np.int32) % classes
     images = np.broadcast_to(np.eye(classes, dtype=np.float32)[labels][:, None, None], (examples, 6, 5, classes))
     split = Split(np.ascontiguousarray(images), labels)
-    return Dataset("colours", split, split, split, tuple("abcd"), (0.0, 1.0), "0")
+    return Dataset("colors", split, split, split, tuple("abcd"), (0.0, 1.0), "0")
 
 
 @pytest.mark.parametrize("alphas", [(0.4, 0.0), (0.0, 1.0), (0.4, 1.0)])
 def test_mixed_labels_are_what_the_pixels_show(alphas: tuple[float, float]) -> None:
     mixup, cutmix = alphas
-    dataset = augment(colours_by_class(), AugmentSettings(mixup=mixup, cutmix=cutmix))
+    dataset = augment(colors_by_class(), AugmentSettings(mixup=mixup, cutmix=cutmix))
     batches = elements(training_input(dataset, 16, 3, 4))
     images, labels = (np.concatenate([batch[index] for batch in batches]) for index in (0, 1))
     assert (images.dtype, labels.dtype, labels.shape) == (np.float32, np.float32, (200, 4))
@@ -227,8 +227,8 @@ def test_mixed_labels_are_what_the_pixels_show(alphas: tuple[float, float]) -> N
     assert (~is_blended & (shares > 0.05)).any() == bool(cutmix)
 
 
-def test_a_partner_is_its_row_s_own_augmented_picture() -> None:
-    """By MixUp, a batch minus each example's share of itself is the batch of augmented pictures, moved by some rows."""
+def test_a_partner_is_its_row_s_own_augmented_image() -> None:
+    """By MixUp, a batch minus each example's share of itself is the batch of augmented images, moved by some rows."""
     plain = augment(real_digits(40), AugmentSettings(rotation=0.2))
     mixed = augment(real_digits(40), AugmentSettings(rotation=0.2, mixup=1.0))
     for (before, labels, _), (after, shares, _) in zip(
@@ -255,12 +255,12 @@ def test_what_changes_nothing_is_no_augmentation() -> None:
     assert mixed.mixing == Mixing(0.0, 1.0, 10)
 
 
-def test_colour_is_refused_or_left_out_where_there_is_none() -> None:
+def test_color_is_refused_or_left_out_where_there_is_none() -> None:
     dataset = real_digits(20)
-    with pytest.raises(UserError, match=r"augment.hue with pictures of 1 channel.*Type: augment.hue=0"):
+    with pytest.raises(UserError, match=r"augment.hue with images of 1 channel.*Type: augment.hue=0"):
         augment(dataset, AugmentSettings(hue=0.1))
     found = augment(dataset, strong())
-    assert found.record.params == {"skipped": "saturation, hue: pictures have 1 channel(s)"}
+    assert found.record.params == {"skipped": "saturation, hue: images have 1 channel(s)"}
     assert isinstance(found.augmentation, Changes)
     assert found.augmentation.settings.saturation == found.augmentation.settings.hue == 0
     [batch, *_] = elements(training_input(found, 16, 3, 1))

@@ -113,8 +113,8 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
         "2 within", "2 in train", "2 within, 2 in train, 2 in val",
     ]  # fmt: skip
     assert heard.warnings == [
-        "2 of 20 val pictures are in train (1 with another label), 2 of 30 test pictures are in train (2 with "
-        "another label), 2 of 30 test pictures are in val (1 with another label), such as row 3 of val, which is row 4 "
+        "2 of 20 val images are in train (1 with another label), 2 of 30 test images are in train (2 with "
+        "another label), 2 of 30 test images are in val (1 with another label), such as row 3 of val, which is row 4 "
         "of train: scores count what was learned by heart. Remove the copies from the source, or tell the count with "
         "the scores"
     ]
@@ -148,7 +148,7 @@ def test_what_nobody_has_read_is_not_read_through() -> None:
     np.testing.assert_allclose(inspection.statistics.splits["train"].mean, pixels.mean(axis=(0, 1, 2)))
     assert not [name for name in inspection.record.metrics if "duplicates" in name]
     assert inspection.record.params["described_examples"] == SAMPLE
-    assert heard.lines[-1] == "  mean and deviation are those of 1,000 training pictures, drawn from all"
+    assert heard.lines[-1] == "  mean and deviation are those of 1,000 training images, drawn from all"
     again = statistics(dataset, SETTINGS.seed).splits["train"].mean
     np.testing.assert_array_equal(again, inspection.statistics.splits["train"].mean)
 
@@ -168,14 +168,14 @@ def test_the_batch_shown_is_that_of_step_0(change: Changes | None) -> None:
     source = training_input(dataset, SETTINGS.batch_size, SETTINGS.seed, epochs=2)
     for replicas in (1, 2):
         shares = elements(source, replicas)[:replicas]
-        pictures = np.concatenate([part[0] for part in shares])[:BATCH]
+        expected = np.concatenate([part[0] for part in shares])[:BATCH]
         np.testing.assert_array_equal(labels, np.concatenate([part[1] for part in shares])[:BATCH])
         # Sines of another number of angles at once are rounded otherwise.
-        np.testing.assert_allclose(images, pictures, rtol=0, atol=0 if replicas == 1 else 1e-4)
+        np.testing.assert_allclose(images, expected, rtol=0, atol=0 if replicas == 1 else 1e-4)
     assert len(images) == BATCH
 
 
-def test_a_batch_of_mixed_pictures_has_names_with_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_mixed_images_has_names_with_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels may be shares of classes, and a batch may have a fourth part."""
 
     def mixed(*given: object, **named: object) -> object:
@@ -198,7 +198,7 @@ def test_labels_in_words() -> None:
     assert in_words(np.array([0.04, 0.92, 0.04], np.float32), names) == "dog 0.9"
 
 
-def test_augmented_pictures_are_those_of_the_function() -> None:
+def test_augmented_images_are_those_of_the_function() -> None:
     given: list[tf.Tensor] = []
 
     class Kept(Changes):
@@ -224,13 +224,13 @@ def test_augmented_pictures_are_those_of_the_function() -> None:
 @pytest.mark.parametrize("drawn", ["plots/augmentation.png", "plots/classes.png", "plots/batch.png"])
 def test_what_is_drawn_is_a_function_of_the_seed(drawn: str, tmp_path: Path) -> None:
     dataset = replace(real_digits(100), augmentation=CHANGE)
-    pictures = []
+    images = []
     for place, seed in enumerate((1, 1, 2)):
         settings = replace(SETTINGS, seed=seed)
         [path] = [path for path in stage.draw(dataset, settings, tmp_path / str(place) / "plots") if drawn in str(path)]
-        pictures.append(path.read_bytes())
-    assert pictures[0] == pictures[1]
-    assert (pictures[1] == pictures[2]) == (drawn == "plots/classes.png")
+        images.append(path.read_bytes())
+    assert images[0] == images[1]
+    assert (images[1] == images[2]) == (drawn == "plots/classes.png")
 
 
 def within(whole: np.ndarray, part: np.ndarray) -> bool:
@@ -241,23 +241,23 @@ def within(whole: np.ndarray, part: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("size", [(8, 8, 1), (1, 1, 3), (70, 90, 3), (300, 40, 4), (1, 500, 2)])
-def test_pictures_are_drawn_pixel_for_pixel(size: tuple[int, int, int], tmp_path: Path) -> None:
-    pictures, pixels = noise(9, size, seed=4).images[...], (0.0, 255.0)
-    rows = plot_rows([pictures[:4], pictures[4:5]], ("first", "second"), pixels, "rows", tmp_path / "rows.png")
-    batch = plot_batch(pictures, tuple("abcdefghi"), pixels, "batch", tmp_path / "batch.png")
+def test_images_are_drawn_pixel_for_pixel(size: tuple[int, int, int], tmp_path: Path) -> None:
+    images, pixels = noise(9, size, seed=4).images[...], (0.0, 255.0)
+    rows = plot_rows([images[:4], images[4:5]], ("first", "second"), pixels, "rows", tmp_path / "rows.png")
+    batch = plot_batch(images, tuple("abcdefghi"), pixels, "batch", tmp_path / "batch.png")
     for path, count in ((rows, 5), (batch, 9)):
         whole = np.rint(imread(path)[..., :3] * 255).astype(np.uint8)
-        for picture in shown(pictures, pixels)[:count]:
-            assert max(picture.shape[:2]) <= 96
-            assert within(whole, picture)
+        for image in shown(images, pixels)[:count]:
+            assert max(image.shape[:2]) <= 96
+            assert within(whole, image)
 
 
 def test_pixels_are_scaled_from_the_range_of_the_data_set() -> None:
     grey = np.array([0, 8, 16, 99], np.float32).reshape(1, 2, 2, 1)
     small = shown(grey, (0.0, 16.0))[0, ::32, ::32]
     np.testing.assert_array_equal(small, np.array([[[0] * 3, [128] * 3], [[255] * 3, [255] * 3]], np.uint8))
-    colour = np.array([[[[-1.0, 0.0, 1.0, 0.3]]]], np.float32)
-    np.testing.assert_array_equal(shown(colour, (-1.0, 1.0))[0, 0, 0], [0, 128, 255])
+    color = np.array([[[[-1.0, 0.0, 1.0, 0.3]]]], np.float32)
+    np.testing.assert_array_equal(shown(color, (-1.0, 1.0))[0, 0, 0], [0, 128, 255])
     assert shown(np.full((1, 2, 2, 1), np.nan, np.float32), (0.0, 0.0)).max() == 0
 
 

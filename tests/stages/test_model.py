@@ -66,10 +66,10 @@ def test_the_cnn_is_the_one_of_keras_example() -> None:
 def test_scaling_is_inside() -> None:
     built = build(MlpSettings())
     scaling = built.network.get_layer("scaling")
-    pictures = tf.constant(real_digits().train.images[:4], tf.float32)
-    np.testing.assert_allclose(scaling(pictures), pictures / 16.0, atol=1e-7)
+    images = tf.constant(real_digits().train.images[:4], tf.float32)
+    np.testing.assert_allclose(scaling(images), images / 16.0, atol=1e-7)
     inner = built.network.layers[-1]
-    np.testing.assert_allclose(built.network(pictures), inner(pictures / 16.0), atol=1e-6)
+    np.testing.assert_allclose(built.network(images), inner(images / 16.0), atol=1e-6)
 
 
 def test_parameters_and_operations_are_counted_and_summed_up(tmp_path: Path) -> None:
@@ -162,5 +162,5 @@ def test_outputs_must_be_float32() -> None:
 def test_a_network_that_does_not_exist_or_fit_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be imported"):
         build({"_target_": "stages.networks.cnn.nope"})
-    with pytest.raises(UserError, match="cannot be built for pictures of shape"):
+    with pytest.raises(UserError, match="cannot be built for images of shape"):
         build(CnnSettings(filters=[4, 4, 4, 4]))

@@ -115,20 +115,20 @@ def test_the_export_takes_unscaled_pixels_in_a_fresh_process(tmp_path: Path) -> 
     dataset, where = normalize(real_digits(), NormalizeSettings(method="standardize")), one_device()
     model = small_cnn(dataset, where)
     exported = export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
-    pictures = dataset.test.images[:50].astype(np.float32)
-    np.save(tmp_path / "pictures.npy", pictures)
+    images = dataset.test.images[:50].astype(np.float32)
+    np.save(tmp_path / "images.npy", images)
     script = (
         "import numpy, sys, tensorflow as tf\n"
         "m = tf.saved_model.load(sys.argv[1]); x = numpy.load(sys.argv[2])\n"
         "named = m.signatures['serving_default'](images=tf.constant(x))\n"
         "numpy.save(sys.argv[3], numpy.stack([m(tf.constant(x)), *named.values()]))\n"
     )
-    command = [sys.executable, "-c", script, str(exported.path), f"{tmp_path}/pictures.npy", f"{tmp_path}/out.npy"]
+    command = [sys.executable, "-c", script, str(exported.path), f"{tmp_path}/images.npy", f"{tmp_path}/out.npy"]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
-    expected = tf.nn.softmax(model.network(pictures)).numpy()
+    expected = tf.nn.softmax(model.network(images)).numpy()
     for got in np.load(tmp_path / "out.npy"):
         np.testing.assert_allclose(got, expected, atol=1e-6)
-    assert np.abs(tf.nn.softmax(model.network(pictures / 16.0)).numpy() - expected).max() > 0.01
+    assert np.abs(tf.nn.softmax(model.network(images / 16.0)).numpy() - expected).max() > 0.01
 
 
 def test_class_names_are_in_the_report_and_in_the_export(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_added_folders_of_configuration_count(tmp_path: Path) -> None:
     option.write_text("a: 1\n")
     given = replace(experiment(), config_dirs=(tmp_path / "my_conf",))
     before = sources(given)
-    (tmp_path / "my_conf" / "picture.png").write_text("x")
+    (tmp_path / "my_conf" / "plot.png").write_text("x")
     assert sources(given).digest == before.digest
     option.write_text("a: 2\n")
     assert sources(given).digest != before.digest

@@ -165,10 +165,10 @@ def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
     )
     from sklearn.datasets import load_digits
 
-    pictures = load_digits().images[:64, ..., None].astype(np.float32)
+    images = load_digits().images[:64, ..., None].astype(np.float32)
     folder = only_folder(finished)
-    np.save(finished / "pictures.npy", pictures)
-    paths = [f"{finished}/pictures.npy", f"{folder}/export/saved_model", f"{finished}/out.npy"]
+    np.save(finished / "images.npy", images)
+    paths = [f"{finished}/images.npy", f"{folder}/export/saved_model", f"{finished}/out.npy"]
     command = [sys.executable, "-c", script, f"sqlite:///{finished}/mlflow.db", uri, *paths]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True, cwd=finished)
     told = json.loads(done.stdout.splitlines()[0])

@@ -35,7 +35,7 @@ def test_changes_and_new_code_are_in_the_diff_and_the_index_stays(repository: Pa
     (repository / "net.py").write_text("layers = 2\n")
     (repository / "new.yaml").write_text("epochs: 7\n")
     (repository / "secrets.yaml").write_text("token: 123\n")
-    (repository / "picture.png").write_bytes(b"\x00" * 100)
+    (repository / "plot.png").write_bytes(b"\x00" * 100)
     before = git(repository, "status", "--porcelain")
     state = provenance.code_state(repository, untracked=True)
     assert state is not None
@@ -43,7 +43,7 @@ def test_changes_and_new_code_are_in_the_diff_and_the_index_stays(repository: Pa
     assert "-layers = 1\n+layers = 2" in state.diff
     assert "+epochs: 7" in state.diff
     assert "token" not in state.diff
-    assert "picture" not in state.diff
+    assert "plot.png" not in state.diff
     assert git(repository, "status", "--porcelain") == before
     git(repository, "stash", "--include-untracked", "--quiet")
     subprocess.run(["git", "apply", "-"], input=state.diff.encode(), cwd=repository, check=True)

@@ -1,4 +1,4 @@
-"""Training on changed and mixed pictures: the same numbers whoever makes them, and right ones for mixed labels."""
+"""Training on changed and mixed images: the same numbers whoever makes them, and right ones for mixed labels."""
 
 import functools
 from dataclasses import replace
@@ -121,7 +121,7 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
 
 
 class Counted(keras.layers.Layer):
-    """Has a metric of its own, the number of pictures."""
+    """Has a metric of its own, the number of images."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -88,7 +88,7 @@ def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: i
     ],
 )
 def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, changes: str) -> None:
-    """To the bit: pictures, labels, weights, and random numbers where the step is to augment."""
+    """To the bit: images, labels, weights, and random numbers where the step is to augment."""
     dataset = augment(numbered(examples), CHANGES[changes])
     whole = elements(training_input(dataset, 16, 3, 2))
     parts = elements(training_input(dataset, 16, 3, 2), replicas)

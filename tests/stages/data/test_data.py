@@ -1,4 +1,4 @@
-"""Loading, splitting and scaling pictures."""
+"""Loading, splitting and scaling images."""
 
 import os
 

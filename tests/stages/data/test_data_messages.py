@@ -23,7 +23,7 @@ from stages.settings.data import DigitsSettings, TfdsSettings
 from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
 from tests.stages import tfds_sets
-from tests.stages.pictures import Telling, folder_of, settings, write
+from tests.stages.images import Telling, folder_of, settings, write
 
 
 def refused(load: Callable[[Any], Dataset], given: Any) -> UserError:

@@ -23,7 +23,7 @@ from stages.settings.data import TfdsSettings
 from stages.settings.images import NormalizeSettings
 from tests.conftest import shared
 from tests.stages.experiments import one_device, small_cnn
-from tests.stages.pictures import settings
+from tests.stages.images import settings
 from tests.stages.tfds_sets import image, label, make_set
 
 SIZES = ((48, 64), (211, 97), (7, 5), (320, 240), (16, 16), (150, 1000))
@@ -161,10 +161,10 @@ def test_prepared_held_and_streamed_images_are_the_same(
 def test_a_cache_of_another_decoder_is_not_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image_folder(settings(folder), cache=tmp_path)
     for name in ("stages.data.decode.VERSION", "PIL.__version__"):
-        before = len(list(tmp_path.glob("pictures-*")))
+        before = len(list(tmp_path.glob("images-*")))
         monkeypatch.setattr(name, "another")
         image_folder(settings(folder), cache=tmp_path)
-        assert len(list(tmp_path.glob("pictures-*"))) == before + 1
+        assert len(list(tmp_path.glob("images-*"))) == before + 1
 
 
 def test_a_loss_by_hand_from_the_files_is_the_reported_one() -> None:

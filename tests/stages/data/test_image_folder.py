@@ -1,4 +1,4 @@
-"""A directory of pictures: what is found, how it is divided, what is done with files that are no pictures."""
+"""A directory of images: what is found, how it is divided, what is done with files that are no images."""
 
 from pathlib import Path
 
@@ -9,17 +9,15 @@ from PIL import Image
 from stages.errors import UserError
 from stages.load.image_folder import image_folder
 from tests.conftest import shared
-from tests.stages.pictures import Telling, folder_of, picture, settings, write
+from tests.stages.images import Telling, folder_of, image, settings, write
 
 
 def test_classes_are_folders_whatever_their_names(tmp_path: Path) -> None:
     for label, name in enumerate(("кошки", "big dogs", "鳥")):
         for index in range(10):
             suffix = (".jpg", ".png", ".bmp", ".gif", ".JPEG")[index % 5]
-            write(
-                tmp_path / name / ("deeper" if index % 2 else ".") / f"a picture {index}{suffix}", 100 * label + index
-            )
-    (tmp_path / "鳥" / "notes.txt").write_text("no picture")
+            write(tmp_path / name / ("deeper" if index % 2 else ".") / f"an image {index}{suffix}", 100 * label + index)
+    (tmp_path / "鳥" / "notes.txt").write_text("no image")
     (tmp_path / ".hidden").mkdir()
     dataset = image_folder(settings(tmp_path))
     assert dataset.class_names == ("big dogs", "кошки", "鳥")
@@ -41,16 +39,16 @@ def test_splits_share_nothing_and_are_a_function_of_the_seed(tmp_path: Path) -> 
 
 
 def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
-    root = tmp_path / "pictures"
+    root = tmp_path / "images"
     for number, name in enumerate(("train", "validation", "test")):
         for label in range(2):
             for index in range(4):
                 write(root / name / f"c{label}" / f"{index}.png", 100 * number + 10 * label + index)
     dataset = image_folder(settings(root))
     assert [len(split) for split in dataset.splits.values()] == [8, 8, 8]
-    expected = Image.fromarray(picture(213)).resize((16, 16), Image.Resampling.BILINEAR)
+    expected = Image.fromarray(image(213)).resize((16, 16), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(dataset.test.images[7], np.asarray(expected))
-    (root / "train" / "c0" / "1.png").write_bytes(b"no picture")  # all that follow are numbered anew
+    (root / "train" / "c0" / "1.png").write_bytes(b"no image")  # all that follow are numbered anew
     for cache in (None, tmp_path / "cache"):
         left = image_folder(settings(root, on_error="skip"), cache=cache)
         assert [len(split) for split in left.splits.values()] == [7, 8, 8]
@@ -85,12 +83,12 @@ def test_resizing_is_what_its_name_says(tmp_path: Path, resize: str) -> None:
 
 
 def _spoil(root: Path, kind: str) -> Path:
-    """Puts something that is no example in place of a picture and returns its path."""
+    """Puts something that is no example in place of an image and returns its path."""
     path = root / "class 0" / "003.jpg"
     if kind == "truncated":
         path.write_bytes(path.read_bytes()[:-200])
     elif kind == "text":
-        path.write_text("no picture at all")
+        path.write_text("no image at all")
     elif kind == "nothing":
         path.write_bytes(b"")
     elif kind == "1×1":
@@ -102,8 +100,8 @@ def _spoil(root: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["truncated", "text", "nothing", "1×1", "no class"])
-def test_what_is_no_picture_is_named_or_left_out_and_recorded(tmp_path: Path, kind: str) -> None:
-    root = folder_of(tmp_path / "pictures", suffix=".jpg")
+def test_what_is_no_image_is_named_or_left_out_and_recorded(tmp_path: Path, kind: str) -> None:
+    root = folder_of(tmp_path / "images", suffix=".jpg")
     without = folder_of(tmp_path / "without", suffix=".jpg")
     if kind != "no class":
         (without / "class 0" / "003.jpg").unlink()
@@ -124,16 +122,16 @@ def test_what_is_no_picture_is_named_or_left_out_and_recorded(tmp_path: Path, ki
 
 def test_a_photo_of_twenty_megapixels_and_other_kinds_of_pixels(tmp_path: Path) -> None:
     folder_of(tmp_path, examples=5)
-    Image.fromarray(picture(1, 4000, 5000)).save(tmp_path / "class 0" / "000.jpg")
+    Image.fromarray(image(1, 4000, 5000)).save(tmp_path / "class 0" / "000.jpg")
     grey = (np.arange(400).reshape(20, 20) * 160).astype(np.uint16)
     Image.fromarray(grey).save(tmp_path / "class 0" / "001.png")
-    Image.fromarray(picture(3)).convert("P").save(tmp_path / "class 0" / "002.png")
-    Image.fromarray(picture(4)).convert("RGBA").save(tmp_path / "class 0" / "003.png")
-    Image.fromarray(picture(4)).convert("CMYK").save(tmp_path / "class 0" / "004.jpg")
+    Image.fromarray(image(3)).convert("P").save(tmp_path / "class 0" / "002.png")
+    Image.fromarray(image(4)).convert("RGBA").save(tmp_path / "class 0" / "003.png")
+    Image.fromarray(image(4)).convert("CMYK").save(tmp_path / "class 0" / "004.jpg")
     listed = image_folder(settings(tmp_path, val_fraction=0.2, test_fraction=0.2, size=20))
     everything = np.concatenate([split.images for split in listed.splits.values()])
     assert len(everything) == 12
-    large = np.asarray(Image.fromarray(picture(1, 4000, 5000)).resize((20, 20), Image.Resampling.BILINEAR))
+    large = np.asarray(Image.fromarray(image(1, 4000, 5000)).resize((20, 20), Image.Resampling.BILINEAR))
     assert np.abs(everything.astype(int) - large).mean(axis=(1, 2, 3)).min() < 3
     deep = np.repeat((grey >> 8)[..., None], 3, axis=2)
     assert (np.abs(everything.astype(int) - deep).max(axis=(1, 2, 3)) == 0).any()
@@ -141,7 +139,7 @@ def test_a_photo_of_twenty_megapixels_and_other_kinds_of_pixels(tmp_path: Path) 
 
 def test_a_photo_is_put_upright_and_odd_notes_of_a_camera_harm_nothing(tmp_path: Path) -> None:
     folder_of(tmp_path, examples=5)
-    pixels = picture(5, 16, 16)
+    pixels = image(5, 16, 16)
     for index, (orientation, odd) in enumerate(((6, {}), (1, {0x829A: "no fraction", 0x9286: 7}))):
         notes = Image.Exif()
         notes[0x0112] = orientation

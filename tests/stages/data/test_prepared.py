@@ -1,4 +1,4 @@
-"""Pictures prepared once: shared, checked, whole or not at all; held in memory or streamed, with the same batches."""
+"""Images prepared once: shared, checked, whole or not at all; held in memory or streamed, with the same batches."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from stages.settings.images import NormalizeSettings
 from tests.conftest import ROOT, shared
 from tests.stages.experiments import elements, one_device, small_cnn, start
 from tests.stages.experiments import settings as training
-from tests.stages.pictures import Telling, folder_of, settings, write
+from tests.stages.images import Telling, folder_of, settings, write
 
 
 def equal(one: Dataset, other: Dataset) -> None:
@@ -35,7 +35,7 @@ def equal(one: Dataset, other: Dataset) -> None:
 
 
 def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = folder_of(tmp_path / "pictures")
+    root = folder_of(tmp_path / "images")
     direct = image_folder(settings(root))
     first = image_folder(settings(root), cache=tmp_path / "cache")
     monkeypatch.setattr(ImageFolderSource, "read", lambda self, number: pytest.fail("decoded again"))
@@ -48,25 +48,25 @@ def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(split.described.moments, other.described.moments)
 
 
-@pytest.mark.parametrize("change", ["a picture", "a new one", "size", "resize"])
-def test_what_changes_a_picture_is_prepared_anew(tmp_path: Path, change: str) -> None:
-    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+@pytest.mark.parametrize("change", ["an image", "a new one", "size", "resize"])
+def test_what_changes_an_image_is_prepared_anew(tmp_path: Path, change: str) -> None:
+    root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
     given = settings(root)
     before = image_folder(given, cache=cache)
-    if change == "a picture":
+    if change == "an image":
         write(root / "class 0" / "003.png", 77)
     elif change == "a new one":
         write(root / "class 0" / "new.png", 78)
     else:
         given = replace(given, **{"size": {"size": 20}, "resize": {"resize": "pad"}}[change])
     after = image_folder(given, cache=cache)
-    assert len(list(cache.glob("pictures-*"))) == 2
+    assert len(list(cache.glob("images-*"))) == 2
     assert before.fingerprint != after.fingerprint
     equal(after, image_folder(given))
 
 
 def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> None:
-    root = folder_of(tmp_path / "pictures", examples=25)
+    root = folder_of(tmp_path / "images", examples=25)
     held = image_folder(settings(root), cache=tmp_path / "cache")
     for cache, kept in (("disk", tmp_path / "cache"), ("off", None)):
         streamed = image_folder(settings(root, memory_gib=0.0, cache=cache), cache=kept)
@@ -84,9 +84,9 @@ def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> No
 @pytest.mark.parametrize("memory_gib", [None, 0.0])
 @pytest.mark.parametrize("damage", ["a pixel", "the end", "the labels"])
 def test_damage_is_noticed_before_it_is_trained_on(tmp_path: Path, damage: str, memory_gib: float | None) -> None:
-    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+    root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
     image_folder(settings(root), cache=cache)
-    [place] = cache.glob("pictures-*")
+    [place] = cache.glob("images-*")
     name = "examples.npz" if damage == "the labels" else "images.npy"
     content = bytearray((place / name).read_bytes())
     if damage == "the end":
@@ -109,7 +109,7 @@ SCRIPT = r"""
 import sys, time
 from pathlib import Path
 from stages.load import image_folder as module
-from tests.stages.pictures import settings
+from tests.stages.images import settings
 read = module.ImageFolderSource.read
 def slow(self, number):
     sys.stdout.write("decodes\n")  # at once: threads do not mix their lines
@@ -128,13 +128,13 @@ def _process(root: Path, cache: Path) -> subprocess.Popen[str]:
 
 
 def test_of_several_processes_one_prepares_and_a_killed_one_leaves_nothing_half_done(tmp_path: Path) -> None:
-    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+    root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
     killed = _process(root, cache)
     assert killed.stdout is not None
     assert killed.stdout.readline() == "decodes\n"
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    assert not list(cache.glob("pictures-*"))
+    assert not list(cache.glob("images-*"))
     assert list(cache.glob(".partial-*"))
     processes = [_process(root, cache) for _ in range(3)]
     answers = [process.communicate(timeout=120)[0].splitlines() for process in processes]
@@ -144,7 +144,7 @@ def test_of_several_processes_one_prepares_and_a_killed_one_leaves_nothing_half_
 
 
 def test_a_disk_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, cache = folder_of(tmp_path / "pictures"), tmp_path / "cache"
+    root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
@@ -152,10 +152,10 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match="No space left on device"):
         image_folder(settings(root), cache=cache)
-    assert not list(cache.glob("*pictures-*/*"))
+    assert not list(cache.glob("*images-*/*"))
 
 
-def test_a_set_of_tfds_with_pictures_of_several_sizes(tmp_path: Path) -> None:
+def test_a_set_of_tfds_with_images_of_several_sizes(tmp_path: Path) -> None:
     folder = str(shared("tfds"))
     given = TfdsSettings(name="tf_flowers", dir=folder, split_seed=1, size=24, train_split="train[:200]")
     with pytest.raises(UserError, match=r"several sizes.*data\.size=160"):
@@ -164,7 +164,7 @@ def test_a_set_of_tfds_with_pictures_of_several_sizes(tmp_path: Path) -> None:
     dataset = tfds(given, reporter, cache=tmp_path)
     assert [len(split) for split in dataset.splits.values()] == [144, 16, 40]
     assert dataset.class_names == ("dandelion", "daisy", "tulips", "sunflowers", "roses")
-    assert "prepared 200 pictures of 24×24×3" in reporter.lines[-1]
+    assert "prepared 200 images of 24×24×3" in reporter.lines[-1]
     equal(dataset, tfds(replace(given, memory_gib=0.0, cache="off"), cache=tmp_path))
     overlapping = tfds(replace(given, train_split="train[:60]+train[30:100]"))
     assert sum(len(split) for split in overlapping.splits.values()) == 100
@@ -207,12 +207,12 @@ def test_a_label_out_of_range_is_named_or_left_out(tmp_path: Path, label: int) -
     assert dataset.record.metrics["data/skipped"] == 1
 
 
-def test_a_folder_without_a_usable_picture_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_usable_image_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.jpg").write_text("none")
     for cache in (None, tmp_path / "cache"):
-        with pytest.raises(UserError, match="no picture that can be used"):
+        with pytest.raises(UserError, match="no image that can be used"):
             image_folder(settings(tmp_path, on_error="skip"), cache=cache)
 
 
@@ -223,13 +223,13 @@ def test_without_a_cache_the_fingerprint_does_not_depend_on_the_memory_that_is_f
     assert held.fingerprint == streamed.fingerprint != other.fingerprint
 
 
-def test_a_picture_that_fails_while_training_goes_on_is_named(tmp_path: Path) -> None:
+def test_an_image_that_fails_while_training_goes_on_is_named(tmp_path: Path) -> None:
     root = folder_of(tmp_path)
     data = normalize(image_folder(settings(root, cache="off", memory_gib=0.0)), NormalizeSettings())
     where = one_device()
     loop = start(where, small_cnn(data, where), data, training())
     for path in root.rglob("*.png"):
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
     with pytest.raises(UserError, match=r"class \d/\d+\.png: cannot identify"):
         loop.run(0, 4)  # all of two epochs
 
@@ -246,7 +246,7 @@ def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         tfds(given, cache=tmp_path / "cache")
 
 
-def test_synthetic_pictures_need_no_memory_and_no_disk() -> None:
+def test_synthetic_images_need_no_memory_and_no_disk() -> None:
     given = SyntheticSettings(split_seed=1, examples=200, num_classes=4, height=8, width=8)
     equal(synthetic(given), synthetic(replace(given, memory_gib=0.0)))
     large = synthetic(SyntheticSettings(split_seed=1, examples=200_000, height=256, width=256, memory_gib=0.1))

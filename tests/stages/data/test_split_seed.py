@@ -21,7 +21,7 @@ from stages.load.tfds import tfds
 from stages.results import Dataset, Split
 from tests.conftest import ROOT, shared
 from tests.pipeline.experiments import experiment
-from tests.stages.pictures import folder_of
+from tests.stages.images import folder_of
 
 LOADERS = {"digits": digits, "image_folder": image_folder, "synthetic": synthetic, "tf_flowers": tfds}
 

@@ -117,7 +117,7 @@ def test_workers_repeat_each_other_to_the_bit(two_workers: Mapping[str, np.ndarr
 def test_an_overflow_in_one_replica_skips_one_step_everywhere(
     where: str, two_workers: Mapping[str, np.ndarray]
 ) -> None:
-    """The picture is one of 3,200, and 50 batches of 64 are one epoch: one replica sees it, once."""
+    """The image is one of 3,200, and 50 batches of 64 are one epoch: one replica sees it, once."""
     name = "mixed_float16, an overflow"
     if where == "two workers":
         means = {key: float(two_workers[f"{name}/{key}"]) for key in ("loss", "loss_scale", "skipped_steps")}

@@ -45,7 +45,7 @@ SMALL_RESNET = ResnetSettings(blocks=1, filters=[4, 8])
 
 
 @cache
-def pictures(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
+def images(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
     given = SyntheticSettings(
         examples=80, test_examples=8, height=side, width=side, channels=channels, num_classes=classes, split_seed=1
     )
@@ -54,7 +54,7 @@ def pictures(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
 
 def build(network: object, where: Strategy | None = None, dataset: Dataset | None = None, policy: str = "") -> Model:
     given = ModelSettings(network=network, precision=PrecisionSettings(policy=policy or "float32"), seed=1)
-    return model(dataset or pictures(), where or one_device(), given)
+    return model(dataset or images(), where or one_device(), given)
 
 
 def an_application(name: str, arguments: Mapping[str, Any] | None = None, side: int = 32, classes: int = 3) -> Any:
@@ -118,7 +118,7 @@ def test_two_replicas_equal_one_device(network: object) -> None:
         def small(dataset: Dataset, where: Strategy) -> Model:
             return build(network, where, dataset, "float64")
 
-        trained, means = after_steps(where, pictures(), settings(batch_size=33), steps=3, build=small)
+        trained, means = after_steps(where, images(), settings(batch_size=33), steps=3, build=small)
         return flat(trained.network), means["loss"]
 
     one, one_loss = after(one_device())
@@ -132,10 +132,10 @@ def test_two_replicas_equal_one_device(network: object) -> None:
 def test_a_backbone_gets_the_pixels_it_was_made_for(name: str) -> None:
     """Scaled to -1..1; blue first and without their mean; as PyTorch's; as they are: keras' own functions say so."""
     built = build(ApplicationSettings(name=name))
-    assert list(built.record.params["scale"]) != list(pictures().normalization.scale)
+    assert list(built.record.params["scale"]) != list(images().normalization.scale)
     core = built.network.core
     features = keras.Model(core.input, core.get_layer("pooling").output)
-    unscaled = pictures().train.images[:4].astype(np.float32)
+    unscaled = images().train.images[:4].astype(np.float32)
     mine = features(built.network.get_layer("scaling")(unscaled))
     preprocess = sys.modules[getattr(keras.applications, name).__module__].preprocess_input
     theirs = tf.reduce_mean(core.get_layer("backbone")(preprocess(unscaled.copy())), axis=(1, 2))
@@ -149,15 +149,15 @@ def test_what_a_network_wants_is_for_any_range_of_pixels() -> None:
     low, high = (np.array([0.0, 16.0]) * grey.scale + grey.offset).tolist()
     assert low == pytest.approx(-2.0)
     assert high == pytest.approx(255 * (0.5 + 0.25 + 1.0) / 3 - 2.0)
-    colors = wanted_by_network(wanted, pictures())
+    colors = wanted_by_network(wanted, images())
     np.testing.assert_allclose(colors.scale, wanted.scale)
     np.testing.assert_allclose(colors.offset, wanted.offset)
-    assert wanted_by_network(Normalization((2.0,) * 3, (1.0,) * 3), pictures()) == Normalization((2.0,), (1.0,))
+    assert wanted_by_network(Normalization((2.0,) * 3, (1.0,) * 3), images()) == Normalization((2.0,), (1.0,))
     assert preprocessing("EfficientNetV2B0", {"include_preprocessing": False}) is None
 
 
-def test_grey_pictures_are_repeated_for_the_three_channels_of_a_backbone() -> None:
-    core = build(SMALL_MOBILENET, dataset=pictures(channels=1)).network.core
+def test_grey_images_are_repeated_for_the_three_channels_of_a_backbone() -> None:
+    core = build(SMALL_MOBILENET, dataset=images(channels=1)).network.core
     assert core.input_shape == (None, 32, 32, 1)
     assert core.get_layer("backbone").input_shape == (None, 32, 32, 3)
     repeated = keras.Model(core.input, core.get_layer("to_rgb").output)
@@ -182,7 +182,7 @@ def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
     assert head.units == 1
     head.bias.assign([0.7])
     given = 10 * np.random.default_rng(1).normal(size=(6, 32, 32, 3)).astype(np.float32)
-    # With batch statistics: by the first moving ones, random weights make next to nothing of any picture.
+    # With batch statistics: by the first moving ones, random weights make next to nothing of any image.
     both = keras.Model(network.input, [network.output, head.output])
     outputs, single = both(given, training=True)
     logit = single[:, 0]
@@ -209,14 +209,14 @@ def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
             r"alfa is nothing that MobileNetV2 takes. Allowed: alpha",
         ),
         ("VGG16", {"arguments": {"weights": "x"}}, r"arguments.weights is nothing that VGG16 takes"),
-        ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot take pictures of 16×16. Allowed: 32×32 and larger"),
+        ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot take images of 16×16. Allowed: 32×32 and larger"),
         ("MobileNetV2", {"single_logit": True}, "single_logit=true with 3 classes. Allowed: 2 classes"),
     ],
 )
 def test_what_keras_has_not_is_refused(name: str, given: dict[str, Any], message: str) -> None:
     side = given.pop("side", 32)
     with pytest.raises(UserError, match=message):
-        build(ApplicationSettings(name=name, **given), dataset=pictures(side=side))
+        build(ApplicationSettings(name=name, **given), dataset=images(side=side))
 
 
 def test_an_application_is_exported_whole(tmp_path: Path) -> None:
@@ -224,10 +224,10 @@ def test_an_application_is_exported_whole(tmp_path: Path) -> None:
     for layer in built.network._flatten_layers():
         if isinstance(layer, BatchNormalization):
             layer.momentum = 0.0
-    built.network(pictures().train.images[:16].astype(np.float32), training=True)
-    outputs = built.network(pictures().train.images[:16].astype(np.float32))
+    built.network(images().train.images[:16].astype(np.float32), training=True)
+    outputs = built.network(images().train.images[:16].astype(np.float32))
     assert np.ptp(outputs, axis=0).min() > 0.01  # by the first moving statistics it would be next to nothing
-    exported = export(Trained(built, (), 1, 0), pictures(), ExportSettings(), tmp_path)
+    exported = export(Trained(built, (), 1, 0), images(), ExportSettings(), tmp_path)
     assert exported.max_abs_diff <= 1e-6
 
 

@@ -42,7 +42,7 @@ def on_digits(policy: str) -> float:
 
 @functools.cache
 def mnist(folder: Path) -> Dataset:
-    """Returns MNIST with every third training picture."""
+    """Returns MNIST with every third training image."""
     dataset = normalize(tfds(TfdsSettings(name="mnist", dir=str(folder), split_seed=1)), NormalizeSettings())
     split = Split(dataset.train.images[::3], dataset.train.labels[::3])
     return dataclasses.replace(dataset, train=split)

@@ -170,7 +170,7 @@ def test_replicas_drop_different_units_and_a_step_the_same_again() -> None:
 
 
 def overflowing(dataset: Dataset, example: int) -> Dataset:
-    """Returns the data set with one picture so bright that float16 cannot hold what the network makes of it."""
+    """Returns the data set with one image so bright that float16 cannot hold what the network makes of it."""
     images = dataset.train.images.astype(np.float32)
     images[example] = 1e30
     return replace(dataset, train=Split(images, dataset.train.labels))
@@ -215,7 +215,7 @@ def test_hopeless_float16_stops_the_run() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_time_that_training_waits_for_its_input_is_measured(replicas: int) -> None:
-    """Of pictures that take 50 ms a batch to read, whatever the step takes."""
+    """Of images that take 50 ms a batch to read, whatever the step takes."""
     dataset = real_digits(640)
     held = dataset.train.images
 

@@ -107,7 +107,7 @@ def test_the_largest_batch_that_fits_is_named() -> None:
 @pytest.mark.parametrize("replicas", [1, 2, 3, 5])
 @pytest.mark.parametrize("available", [99, 104, 150, 164, 5000])
 def test_a_batch_that_is_named_fits(replicas: int, available: int) -> None:
-    wanted = Estimate(fixed=100, per_example=1.0, per_picture=1.0, replicas=replicas, sharing=replicas, parts=1)
+    wanted = Estimate(fixed=100, per_example=1.0, per_image=1.0, replicas=replicas, sharing=replicas, parts=1)
     batch = wanted.largest_batch(available)
     if batch == 0:
         assert wanted.of(replicas) > available

@@ -1,4 +1,4 @@
-"""A frozen backbone stays as it is, its features stand for pictures, and two phases are one training."""
+"""A frozen backbone stays as it is, its features stand for images, and two phases are one training."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,13 +44,13 @@ def with_backbone(
     input_shape: tuple[int, int, int], num_classes: int, filters: int = 8, pooled: bool = True, dropout: float = 0.3
 ) -> keras.Model:
     """A small network such as those of keras.applications: BatchNorm and dropout inside, a head behind."""
-    pictures = keras.Input(input_shape)
-    inner = keras.layers.Conv2D(filters, 3, name="conv_1")(pictures)
+    images = keras.Input(input_shape)
+    inner = keras.layers.Conv2D(filters, 3, name="conv_1")(images)
     inner = keras.layers.BatchNormalization(synchronized=True)(inner)
     inner = keras.layers.Dropout(0.5)(keras.layers.ReLU()(inner))
     inner = keras.layers.Conv2D(filters, 3, name="conv_2")(inner)
     inner = keras.layers.ReLU()(keras.layers.BatchNormalization(synchronized=True)(inner))
-    backbone = keras.Model(pictures, inner, name="backbone")
+    backbone = keras.Model(images, inner, name="backbone")
     inputs = keras.Input(input_shape)
     features = backbone(inputs[..., ::-1])
     pool = keras.layers.GlobalAveragePooling2D() if pooled else keras.layers.Flatten()
@@ -106,13 +106,13 @@ def test_a_frozen_backbone_stays_to_the_bit(cached: str) -> None:
     made = build(where)
     backbone, before = backbone_of(made.network), weights_inside(made.network)
     assert backbone is not None
-    pictures = tf.cast(DATASET.train.images[:4], tf.float32)
-    np.testing.assert_array_equal(backbone(pictures, training=True), backbone(pictures, training=False))
+    images = tf.cast(DATASET.train.images[:4], tf.float32)
+    np.testing.assert_array_equal(backbone(images, training=True), backbone(images, training=False))
     head = flat(made.network)[len(before) :]
     trained = train(made, DATASET, where, given(fine_tune_epochs=0, cache_features=cached))
     np.testing.assert_array_equal(weights_inside(trained.model.network), before)
     assert np.max(np.abs(flat(trained.model.network)[len(before) :] - head)) > 1e-3
-    assert trained.record.params["features"] == ("on: 1 × 1 × 8 a picture" if cached == "auto" else "off: as asked")
+    assert trained.record.params["features"] == ("on: 1 × 1 × 8 an image" if cached == "auto" else "off: as asked")
     assert trained.record.params["phase_1_trained_parameters"] == 8 * 10 + 10
 
 
@@ -125,7 +125,7 @@ def test_a_frozen_backbone_stays_to_the_bit(cached: str) -> None:
     ],
     ids=["one device", "2 replicas", "bfloat16, not pooled"],
 )
-def test_features_teach_the_head_what_pictures_do(where: Callable[[], Strategy], changes: dict[str, Any]) -> None:
+def test_features_teach_the_head_what_images_do(where: Callable[[], Strategy], changes: dict[str, Any]) -> None:
     ways = [run(where(), fine_tune_epochs=0, cache_features=way, **changes) for way in ("auto", "off")]
     (cached, with_features), (plain, without) = ways
     assert cached is not None
@@ -276,7 +276,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("partial-*"))
 
 
-def test_features_are_of_their_pictures_weights_and_layers(tmp_path: Path) -> None:
+def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None:
     features(tmp_path)
     other = build(one_device())
     kernel = backbone_of(other.network).weights[0]  # type: ignore[union-attr]
@@ -292,7 +292,7 @@ def test_features_are_of_their_pictures_weights_and_layers(tmp_path: Path) -> No
     assert features(tmp_path)[1].calls == 0
 
 
-def test_where_features_cannot_stand_for_pictures_there_are_none() -> None:
+def test_where_features_cannot_stand_for_images_there_are_none() -> None:
     where = one_device()
     changed = augment(DATASET, AugmentSettings(horizontal_flip=True))
     mixed = augment(DATASET, AugmentSettings(mixup=0.2))
@@ -301,8 +301,8 @@ def test_where_features_cannot_stand_for_pictures_there_are_none() -> None:
     assert backbone is not None
     backbone.trainable = False
     for made, dataset, changes, why in (
-        (build(where), changed, {}, "pictures are changed"),
-        (build(where), mixed, {}, "pictures are changed"),
+        (build(where), changed, {}, "images are changed"),
+        (build(where), mixed, {}, "images are changed"),
         (own, DATASET, {}, "may be random in training"),
         (build(where, frozen=False), DATASET, {}, "no backbone is frozen"),
         (build(where, policy="float64"), DATASET, {}, "float32"),
@@ -415,7 +415,7 @@ def test_weights_of_a_file_fit_the_network_its_backbone_or_nothing(tmp_path: Pat
 
 
 def synthetic_like() -> Dataset:
-    """Returns pictures of the digits' size in two classes."""
+    """Returns images of the digits' size in two classes."""
     told = SyntheticSettings(split_seed=1, examples=64, test_examples=16, height=8, width=8, channels=1, num_classes=2)
     return synthetic(told)
 
@@ -447,14 +447,14 @@ def _large(split: Split) -> Split:
 
 
 def test_real_weights_of_both_formats_are_the_same() -> None:
-    pictures, found = keras.Input((32, 32, 3)), []
+    images, found = keras.Input((32, 32, 3)), []
     for name in (
         "mobilenet_v2_0.35_224_no_top.weights.h5",
         "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_0.35_224_no_top.h5",
     ):
         path = shared("weights", name)
         backbone = keras.applications.MobileNetV2((32, 32, 3), 0.35, include_top=False, weights=None, name="backbone")
-        network = keras.Model(pictures, keras.layers.Dense(5)(backbone(pictures)))
+        network = keras.Model(images, keras.layers.Dense(5)(backbone(images)))
         told = load_weights(network, ModelSettings(network=None, weights=str(path)))
         assert told == {"weights_loaded": 260, "weights_of": "backbone"}
         found.append(weights_inside(network))

@@ -1,4 +1,4 @@
-"""Small picture files that tests make."""
+"""Small image files that tests make."""
 
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,22 @@ class Telling(Silent):
     warn = say
 
 
-def picture(seed: int, height: int = 20, width: int = 30) -> np.ndarray:
-    """Returns smooth colours, uint8 [height, width, 3]: JPEG keeps them to a few units."""
+def image(seed: int, height: int = 20, width: int = 30) -> np.ndarray:
+    """Returns smooth colors, uint8 [height, width, 3]: JPEG keeps them to a few units."""
     random = np.random.default_rng(seed)
     small = random.integers(0, 256, (3, 4, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def write(path: Path, seed: int = 0, **options: Any) -> Path:
-    """Writes a picture of its own for each seed, in the format of the path's suffix."""
+    """Writes an image of its own for each seed, in the format of the path's suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(picture(seed, **options)).save(path)
+    Image.fromarray(image(seed, **options)).save(path)
     return path
 
 
 def folder_of(root: Path, classes: int = 2, examples: int = 12, suffix: str = ".png") -> Path:
-    """Makes `root` with class folders `class 0`, …, each of `examples` pictures that differ."""
+    """Makes `root` with class folders `class 0`, …, each of `examples` images that differ."""
     for label in range(classes):
         for index in range(examples):
             write(root / f"class {label}" / f"{index:03}{suffix}", 1000 * label + index)
