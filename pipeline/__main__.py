@@ -82,10 +82,10 @@ def _answer(arguments: Arguments) -> int:
 
 def _with_those_of_run(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed or forked."""
-    from pipeline.run import resume
+    from pipeline.run.trust import with_overrides_of_run
 
     flags = ["-m"] if arguments.sweep else []
-    words = resume.with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
+    words = with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
     own = len(arguments.overrides)
     return replace(arguments, overrides=tuple(words[:own]), inherited=tuple(words[own:]))
 

@@ -14,7 +14,6 @@ from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import default_outputs, shorter
 from pipeline.redaction.mask import guard_output, learn_arguments, redact
 from pipeline.run import rebuild
-from pipeline.run.end import patience_of
 from pipeline.run.lock import LockedError, locked
 from pipeline.run.origin import NAME as ORIGIN
 from pipeline.run.settle import settle
@@ -22,6 +21,7 @@ from pipeline.run.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment, streams
 from pipeline.tracking.journal import NAME, Journal
+from pipeline.tracking.tracker import Patience
 from stages.errors import UserError
 
 
@@ -98,7 +98,7 @@ def _settle(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
         settings,
         outputs,
         lambda line: print(f"warning: {line}"),
-        patience_of(print),
+        Patience.of_finished(print),
         sweep_status=sweep_status(folder),
     )
     sent = count if settled.run_id == journal.run_id and journal.trusted else settled.entries

@@ -12,12 +12,12 @@ from typing import Any
 
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
-from pipeline.run.begin import Run, begin, describe, new_folder
 from pipeline.run.console import Console
-from pipeline.run.end import end, failed, mark_killed
 from pipeline.run.job import DONE, FAILED, Job
+from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder
 from pipeline.run.plan import PlannedStage
-from pipeline.run.runner import bind, failed_stage, one_line, run_stages, with_local_weights
+from pipeline.run.runner import bind, one_line, run_stages, with_local_weights
+from pipeline.run.settle import mark_killed
 from pipeline.run.summary import StageOutcome, Summary
 from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Interrupted
@@ -42,7 +42,6 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
     if task is not None and not task.is_chief:
         return assist(job, plan, console, task)
     code = DONE
-    started = job.started if job.started is not None else time.monotonic()
     folder = job.folder or new_folder(job.experiment)
     job = replace(job, folder=folder)
     with ExitStack() as held, signals.listening(), signals.uninterrupted():
@@ -59,7 +58,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             signals.check()  # what came meanwhile is raised here, when there is a run to end
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)
-            run.summary.begin_stages(started)
+            run.summary.begin_stages(job.started)
             run.tracker.metrics({"start/seconds": run.summary.start_seconds})
             if task is not None and job.experiment.cluster.kind == "tf_config":
                 console.warn(OPEN_PORTS)
@@ -72,9 +71,9 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             if run is None:
                 raise
             with signals.ending():
-                code = failed(error, run, console)
+                code = fail(error, run, console)
         with signals.ending(code):
-            return end(run, code, console, started)
+            return end(run, code, console, job.started)
 
 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
@@ -94,7 +93,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         except Interrupted as interrupted:
             return interrupted.exit_code
         except Exception as error:
-            console.error(f"{failed_stage(summary)}: {one_line(error)}")
+            console.error(f"{summary.failed_stage}: {one_line(error)}")
             if not isinstance(error, UserError):
                 console.error(traceback.format_exc())
             return FAILED

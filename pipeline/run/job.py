@@ -1,7 +1,8 @@
-"""A job: what is to be run, and what its end is called."""
+"""A job: the run to be made, and the exit codes that it can end with."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.checks.registry import check_rules
@@ -9,9 +10,28 @@ from pipeline.config.experiment import Experiment
 from pipeline.run.plan import PlannedStage, make_plan
 from pipeline.run.summary import Summary
 
-DONE, FAILED, WRONG_CONFIGURATION, SWEEP_FAILED = 0, 1, 2, 3
+DONE = 0
+FAILED = 1
+WRONG_CONFIGURATION = 2
+SWEEP_FAILED = 3
 STOPPED = (129, 130, 141, 143)
 """Exit codes of what a signal has ended: SIGHUP, SIGINT, SIGPIPE (its standard output was closed), SIGTERM."""
+
+
+@dataclass(frozen=True)
+class Predecessor:
+    """The run that a job starts from: it is resumed in its own folder, or, as a fork, lends a new run its weights."""
+
+    run: Summary
+    is_fork: bool = False
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """The tracked run of a sweep, the parent of its jobs' runs. run_id: None where the sweep is not tracked."""
+
+    run_id: str | None
+    experiment: str
 
 
 @dataclass(frozen=True)
@@ -19,21 +39,35 @@ class Job:
     """One run to be made.
 
     folder: of the run; None: a new one under `outputs/runs`.
-    parent: the id of the sweep's run, and `mlflow_experiment` its experiment; None where the job is no sweep's.
-    started: when the user began to wait for it, in seconds of `time.monotonic()`; None: when it is run.
-    deadline: when it is to end by `job_timeout_seconds`, by the same clock.
-    resumed: the run in `folder`, if it is to be gone on with; fork: the run from whose weights a new one starts.
+    sweep: the sweep that it is a job of, if any.
+    predecessor: the run that is resumed or forked, as `pipeline.run.resume.resolve` decides; None: from scratch.
+    started: when the user began to wait for it; deadline: when it has to end by `job_timeout_seconds`. Both in seconds
+        of `time.monotonic()`.
     """
 
     experiment: Experiment
     overrides: tuple[str, ...] = ()
     folder: Path | None = None
-    parent: str | None = None
-    mlflow_experiment: str | None = None
+    sweep: SweepRun | None = None
+    predecessor: Predecessor | None = None
+    started: float = field(default_factory=time.monotonic)
     deadline: float | None = None
-    resumed: Summary | None = None
-    fork: Summary | None = None
-    started: float | None = None
+
+    @property
+    def resumed(self) -> Summary | None:
+        """The run that this job resumes, if any."""
+        return self.predecessor.run if self.predecessor and not self.predecessor.is_fork else None
+
+    @property
+    def forked(self) -> Summary | None:
+        """The run from whose weights this job starts a new one, if any."""
+        return self.predecessor.run if self.predecessor and self.predecessor.is_fork else None
+
+    def resuming(self, run: Summary | None) -> "Job":
+        """Returns this job as one that resumes `run` in its folder; unchanged for None."""
+        if run is None:
+            return self
+        return replace(self, folder=self.folder or Path(run.folder), predecessor=Predecessor(run))
 
 
 def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:
@@ -49,4 +83,6 @@ def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:
 def exit_code(codes: Sequence[int]) -> int:
     """Returns the exit code of a sweep whose jobs gave `codes`: that of an interruption, else 3 if any failed."""
     interrupted = [code for code in codes if code in STOPPED]
-    return interrupted[0] if interrupted else SWEEP_FAILED if any(codes) else DONE
+    if interrupted:
+        return interrupted[0]
+    return SWEEP_FAILED if any(codes) else DONE

@@ -1,7 +1,6 @@
-"""`origin.json`: what a run, or a sweep, is; written once when it begins, checked when it is read.
+"""`origin.json`: the facts of a run or a sweep that never change; written when it begins, checked when it is read.
 
-`summary.json` changes as the run does. Where it is damaged, this tells which run it was of, so that the same command
-still finds it.
+Where `summary.json`, which changes as the run does, is damaged, the same command still finds the run by these.
 """
 
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.redaction.mask import redact
+from pipeline.run.summary import Summary
 from pipeline.system.sealed import seal, unseal, write_whole
 
 NAME = "origin.json"
@@ -26,6 +26,10 @@ class Origin:
     overrides: list[str] = field(default_factory=list)
     versions: Mapping[str, str] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: Summary) -> "Origin":
+        return cls(run.name, run.identity, run.code, run.choices, run.overrides, run.versions)
 
     def write(self, folder: Path) -> None:
         write_whole(folder / NAME, seal(redact(asdict(self))) + "\n")

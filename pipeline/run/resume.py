@@ -1,8 +1,9 @@
-"""Runs on disk: which one a command goes on with, and that no two processes work on one."""
+"""Runs on disk: which of them a command means, and whether it resumes one, forks one or begins a new one."""
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,49 +12,135 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.experiment import Experiment
-from pipeline.paths import default_outputs, shorter
-from pipeline.redaction.mask import MASK
+from pipeline.config.schemas import no_fork
+from pipeline.paths import shorter
+from pipeline.run.console import Console
 from pipeline.run.identity import WITHOUT_EFFECT, identity, relevant_settings, settings_of
+from pipeline.run.job import Job, Predecessor
 from pipeline.run.origin import NAME as ORIGIN
 from pipeline.run.rebuild import read_run
+from pipeline.run.settle import is_unsent
+from pipeline.run.source_digest import new_for_other_code, sources
 from pipeline.run.summary import NAME, Summary
-from pipeline.run.trust import check_overrides, check_trust
 from stages.errors import UserError
 
-WHEN_ASKED = ("strategy", "fork", "fork_weights")
-"""Settings that may change, besides, in a run that is continued by its id."""
-
+CHANGEABLE = ("strategy", "fork", "fork_weights")
+"""Settings that may also differ in a run that is resumed by its id, beside those without an effect."""
 
 SHORTEST_ID = 4
 
 
-def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:
-    """Returns the last run of this experiment.
+def resolve(job: Job, console: Console) -> Job:
+    """Returns `job` with its predecessor. The order is important:
 
-    Args:
-        warn: is told of files that are damaged.
+    1. A job of a sweep resumes the run in its own folder, unless that has finished.
+    2. `resume=<run>` resumes that run, whose settings have to be the same.
+    3. `resume=auto` resumes the last run of the same settings and code, unless that has finished.
+    4. `fork=<run>` begins a new run with the weights of that one.
+    5. Everything else begins a new run from scratch.
+
+    A run that has finished while its store was away is "resumed", too: what the store misses is sent, and that is all.
+
+    Raises:
+        UserError: where the run that is asked for cannot be resumed or forked.
     """
-    mine = identity(experiment)
+    experiment = job.experiment
+    previous = None
+    if job.folder is not None:
+        previous = begun_in(job.folder, console.warn)
+    elif experiment.resume == "auto":
+        previous = _last_to_resume(experiment, console)
+    elif experiment.resume != "never":
+        previous = _asked_for(experiment)
+    if previous is not None:
+        if job.folder is None:
+            _announce("resuming", previous, console)
+        return job.resuming(previous)
+    if experiment.fork is not None:
+        return replace(job, predecessor=Predecessor(_to_fork(experiment, experiment.fork, console), is_fork=True))
+    if any(override.lstrip("+").startswith("fork_weights=") for override in job.overrides):
+        raise no_fork(experiment.fork_weights)
+    return job
+
+
+def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
+    """Returns the last run of the same settings and code, if anything of it is left to be done."""
+    last = last_of(experiment, console.warn)
+    if last is None or (last.status == "FINISHED" and not is_unsent(last, experiment)):
+        return None
+    now = sources(experiment)
+    if last.code == now.digest:
+        return last
+    folder = Path(last.folder)
+    if last.status == "FINISHED":
+        console.warn(
+            f"the store misses part of {shorter(folder)}; `python -m pipeline.sync {shorter(folder)}` sends it"
+        )
+    else:
+        console.say(new_for_other_code(now, folder, shorter(folder), "run"))
+    return None
+
+
+def _asked_for(experiment: Experiment) -> Summary:
+    """Returns the run of `resume=<run>`."""
+    run = find(experiment.resume, experiment.outputs, "resume")
+    if run.status != "FINISHED":
+        check_same(experiment, run)
+    elif not is_unsent(run, experiment):
+        raise UserError(
+            f"resume={experiment.resume} has finished",
+            "a run that has not",
+            f"fork={experiment.resume} train.epochs=<more>",
+        )
+    return run
+
+
+def _to_fork(experiment: Experiment, text: str, console: Console) -> Summary:
+    """Returns the run of `fork=<run>`, which has a checkpoint."""
+    run = find(text, experiment.outputs, "fork")
+    folder = Path(run.folder)
+    if not any((folder / "checkpoints").glob("*.npz")):
+        raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
+    _announce("forking", run, console)
+    return run
+
+
+def _announce(verb: str, run: Summary, console: Console) -> None:
+    folder = shorter(Path(run.folder))
+    if run.status == "FINISHED" and verb == "resuming":
+        console.say(f"{folder} has finished, but the store misses part of it: sending the rest, nothing is trained")
+        return
+    console.say(f"{verb} {folder} (status: {run.status})")
+    if run.overrides:
+        console.say(f"with its overrides, unless this command gives others: {' '.join(run.overrides)}")
+
+
+def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:
+    """Returns the last run with the identity of `experiment`; `warn` gets a line for each damaged file."""
+    own = identity(experiment)
     for folder in reversed(_run_folders(experiment.outputs / "runs" / experiment.name, "*")):
         summary = read_run(folder, warn)
-        if summary is not None and summary.identity == mine:
+        if summary is not None and summary.identity == own:
             return summary
     return None
 
 
-def _run_folders(place: Path, pattern: str) -> list[Path]:
-    """Returns the folders of runs below `place`, also of those whose summary is missing."""
-    return sorted({path.parent for name in (NAME, ORIGIN) for path in place.glob(f"{pattern}/{name}")})
+def _run_folders(top: Path, pattern: str) -> list[Path]:
+    """Returns the folders of runs below `top`, including those whose summary is missing."""
+    return sorted({path.parent for name in (NAME, ORIGIN) for path in top.glob(f"{pattern}/{name}")})
 
 
-def begun_in(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Summary | None:
-    """Returns the run of `folder` where one was begun and has not finished; `warn` is told of damaged files."""
+def _ignore(line: str) -> None:
+    """Drops a warning that another reader of the same file gives."""
+
+
+def begun_in(folder: Path, warn: Callable[[str], None] = _ignore) -> Summary | None:
+    """Returns the run in `folder` that was begun and has not finished; `warn` gets a line for each damaged file."""
     summary = read_run(folder, warn)
     return None if summary is None or summary.status == "FINISHED" else summary
 
 
 def has_finished(folder: Path) -> bool:
-    """Returns whether there is a run in `folder` that is done."""
     summary = read_run(folder, _ignore)
     return summary is not None and summary.status == "FINISHED"
 
@@ -62,27 +149,27 @@ def find(text: str, outputs: Path, option: str) -> Summary:
     """Returns the run that a user means by its folder or the beginning of its id.
 
     Args:
-        option: where it was given, `resume` or `fork`.
+        option: the setting whose value `text` is, `resume` or `fork`.
 
     Raises:
         UserError: where there is none, or several.
     """
-    given = Path(text).expanduser()
-    places = [given] if (given / NAME).is_file() or (given / ORIGIN).is_file() else []
-    if not places and len(text) >= SHORTEST_ID:
-        folders = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in _run_folders(outputs, pattern)]
-        places = [folder for folder in folders if folder.name == text or _has_id(folder, text)]
+    path = Path(text).expanduser()
+    folders = [path] if (path / NAME).is_file() or (path / ORIGIN).is_file() else []
+    if not folders and len(text) >= SHORTEST_ID:
+        everything = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in _run_folders(outputs, pattern)]
+        folders = [folder for folder in everything if folder.name == text or _has_id(folder, text)]
     damaged: list[str] = []
-    found = [summary for place in places if (summary := read_run(place, damaged.append)) is not None]
-    if not found and damaged:
+    runs = [summary for folder in folders if (summary := read_run(folder, damaged.append)) is not None]
+    if not runs and damaged:
         raise UserError(f"{option}={text}: {damaged[0]}", "a run whose files are whole", f"{option}=<run id>")
-    if len(found) != 1:
+    if len(runs) != 1:
         raise UserError(
-            f"{option}={text} is {'no run' if not found else f'{len(found)} runs'} under {shorter(outputs)}",
+            f"{option}={text} is {'no run' if not runs else f'{len(runs)} runs'} under {shorter(outputs)}",
             f"the folder of a run, or the beginning of its id ({SHORTEST_ID} digits or more)",
             f"{option}=<run id>",
         )
-    return found[0]
+    return runs[0]
 
 
 def _has_id(folder: Path, text: str) -> bool:
@@ -90,16 +177,12 @@ def _has_id(folder: Path, text: str) -> bool:
     return summary is not None and (summary.run_id or "").startswith(text)
 
 
-def _ignore(line: str) -> None:
-    """For readers of which another one tells the user what is damaged."""
-
-
 def check_same(experiment: Experiment, run: Summary) -> None:
-    """Raises UserError with the first setting in which `experiment` is not what the run was begun with."""
+    """Raises UserError with the first setting in which `experiment` differs from what `run` was begun with."""
     path = Path(run.folder) / "config.yaml"
     if not path.is_file():
         return
-    ignored = WITHOUT_EFFECT + WHEN_ASKED
+    ignored = WITHOUT_EFFECT + CHANGEABLE
     try:
         before = relevant_settings(OmegaConf.to_container(OmegaConf.load(path)), ignored)
     except (OSError, ValueError, AttributeError, yaml.YAMLError, OmegaConfBaseException) as error:
@@ -124,54 +207,3 @@ def override(name: str, value: Any) -> str:
     """Returns what to type, so that the setting `name` is `value`."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return shlex.quote(f"{name}={text}")
-
-
-def checkpoints_in(run: Summary) -> Path | None:
-    """Returns the folder of a run's checkpoints, or None where it has none."""
-    folder = Path(run.folder) / "checkpoints"
-    return folder if any(folder.glob("*.npz")) else None
-
-
-def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
-    """Returns a command line with the overrides of the run that it resumes or forks, where it does not give its own.
-
-    The run is quoted: 4e123456 would be a number.
-
-    Raises:
-        UserError: where there is no such run, it would run code that the configuration does not name, or a setting must
-            be given again because its secret was not kept.
-    """
-    given = {_key(one): one.partition("=")[2].strip("'\"") for one in arguments if not one.startswith("-")}
-    several = "-m" in arguments or "--multirun" in arguments
-    quoted, more = list(arguments), []
-    for option in ("resume", "fork"):
-        wanted = given.get(option, "auto")
-        if wanted in ("auto", "never", "null") or (several and "," in wanted):
-            continue
-        quoted = [f"{option}='{wanted}'" if _key(one) == option else one for one in quoted]
-        if not several or option == "fork":
-            outputs = Path(given["outputs"]).expanduser() if "outputs" in given else default_outputs()
-            run = find(wanted, outputs, option)
-            kept = [one for one in run.overrides if _key(one) not in {*given, "trust"}]
-            _refuse_forgotten(kept, f"{option}={wanted}", given)
-            more = [one for one in kept if MASK not in one]
-            check_overrides(run, more, f"{option}={wanted}")
-            if given.get("trust", "").lower() not in ("true", "yes", "on", "1"):
-                check_trust(run, more, outputs, config_dirs, f"{option}={wanted}")
-    return quoted + more
-
-
-def _refuse_forgotten(overrides: list[str], option: str, given: Mapping[str, str]) -> None:
-    """Raises UserError where a secret of an override was not kept, unless it is a tag or its group is given again."""
-    missing = [_key(one) for one in overrides if MASK in one]
-    missing = [key for key in missing if key.partition(".")[0] not in {"tags", *given}]
-    if missing:
-        raise UserError(
-            f"{option} was given {', '.join(missing)} with a secret in it, which is not kept",
-            "the setting once more",
-            f"{option} {' '.join(f'{key}=<as before>' for key in missing)}",
-        )
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0].partition("@")[0]

@@ -106,7 +106,7 @@ class RunReporter:
         with signals.uninterrupted():
             self._summary.resumed_from_step = step
             self._tracker.tags({"resumed_from_step": str(step)})
-            self._console.say(f"training goes on after step {step}")
+            self._console.say(f"resuming training after step {step}")
 
     def is_secret(self, name: str, value: object) -> bool:
         return bool(redact({name: value}) != {name: value})
@@ -243,10 +243,6 @@ def _typed(function: Callable[..., Any], group: str, settings: Any, document: Di
         wanted = eval(wanted, vars(sys.modules[function.__module__]))
     declared = as_dataclass(wanted)
     return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
-
-
-def failed_stage(summary: Summary) -> str | None:
-    return next((name for name, stage in summary.stages.items() if stage.status == "failed"), None)
 
 
 def one_line(error: BaseException) -> str:

@@ -1,20 +1,29 @@
-"""Has the store learn all of a run whose process is over: what its journal has left, and what the journal lost."""
+"""Has the store get all of a run: at its end, and after its process is over, whatever is left of its files."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings
+from pipeline.run.console import Console
+from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.rebuild import checkpoint_rows, read_run
-from pipeline.run.runner import failed_stage
-from pipeline.run.summary import Summary
+from pipeline.run.runner import one_line
+from pipeline.run.summary import NAME, Summary
+from pipeline.system.signal_listener import Interrupted, Request
+from pipeline.system.signals import stopping
 from pipeline.tracking.journal import ENDED, Journal
 from pipeline.tracking.tracker import Patience, Tracker
+from stages.errors import UserError
 
 if TYPE_CHECKING:
     from pipeline.tracking.journaled import JournaledTracker
+
+LOST = "its process was killed or did not answer"
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ def settle(
         if was_lost:
             _record_again(tracker, folder, summary)
         if tracker.recorded_status != summary.status:
-            _record_end(tracker, folder, summary)
+            record_end(tracker, folder, summary)
     elif summary is None and sweep_status in ENDED and tracker.recorded_status != sweep_status:
         for path in sorted(folder.glob("comparison.*")):
             tracker.artifact(path)
@@ -87,27 +96,120 @@ def settle(
     tracker.flush(patience)
     if summary is not None and summary.run_id != tracker.run_id:
         replace(summary, run_id=tracker.run_id).write(folder)
-        tracker.artifact(folder / "summary.json")
+        tracker.artifact(folder / NAME)
         tracker.flush(patience)
     left = tracker.close()
     return Settled(tracker.run_id, tracker.entries, left, tracker.refused, tracker.how_to_open())
 
 
-def _record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
-    """Records what `pipeline.run.end` records of a run."""
+def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
+    """Records how a run ended; its status last, when the store has all the rest."""
     if summary.error:
-        tracker.tags({"failed_stage": failed_stage(summary) or "recording", "error": summary.error})
-    for name in ("summary.json", "pipeline.log"):
+        tracker.tags({"failed_stage": summary.failed_stage or "recording", "error": summary.error})
+    for name in (NAME, "pipeline.log"):
         if (folder / name).exists():
             tracker.artifact(folder / name)
     tracker.status(summary.status)
 
 
 def _record_again(tracker: "JournaledTracker", folder: Path, summary: Summary) -> None:
-    """Records what files tell of a run whose journal was lost; what the store has, the tracker leaves out."""
+    """Records what the files tell of a run whose journal was lost; the tracker leaves out what the store has."""
     for epoch, row in checkpoint_rows(folder).items():
         tracker.metrics(row, epoch)
     tracker.missing_metrics(summary.metrics)
-    for path in (folder / "config.yaml", folder / "plots", folder / "summary.json"):
+    for path in (folder / "config.yaml", folder / "plots", folder / NAME):
         if path.exists():
             tracker.artifact(path, "plots" if path.is_dir() else "")
+
+
+def flush(tracker: Tracker, finished: bool, console: Console) -> int:
+    """Waits until the store has everything, and returns how many entries it misses; a signal ends the wait.
+
+    Args:
+        finished: False for a run that was stopped, and is to end soon.
+    """
+    try:
+        with stopping() as stop:
+            of_finished = Patience.of_finished(console.say, lambda: stop.requested)
+            return tracker.flush(of_finished if finished else Patience.of_stopped())
+    except Interrupted:  # the run is over, and its end stays what it was
+        console.say("the same command, or `python -m pipeline.sync`, sends the rest")
+        return 0
+
+
+def is_unsent(summary: Summary, experiment: Experiment) -> bool:
+    """Returns True for a tracked run of which the store misses something: its process died, or the store was away.
+
+    Under `tracking=off` nothing is known of that.
+    """
+    journal = Journal(Path(summary.folder))
+    is_tracked = summary.run_id is not None or journal.run_id is not None
+    return experiment.tracking.kind != "off" and is_tracked and not journal.is_closed
+
+
+def end_lost(folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST) -> None:
+    """Ends a run whose process died before it could; one that has ended or that lives is left alone."""
+    try:
+        with locked(folder):
+            summary = read_run(folder, console.warn)
+            if summary is None:
+                return
+            if summary.status == "RUNNING":
+                console.error(f"the run is {status}: {reason}")
+                replace(summary, status=status, error=reason).write(folder)
+            elif not is_unsent(summary, experiment):
+                return
+            _send(folder, experiment, console, Patience.of_stopped())
+    except (OSError, ValueError):
+        return
+    except UserError as error:
+        console.error(f"recording: {one_line(error)}")
+
+
+def mark_killed(folder: Path, experiment: Experiment, request: Request, console: Console) -> None:
+    """Marks this process's own run as KILLED, as it is about to be ended by force, wherever it is."""
+    with suppress(OSError, ValueError, UserError):
+        summary = Summary.read(folder)
+        if summary.status == "RUNNING":
+            replace(summary, status="KILLED", error=f"stopped by {request.reason}, by force").write(folder)
+            _send(folder, experiment, console, Patience.of_stopped())
+
+
+def send_rest(folder: Path, experiment: Experiment, console: Console, parent: str | None = None) -> None:
+    """Sends what the store misses of a run that has ended.
+
+    Args:
+        parent: the id of the sweep's run that it now belongs to.
+    """
+    try:
+        with locked(folder):
+            _send(folder, experiment, console, Patience.of_finished(console.say), parent)
+    except (OSError, UserError) as error:
+        console.warn(f"recording: {one_line(error)}")
+
+
+def close_finished(summary: Summary, experiment: Experiment, console: Console) -> int:
+    """Sends what the store misses of a run that has finished, prints its summary, and returns the exit code.
+
+    Raises:
+        UserError: where the store cannot be used.
+    """
+    folder = Path(summary.folder)
+    settings = settings_for(folder, experiment.tracking)
+    try:
+        with locked(folder), stopping() as stop:
+            patience = Patience.of_finished(console.say, lambda: stop.requested)
+            settled = settle(folder, settings, experiment.outputs, console.warn, patience)
+    except Interrupted as interrupted:
+        return interrupted.exit_code
+    console.summary(read_run(folder, console.warn) or summary, settled.open_with)
+    console.say("the run had finished: nothing was trained. resume=never begins a new one")
+    return 0
+
+
+def _send(
+    folder: Path, experiment: Experiment, console: Console, patience: Patience, parent: str | None = None
+) -> None:
+    if experiment.tracking.kind != "off":
+        settings = settings_for(folder, experiment.tracking)
+        settle(folder, settings, experiment.outputs, console.warn, patience, parent)

@@ -56,6 +56,10 @@ class Summary:
     start_seconds: float = 0.0
     recording_seconds: float = 0.0
 
+    @property
+    def failed_stage(self) -> str | None:
+        return next((name for name, stage in self.stages.items() if stage.status == "failed"), None)
+
     def begin_stages(self, started: float) -> None:
         """Notes that now, after what was `started` then (`time.monotonic()`), the first stage begins."""
         self.start_seconds = time.monotonic() - started

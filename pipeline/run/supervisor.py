@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from pipeline.cluster.task import OPEN_PORTS, Task, cluster_settings, local_tasks
 from pipeline.paths import shorter
 from pipeline.redaction.mask import guard_output, learn
-from pipeline.run.begin import new_folder
 from pipeline.run.console import Console
-from pipeline.run.end import end_lost
 from pipeline.run.executor import work
 from pipeline.run.job import DONE, FAILED, STOPPED, Job
+from pipeline.run.lifecycle import new_folder
 from pipeline.run.plan import PlannedStage
 from pipeline.run.resume import begun_in
+from pipeline.run.settle import end_lost
 from pipeline.system import environment, pulse, signals, streams
 from pipeline.system.processes import become_independent, process_context, start
 from pipeline.system.pulse import Pulse, Watch, is_stopped
@@ -94,7 +94,7 @@ def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> in
             break
         left -= 1
         console.warn(f"the cluster is started again from its last checkpoint; {left} restarts are left")
-        job = replace(job, resumed=begun_in(folder))
+        job = job.resuming(begun_in(folder))
     with signals.ending(code):
         end_lost(folder, job.experiment, "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED", console)
     return code

@@ -1,8 +1,8 @@
-"""What a run's folder may tell the command that resumes or forks it: settings, and no code of its own."""
+"""The overrides that a command inherits from the run it resumes or forks: settings, and no code of that run's own."""
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -10,7 +10,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from pipeline.config.schemas import SCHEMAS
-from pipeline.paths import CONF, shorter
+from pipeline.paths import CONF, default_outputs, shorter
+from pipeline.redaction.mask import MASK
+from pipeline.run.resume import find
 from pipeline.run.source_digest import targets_in
 from pipeline.run.summary import Summary
 from stages.errors import UserError
@@ -18,8 +20,54 @@ from stages.errors import UserError
 ELSEWHERE = ("tracking.uri", "strategy.name", "outputs")
 """Settings that send data to another place, or write there."""
 
-
 _KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
+
+
+def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
+    """Returns a command line with the overrides of the run that it resumes or forks, where it does not give its own.
+
+    The run is quoted: 4e123456 would be a number.
+
+    Raises:
+        UserError: where there is no such run, it would run code that the configuration does not name, or a setting must
+            be given again because its secret was not kept.
+    """
+    own = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments if not text.startswith("-")}
+    is_sweep = "-m" in arguments or "--multirun" in arguments
+    quoted = list(arguments)
+    inherited: list[str] = []
+    for option in ("resume", "fork"):
+        name = own.get(option, "auto")
+        if name in ("auto", "never", "null") or (is_sweep and "," in name):
+            continue
+        quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
+        if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
+            continue
+        outputs = Path(own["outputs"]).expanduser() if "outputs" in own else default_outputs()
+        run = find(name, outputs, option)
+        overrides = [text for text in run.overrides if _key(text) not in {*own, "trust"}]
+        _refuse_forgotten(overrides, f"{option}={name}", own)
+        inherited = [text for text in overrides if MASK not in text]
+        check_overrides(run, inherited, f"{option}={name}")
+        if own.get("trust", "").lower() not in ("true", "yes", "on", "1"):
+            check_trust(run, inherited, outputs, config_dirs, f"{option}={name}")
+    return quoted + inherited
+
+
+def _refuse_forgotten(overrides: list[str], option: str, own: Mapping[str, str]) -> None:
+    """Raises UserError where a secret of an override was not kept, unless it is a tag or its group is given again."""
+    missing = [_key(text) for text in overrides if MASK in text]
+    missing = [key for key in missing if key.partition(".")[0] not in {"tags", *own}]
+    if missing:
+        raise UserError(
+            f"{option} was given {', '.join(missing)} with a secret in it, which is not kept",
+            "the setting once more",
+            f"{option} {' '.join(f'{key}=<as before>' for key in missing)}",
+        )
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]
 
 
 def check_overrides(run: Summary, overrides: Sequence[str], option: str) -> None:
@@ -45,7 +93,7 @@ def check_trust(
 
     Args:
         run: whose folder carries `overrides`, those that the command line does not give itself.
-        outputs: of the command; a run below it may name the places that it was told.
+        outputs: of the command; a run below it may name other places.
         option: with which the run was named, such as `resume=4d9eb298`.
 
     Raises:
@@ -53,20 +101,20 @@ def check_trust(
     """
     allowed = known_targets(config_dirs)
     own = Path(run.folder).resolve().is_relative_to(outputs.resolve())
-    asked: list[str] = []
+    demands: list[str] = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         value = value.strip("'\"")
-        asked += [f"run {target} ({key})" for target in _targets(override) if target not in allowed]
+        demands += [f"run {target} ({key})" for target in _targets(override) if target not in allowed]
         if "${oc." in override:
-            asked.append(f"read this machine's environment ({override})")
+            demands.append(f"read this machine's environment ({override})")
         if key in ELSEWHERE and not own and not _holds(key, value, run):
-            asked.append(f"use {override}")
+            demands.append(f"use {override}")
         if key == "model.weights" and not own and not value.startswith(("none", "imagenet", "runs:/", "models:/")):
-            asked.append(f"load {override}")
-    if asked:
+            demands.append(f"load {override}")
+    if demands:
         raise UserError(
-            f"{option} would {'; '.join(asked)}: {shorter(Path(run.folder))} asks for it, no file of the configuration",
+            f"{option} would {'; '.join(demands)}: {shorter(Path(run.folder))} asks for it, and no file of conf/",
             "targets of conf/ and of --config-dir, or trust=true, once you have read what the folder asks for",
             "trust=true",
         )
@@ -74,7 +122,7 @@ def check_trust(
 
 def known_targets(config_dirs: Sequence[Path]) -> set[str]:
     """Returns every `_target_` of the configuration's files and schemas."""
-    found = {
+    targets = {
         field.default
         for schemas in SCHEMAS.values()
         for schema in schemas.values()
@@ -84,10 +132,10 @@ def known_targets(config_dirs: Sequence[Path]) -> set[str]:
     for folder in (CONF, *config_dirs):
         for path in (*folder.rglob("*.yaml"), *folder.rglob("*.yml")):
             try:
-                found |= set(targets_in(yaml.safe_load(path.read_text())))
+                targets |= set(targets_in(yaml.safe_load(path.read_text())))
             except (OSError, ValueError, yaml.YAMLError):
                 continue
-    return found
+    return targets
 
 
 def _targets(override: str) -> Iterator[str]:
@@ -103,8 +151,7 @@ def _targets(override: str) -> Iterator[str]:
     if parsed.key_or_group.rpartition(".")[2] == "_target_":
         yield str(value)
     else:
-        found = list(targets_in(value))
-        yield from found or [override]
+        yield from list(targets_in(value)) or [override]
 
 
 def _holds(key: str, value: str, run: Summary) -> bool:

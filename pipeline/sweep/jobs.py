@@ -29,14 +29,14 @@ from pipeline.redaction.mask import guard_output, learn, redact_overrides
 from pipeline.run import provenance
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
-from pipeline.run.end import LOST, STOPPED_PATIENCE_SECONDS, end_lost, flush, send_rest
 from pipeline.run.identity import identity
-from pipeline.run.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, exit_code
+from pipeline.run.job import DONE, FAILED, STOPPED, WRONG_CONFIGURATION, Job, SweepRun, exit_code
 from pipeline.run.launch import run_job
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.plan import make_plan
 from pipeline.run.resume import has_finished
+from pipeline.run.settle import LOST, end_lost, flush, send_rest
 from pipeline.run.source_digest import Sources, sources
 from pipeline.run.supervisor import POLL_SECONDS, pass_on
 from pipeline.sweep.comparison import compare, write
@@ -137,7 +137,7 @@ def _run(
                 else:
                     _wait_for_server(experiment, console)
                     console.say(f"\njob {number}/{len(experiments)}  {label}", style="bold")
-                    codes.append(_run_one(Job(experiment, given, place, parent.run_id, first.name), console))
+                    codes.append(_run_one(Job(experiment, given, place, SweepRun(parent.run_id, first.name)), console))
                     if codes[-1] != DONE:
                         console.error(f"job {number}/{len(experiments)}  {label}: exit code {codes[-1]}")
                 index[number - 1]["exit_code"] = codes[-1]
@@ -306,7 +306,7 @@ def _work(job: Job, shown: Pulse) -> None:
 
 def _mark_killed(parent: Tracker) -> None:
     parent.status("KILLED")
-    parent.flush(Patience(STOPPED_PATIENCE_SECONDS))
+    parent.flush(Patience.of_stopped())
 
 
 def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> str:

@@ -7,19 +7,38 @@ from typing import Any, Protocol
 
 from stages.results import Dataset, Exported
 
+PATIENCE_SECONDS = 20.0
+"""How long the end of a run waits for a store that does not answer; what it misses then is kept."""
+
+STOPPED_PATIENCE_SECONDS = 4.0
+"""The same for a run that was stopped, and is to end soon."""
+
+LONGEST_SECONDS = 600.0
+"""How long the end of a run that has finished waits for a store that answers, but slowly."""
+
 
 @dataclass(frozen=True)
 class Patience:
     """How long the end of a run waits for its store.
 
     seconds: since the store last answered; limit: in all, None: as `seconds`.
-    say: is told what is waited for; stopped: whether the user will not wait any longer.
+    say: gets a line now and then on what is waited for; stopped: returns True once the user will wait no longer.
     """
 
     seconds: float
     limit: float | None = None
     say: Callable[[str], None] = lambda line: None
     stopped: Callable[[], bool] = lambda: False
+
+    @classmethod
+    def of_finished(cls, say: Callable[[str], None], stopped: Callable[[], bool] = lambda: False) -> "Patience":
+        """Returns the patience of a run that was not stopped."""
+        return cls(PATIENCE_SECONDS, LONGEST_SECONDS, say, stopped)
+
+    @classmethod
+    def of_stopped(cls) -> "Patience":
+        """Returns the patience of a run that was stopped."""
+        return cls(STOPPED_PATIENCE_SECONDS)
 
     @property
     def longest(self) -> float:

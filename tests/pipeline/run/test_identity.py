@@ -15,7 +15,7 @@ from pipeline.paths import CONF
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
 from pipeline.run.job import Job
-from pipeline.run.launch import continued
+from pipeline.run.resume import resolve
 from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import Summary
 from tests.pipeline.experiments import experiment
@@ -214,9 +214,9 @@ def test_the_same_command_begins_a_new_run_where_own_code_has_changed(
 ) -> None:
     given = experiment(TARGETS["network"] % "own_package.net.tiny", outputs=tmp_path / "outputs")
     folder = killed(given)
-    assert continued(Job(given), Console()).folder == folder
+    assert resolve(Job(given), Console()).folder == folder
     (place / "own_late.py").write_text("x = 2\n")
-    assert continued(Job(given), Console()).folder is None
+    assert resolve(Job(given), Console()).folder is None
     printed = " ".join(capsys.readouterr().out.split())
     assert "the code has changed since" in printed
     assert "was stopped (own_late.py): a new run" in printed

@@ -293,7 +293,7 @@ def test_a_store_that_breaks_in_the_middle_costs_nothing(
 
     with monkeypatch.context() as broken:
         broken.setattr(MlflowRun, "metrics", gone)
-        broken.setattr("pipeline.run.end.PATIENCE_SECONDS", 1.0)
+        broken.setattr("pipeline.tracking.tracker.PATIENCE_SECONDS", 1.0)
         assert run_job(Job(experiment(*QUICK, outputs=outputs)), Console()) == 0
     assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "FINISHED"
     printed = " ".join(capsys.readouterr().out.split())

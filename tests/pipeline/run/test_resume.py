@@ -1,4 +1,4 @@
-"""Which run a command goes on with: the interrupted one of the same experiment, or the one that is asked for."""
+"""Which run a command resumes: the interrupted one of the same experiment, or the one that is asked for."""
 
 import json
 import os
@@ -18,15 +18,16 @@ from mlflow import MlflowClient
 
 from pipeline.run import resume
 from pipeline.run.console import Console
-from pipeline.run.end import end_lost
 from pipeline.run.identity import identity
 from pipeline.run.job import Job
-from pipeline.run.launch import continued, run_job
+from pipeline.run.launch import run_job
 from pipeline.run.lock import locked
 from pipeline.run.rebuild import checkpoint_rows
-from pipeline.run.resume import find, with_overrides_of_run
+from pipeline.run.resume import find, resolve
+from pipeline.run.settle import end_lost
 from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import Summary
+from pipeline.run.trust import with_overrides_of_run
 from stages.errors import UserError
 from tests.conftest import ROOT
 from tests.pipeline.experiments import QUICK, experiment
@@ -77,7 +78,7 @@ def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path) 
     before = last(killed)
     assert before.status == "KILLED"
     assert before.error == "stopped by SIGTERM"
-    found = continued(job(killed), Console())
+    found = resolve(job(killed), Console())
     assert found.folder == Path(before.folder)
     assert found.resumed is not None
     assert found.resumed.run_id == before.run_id
@@ -88,24 +89,24 @@ def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path) 
     [("seed=1",), ("resume=never",), ("strategy=mirrored",), ("optimizer.learning_rate=0.1",), ("name=mine",)],
     ids=lambda given: given[0],
 )
-def test_another_experiment_begins_anew(other: tuple[str, ...], killed: Path) -> None:
-    assert continued(job(killed, *other), Console()).folder is None
+def test_another_experiment_begins_a_new_run(other: tuple[str, ...], killed: Path) -> None:
+    assert resolve(job(killed, *other), Console()).folder is None
 
 
 def test_settings_without_an_effect_may_differ(killed: Path) -> None:
     given = ("train.checkpoint_every_seconds=5", "+tags.note=x", "tracking=off", "cluster.restarts=2")
-    assert continued(job(killed, *given), Console()).folder == Path(last(killed).folder)
+    assert resolve(job(killed, *given), Console()).folder == Path(last(killed).folder)
 
 
-def test_other_code_begins_anew_and_says_how_to_go_on(
+def test_other_code_begins_a_new_run_and_says_how_to_resume(
     killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipeline.run.launch.sources", lambda experiment: Sources({"net.py": "other"}))
-    assert continued(job(killed), Console()).folder is None
+    monkeypatch.setattr("pipeline.run.resume.sources", lambda experiment: Sources({"net.py": "other"}))
+    assert resolve(job(killed), Console()).folder is None
     printed = " ".join(capsys.readouterr().out.split())
     assert "the code has changed since" in printed
     folder = last(killed).folder
-    assert continued(job(killed, f"resume={folder}"), Console()).folder == Path(folder)
+    assert resolve(job(killed, f"resume={folder}"), Console()).folder == Path(folder)
 
 
 def test_a_run_that_a_process_works_on_is_left_alone(killed: Path) -> None:
@@ -143,9 +144,9 @@ def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed:
     run = last(killed)
     assert run.run_id is not None
     asked = f"resume='{run.run_id[:8]}'"  # it may look like a number
-    assert continued(job(killed, asked, "strategy=mirrored"), Console()).folder == Path(run.folder)
+    assert resolve(job(killed, asked, "strategy=mirrored"), Console()).folder == Path(run.folder)
     with pytest.raises(UserError, match=r"train.batch_size was 64 and is 32\. .*Type: train.batch_size=64$"):
-        continued(job(killed, asked, "train.batch_size=32"), Console())
+        resolve(job(killed, asked, "train.batch_size=32"), Console())
 
 
 def test_a_command_that_names_a_run_takes_its_settings(killed: Path) -> None:
@@ -171,7 +172,7 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(out
     after = last(outputs)
     assert (after.run_id, after.folder) == (before.run_id, before.folder)
     assert (after.status, after.resumed_from_step, after.replicas) == ("FINISHED", saved, 1)
-    assert f"training goes on after step {saved}" in done.stdout
+    assert f"resuming training after step {saved}" in done.stdout
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     assert len(client.search_runs(["1"])) == 1
     assert after.run_id is not None
@@ -187,14 +188,14 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(out
         assert len(client.get_metric_history(after.run_id, name)) == 1
 
 
-def test_a_finished_run_begins_anew_and_cannot_be_resumed(outputs: Path) -> None:
+def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
     given = (*QUICK, "train.epochs=1", "pipeline.export=null", "tracking=off")
     assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
     run = last(outputs)
     again = Job(experiment(*given, outputs=outputs), given)
-    assert continued(again, Console()) == again
+    assert resolve(again, Console()) == again
     with pytest.raises(UserError, match=r"has finished.*Type: fork=.* train.epochs=<more>"):
-        continued(replace(again, experiment=experiment(*given, f"resume={run.folder}", outputs=outputs)), Console())
+        resolve(replace(again, experiment=experiment(*given, f"resume={run.folder}", outputs=outputs)), Console())
 
 
 def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +215,7 @@ def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsy
     assert list(checkpoint_rows(Path(fork.folder))) == [3, 4]
     for finished in (source, fork):
         [_] = Path(finished.folder).glob("checkpoints/*.npz")  # neither earlier ones nor the fork's start
-    assert "training goes on after step" in capsys.readouterr().out
+    assert "resuming training after step" in capsys.readouterr().out
 
 
 def test_an_interrupted_fork_is_found_by_the_same_command(outputs: Path, killed: Path) -> None:
@@ -223,10 +224,10 @@ def test_an_interrupted_fork_is_found_by_the_same_command(outputs: Path, killed:
     asked = ("train.epochs=5000", f"fork={Path(source.folder).name}")
     fork = stopped(outputs, *asked)
     assert fork.folder != source.folder
-    found = continued(job(outputs, *asked), Console())
+    found = resolve(job(outputs, *asked), Console())
     assert found.folder == Path(fork.folder)
-    assert found.fork is None
-    other = continued(job(outputs), Console())
+    assert found.forked is None
+    other = resolve(job(outputs), Console())
     assert other.folder is not None
     assert other.folder.name == Path(source.folder).name
 
@@ -236,7 +237,7 @@ def test_a_fork_of_a_run_without_a_checkpoint_is_refused(outputs: Path, tmp_path
     folder.mkdir(parents=True)
     Summary("abcdef", "KILLED", "x", str(folder), {}).write(folder)
     with pytest.raises(UserError, match="fork=abcd has no checkpoint"):
-        continued(Job(experiment("fork=abcd", outputs=outputs)), Console())
+        resolve(Job(experiment("fork=abcd", outputs=outputs)), Console())
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:

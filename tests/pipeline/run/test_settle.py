@@ -16,10 +16,11 @@ from pipeline import sync
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
 from pipeline.run.job import Job
-from pipeline.run.launch import continued, run_job
+from pipeline.run.launch import run_job
 from pipeline.run.origin import NAME as ORIGIN
 from pipeline.run.origin import Origin
 from pipeline.run.rebuild import read_run
+from pipeline.run.resume import resolve
 from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import NAME, Summary
 from pipeline.sweep.index import INDEX, read_index, unfinished, write_index
@@ -61,7 +62,7 @@ def died(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MlflowRun, "send", send)
-        patch.setattr("pipeline.run.end.flush", die)
+        patch.setattr("pipeline.run.lifecycle.flush", die)
         with pytest.raises(Died):
             run_job(job(outputs), Console())
     return outputs
@@ -94,7 +95,7 @@ def test_the_same_command_closes_a_finished_run_and_trains_nothing(
     assert re.search(r"run +\w+  FINISHED", printed)
     assert "\nepoch" not in printed
     assert_one_whole_run(outputs)
-    assert continued(job(outputs), Console()).folder is None  # and the next one is a new run
+    assert resolve(job(outputs), Console()).folder is None  # and the next one is a new run
 
 
 @pytest.mark.parametrize("how", ["resume", "untracked", "other code"])
@@ -104,12 +105,12 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
     outputs = copied(died, tmp_path)
     folder = only_folder(outputs)
     if how == "resume":
-        assert continued(job(outputs, f"resume={folder.name}"), Console()).folder == folder
+        assert resolve(job(outputs, f"resume={folder.name}"), Console()).folder == folder
     elif how == "untracked":
-        assert continued(job(outputs, "tracking=off"), Console()).folder is None
+        assert resolve(job(outputs, "tracking=off"), Console()).folder is None
     else:
-        monkeypatch.setattr("pipeline.run.launch.sources", lambda experiment: Sources({"a.py": "other"}))
-        assert continued(job(outputs), Console()).folder is None
+        monkeypatch.setattr("pipeline.run.resume.sources", lambda experiment: Sources({"a.py": "other"}))
+        assert resolve(job(outputs), Console()).folder is None
         assert f"python -m pipeline.sync {folder}" in capsys.readouterr().out
 
 
@@ -167,13 +168,13 @@ def test_a_run_with_a_damaged_summary_is_found_by_the_same_command(
     for kind, damage in DAMAGE.items():
         (folder / NAME).write_bytes(whole)
         damage(folder / NAME)
-        found = continued(same, Console())
+        found = resolve(same, Console())
         assert found.folder == folder, kind
         assert found.resumed is not None
         assert found.resumed.overrides == list(GIVEN)
         told = " ".join(capsys.readouterr().out.split())
         assert ("summary.json is damaged: rebuilt" in told) == (kind not in ("missing", "another identity")), kind
-        assert continued(named, Console()).folder == folder, kind
+        assert resolve(named, Console()).folder == folder, kind
 
 
 def test_a_run_that_cannot_be_told_any_more_is_passed_over_with_a_warning(
@@ -182,20 +183,20 @@ def test_a_run_that_cannot_be_told_any_more_is_passed_over_with_a_warning(
     folder = killed_run(outputs)
     for name in (NAME, ORIGIN):
         (folder / name).write_bytes(b"{")
-    assert continued(job(outputs), Console()).folder is None
+    assert resolve(job(outputs), Console()).folder is None
     assert "is damaged and cannot be rebuilt" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"summary\.json is damaged"):
-        continued(job(outputs, f"resume={folder}"), Console())
+        resolve(job(outputs, f"resume={folder}"), Console())
 
 
 def test_a_damaged_configuration_is_told_in_one_line(outputs: Path) -> None:
     folder = killed_run(outputs)
     for content in (b"a: [", b"\0" * 50, b"7", b"\xff\xfe"):
         (folder / "config.yaml").write_bytes(content)
-        assert continued(job(outputs, f"resume={folder}"), Console()).folder == folder  # the very settings
+        assert resolve(job(outputs, f"resume={folder}"), Console()).folder == folder  # the very settings
         asked = job(outputs, f"resume={folder}", "strategy=mirrored")
         with pytest.raises(UserError, match=r"config\.yaml is damaged"):
-            continued(asked, Console())
+            resolve(asked, Console())
 
 
 def sweep_jobs(outputs: Path) -> list[dict[str, Any]]:

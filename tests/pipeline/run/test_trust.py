@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.resume import with_overrides_of_run
 from pipeline.run.summary import Summary
+from pipeline.run.trust import with_overrides_of_run
 from stages.errors import UserError
 
 HARMLESS = (

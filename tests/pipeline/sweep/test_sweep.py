@@ -202,7 +202,7 @@ def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 jobs, gone on with" in done.stdout
     assert "job 1/2  seed=1: has finished" in done.stdout
-    assert "training goes on after step" in done.stdout
+    assert "resuming training after step" in done.stdout
     assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.name]
     parent, children = runs(outputs)
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}

@@ -94,7 +94,7 @@ def test_a_hangup_and_a_closed_output_save_and_the_same_command_resumes(outputs:
     assert first.error == "stopped by SIGHUP"
     assert has_checkpoint(first)
     with running(outputs) as process:
-        wait_for(process, "training goes on after step")
+        wait_for(process, "resuming training after step")
         assert process.stdout is not None
         process.stdout.close()  # as `| head` does
         second = end(process, outputs, 141)

@@ -1,0 +1,228 @@
+"""Begins and ends the run of this process: its folder, its record, what is known before and after the stages."""
+
+import json
+import os
+import shutil
+import time
+import traceback
+import uuid
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from pipeline.config.experiment import Experiment
+from pipeline.paths import shorter
+from pipeline.redaction.mask import redact, redact_file, redact_overrides
+from pipeline.run import provenance, source_digest
+from pipeline.run.console import Console
+from pipeline.run.identity import identity
+from pipeline.run.job import FAILED, Job
+from pipeline.run.lock import locked
+from pipeline.run.origin import Origin
+from pipeline.run.outputs import unknown_to_git
+from pipeline.run.resume import has_finished
+from pipeline.run.runner import one_line
+from pipeline.run.settle import flush, record_end
+from pipeline.run.summary import NAME, Summary
+from pipeline.system.signal_listener import Interrupted
+from pipeline.tracking.params import of_configuration
+from pipeline.tracking.tracker import NullTracker, Patience, Tracker
+from stages.errors import UserError
+
+NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=")
+"""Overrides that choose a run, and are no settings of it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job that has begun. code: the state of the repository, if there is one."""
+
+    tracker: Tracker
+    folder: Path
+    summary: Summary
+    code: provenance.CodeState | None
+
+
+def new_folder(experiment: Experiment) -> Path:
+    """Returns the folder of a new run, which does not exist yet."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    return experiment.outputs / "runs" / experiment.name / name
+
+
+def begin(job: Job, console: Console, held: ExitStack) -> Run:
+    """Makes the run's folder, or takes it over, and begins the tracked run; `held` keeps the lock until it closes.
+
+    The folder comes first: whenever the process dies, the same command finds what there is.
+
+    Raises:
+        UserError: where the folder or the store cannot be used; nothing of a new run is left then.
+    """
+    experiment = job.experiment
+    code = source_digest.sources(experiment)
+    state = provenance.code_state(untracked=experiment.tracking.untracked)
+    folder = job.folder or new_folder(experiment)
+    is_new = not folder.exists()
+    summary = _first_summary(job, folder, code.digest)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unknown_to_git(experiment.outputs)
+        held.enter_context(locked(folder))
+        if job.resumed is not None and has_finished(folder):  # another process has meanwhile
+            raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
+        if job.forked is not None:
+            _copy_weights(job.forked, folder, experiment.fork_weights)
+        code.write(folder)
+        Origin.of(summary).write(folder)  # before the summary: by this it is found where that is damaged
+        summary.write(folder)
+        tracker = _open_tracker(job, folder, state, console)
+    except BaseException as error:
+        if is_new and isinstance(error, (UserError, OSError)):  # after a signal the store may know the run: it is kept
+            shutil.rmtree(folder, ignore_errors=True)
+        elif job.resumed is not None and isinstance(error, (UserError, OSError)):
+            with suppress(OSError):
+                job.resumed.write(folder)  # as it was
+        if isinstance(error, OSError):
+            raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
+        raise
+    if summary.run_id != tracker.run_id:
+        summary.run_id = tracker.run_id
+        summary.write(folder)
+    return Run(tracker, folder, summary, state)
+
+
+def _first_summary(job: Job, folder: Path, code: str) -> Summary:
+    experiment, resumed = job.experiment, job.resumed
+    return Summary(
+        run_id=resumed.run_id if resumed else None,
+        status="RUNNING",
+        name=experiment.name,
+        folder=str(folder),
+        choices={key: value for key, value in experiment.choices.items() if "/" not in key},
+        overrides=redact_overrides([text for text in job.overrides if not text.startswith(NOT_INHERITED)]),
+        versions=provenance.versions(),
+        identity=(resumed.identity if resumed else None) or identity(experiment),
+        code=code,
+    )
+
+
+def _copy_weights(run: Summary, folder: Path, weights: str) -> None:
+    checkpoints = import_module("stages.training.checkpoints")  # with TensorFlow, which is imported by now
+    name = run.run_id[:8] if run.run_id else Path(run.folder).name
+    checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints", weights, name)
+
+
+def _open_tracker(job: Job, folder: Path, code: provenance.CodeState | None, console: Console) -> Tracker:
+    experiment = job.experiment
+    if experiment.tracking.kind == "off":
+        return NullTracker()
+    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
+    from pipeline.tracking.spec import RunSpec
+
+    tags = {**experiment.tags, "command": provenance.command()}
+    if code is not None:
+        tags["git.commit"] = code.commit
+        if code.dirty is not None:
+            tags["git.dirty"] = str(code.dirty).lower()
+    if job.forked is not None:
+        tags["forked_from"] = job.forked.run_id or job.forked.folder
+        tags["fork_weights"] = experiment.fork_weights
+    place = job.sweep.experiment if job.sweep else experiment.name
+    parent = job.sweep.run_id if job.sweep else None
+    spec = RunSpec(experiment.tracking, experiment.outputs, folder, place, folder.name, parent)
+    return JournaledTracker.begin(spec, tags, console.warn)
+
+
+def describe(job: Job, run: Run) -> None:
+    """Records all that is known before the first stage: configuration, code, packages, machine."""
+    document, tracker = job.experiment.document, run.tracker
+    resolved = OmegaConf.create(redact(OmegaConf.to_container(document, resolve=True)))
+    (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved))
+    choices = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}
+    tracker.params({**of_configuration(document), **choices})
+    tracker.tags({f"version.{name}": version for name, version in provenance.versions().items()})
+    tracker.artifact(run.folder / "config.yaml")
+    tracker.artifact(run.folder / source_digest.NAME, "code")
+    tracker.text(json.dumps(provenance.environment(), indent=2), "environment/environment.json")
+    tracker.text(provenance.packages(), "environment/packages.txt")
+    if run.code and run.code.diff:
+        tracker.text(run.code.diff, "code/diff.patch")
+
+
+def fail(error: BaseException, run: Run, console: Console) -> int:
+    """Notes in the summary what ended the stages early, and returns the exit code."""
+    summary = run.summary
+    if isinstance(error, Interrupted):
+        summary.status = "KILLED"
+        summary.error = f"stopped by {error}"
+        return error.exit_code
+    summary.status = "FAILED"
+    summary.error = str(redact(one_line(error)))
+    if not isinstance(error, UserError):
+        text = "".join(traceback.format_exception(error))
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            console.say(text)
+        else:
+            console.log_only(text)
+        summary.error += f" (traceback in {run.folder / 'pipeline.log'})"
+    return FAILED
+
+
+def end(run: Run, code: int, console: Console, started: float) -> int:
+    """Writes the summary and ends the tracked run; returns the exit code.
+
+    In this order: once the summary says how the run ended, nothing of it runs again, whenever the process dies; and
+    the store says so last, when it has everything.
+
+    Args:
+        started: when the user began to wait, in seconds of `time.monotonic()`: the times of the run are up to its end.
+    """
+    summary, tracker = run.summary, run.tracker
+    summary.run_id = tracker.run_id  # another one where the store has lost the first
+    summary.take_time(started)
+    if not _written(summary, run.folder, console):
+        code = code or FAILED
+    if summary.status == "FINISHED":
+        keep_last_checkpoint(run.folder)
+    redact_file(run.folder)  # what stages and callbacks have written beside what they recorded
+    console.summary(summary, tracker.how_to_open())
+    if summary.error:
+        console.error(f"{summary.failed_stage or 'recording'}: {summary.error}")
+    record_end(tracker, run.folder, summary)
+    flush(tracker, summary.status == "FINISHED", console)
+    if summary.run_id != tracker.run_id:
+        summary.run_id = tracker.run_id
+        if _written(summary, run.folder, console):
+            tracker.artifact(run.folder / NAME)
+            tracker.flush(Patience.of_stopped())
+    tracker.close()
+    summary.take_time(started)  # again: the store may have taken its time
+    with suppress(OSError):
+        summary.write(run.folder)
+    console.times(summary)
+    console.close()
+    return code
+
+
+def keep_last_checkpoint(folder: Path) -> None:
+    """Deletes the checkpoints that a finished run in `folder` no longer needs: earlier ones, and the start of a fork.
+
+    `fork=` starts from the last checkpoint. A fork that has written none keeps its start.
+    """
+    by_step = sorted(folder.glob("checkpoints/step-*.npz"), key=lambda path: (len(path.name), path.name))
+    unused = [*by_step[:-1], folder / "checkpoints" / "start.npz"] if by_step else []
+    for path in unused:
+        with suppress(OSError):  # a leftover does no harm
+            path.unlink(missing_ok=True)
+
+
+def _written(summary: Summary, folder: Path, console: Console) -> bool:
+    """Writes the summary; on a disk that is full or gone, prints an error and returns False."""
+    try:
+        summary.write(folder)
+    except OSError as error:
+        console.error(f"{folder / NAME} cannot be written ({error.strerror})")
+        return False
+    return True
