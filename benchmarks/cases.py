@@ -77,8 +77,8 @@ class OwnLoss(keras.Model):
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
         probabilities = keras.ops.softmax(y_pred)
         self.sureness.update_state(keras.ops.max(probabilities, axis=-1))
-        right = keras.ops.one_hot(keras.ops.cast(y, "int32"), y_pred.shape[-1])
-        return keras.ops.mean(keras.ops.square(probabilities - right)) + keras.ops.sum(self.losses)
+        targets = keras.ops.one_hot(keras.ops.cast(y, "int32"), y_pred.shape[-1])
+        return keras.ops.mean(keras.ops.square(probabilities - targets)) + keras.ops.sum(self.losses)
 
 
 def with_own_loss(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:

@@ -37,10 +37,10 @@ def evaluate(
 
 def by_class(confusion: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns precision, recall and F1 of each class, float64 [classes]; 0 where one has no denominator."""
-    right = np.diag(confusion).astype(np.float64)
-    precision = right / np.maximum(confusion.sum(axis=0), 1)
-    recall = right / np.maximum(confusion.sum(axis=1), 1)
-    f1 = 2 * right / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
+    correct = np.diag(confusion).astype(np.float64)
+    precision = correct / np.maximum(confusion.sum(axis=0), 1)
+    recall = correct / np.maximum(confusion.sum(axis=1), 1)
+    f1 = 2 * correct / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
     return precision, recall, f1
 
 

@@ -63,7 +63,7 @@ def inspect(
         "dtype": str(dataset.train.images.dtype),
         "pixel_range": list(dataset.pixel_range),
         "mean": [float(f"{value:.6g}") for value in train.mean],
-        "deviation": [float(f"{value:.6g}") for value in train.deviation],
+        "std": [float(f"{value:.6g}") for value in train.std],
         "described_examples": train.described,
     }
     return Inspection(found, Record(params, metrics, files))

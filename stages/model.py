@@ -120,10 +120,10 @@ def _scaling(
     wanted = ask(**given) if ask is not None else None
     if wanted is None:
         return dataset.normalization
-    right, chosen = wanted_by_network(wanted, dataset), dataset.normalization
+    own, chosen = wanted_by_network(wanted, dataset), dataset.normalization
     if chosen.automatic:
-        return right
-    if facts(chosen) != facts(right):
+        return own
+    if facts(chosen) != facts(own):
         name = given.get("name", getattr(function, "__name__", "the network"))
         reporter.say(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
     return chosen

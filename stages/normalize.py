@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 
 from stages.data.normalization import after, facts
-from stages.data.split_statistics import mean_and_deviation
+from stages.data.split_statistics import mean_and_std
 from stages.errors import UserError
 from stages.results import Dataset, Normalization, Record
 from stages.settings.images import NormalizeSettings
 
-IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
 
 
@@ -29,23 +29,23 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     if settings.method in ("auto", "rescale"):
         scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
     elif settings.method == "standardize":
-        mean, deviation = mean_and_deviation(dataset.train.described.moments)
-        deviation = np.where(deviation < 1e-6, 1.0, deviation)  # a constant channel stays what it is
-        scaling = Normalization(tuple(1.0 / deviation), tuple(-mean / deviation))
+        mean, std = mean_and_std(dataset.train.described.moments)
+        std = np.where(std < 1e-6, 1.0, std)  # a constant channel stays what it is
+        scaling = Normalization(tuple(1.0 / std), tuple(-mean / std))
     elif settings.method == "imagenet":
-        mean, deviation = _imagenet(dataset.image_shape[-1])
-        scaling = after(to_one, Normalization(tuple(1.0 / deviation), tuple(-mean / deviation)))
+        mean, std = _imagenet(dataset.image_shape[-1])
+        scaling = after(to_one, Normalization(tuple(1.0 / std), tuple(-mean / std)))
     else:
         scaling = Normalization()
     return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))
 
 
 def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:
-    mean, deviation = np.array(IMAGENET_MEAN), np.array(IMAGENET_DEVIATION)
+    mean, std = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
     if channels == 3:
-        return mean, deviation
+        return mean, std
     if channels == 1:
-        return mean.mean(keepdims=True), deviation.mean(keepdims=True)
+        return mean.mean(keepdims=True), std.mean(keepdims=True)
     raise UserError(
         f"normalize=imagenet with images of {channels} channels", "1 or 3 channels", "normalize=standardize"
     )

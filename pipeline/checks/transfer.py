@@ -8,7 +8,7 @@ from stages.settings.train import FitSettings, TrainSettings
 
 
 def transfer_is_possible(experiment: Experiment) -> None:
-    """Raises UserError where weights cannot be had, a backbone not frozen, or its top not thawed later."""
+    """Raises UserError where weights cannot be had, a backbone not frozen, or its top not unfrozen later."""
     strategy, name = experiment.settings.get("strategy"), experiment.choices.get("strategy")
     model, train = experiment.settings.get("model"), experiment.settings.get("train")
     if not isinstance(model, ModelSettings):
@@ -30,7 +30,7 @@ def transfer_is_possible(experiment: Experiment) -> None:
     given = f"train.fine_tune_epochs={train.fine_tune_epochs}"
     if not model.frozen:
         raise UserError(
-            f"{given} thaws what model.frozen=false has not frozen",
+            f"{given} unfreezes what model.frozen=false has not frozen",
             "model.frozen=true, or train.fine_tune_epochs=0",
             "model.frozen=true",
         )

@@ -23,14 +23,14 @@ class SplitStatistics:
 
     by_class: examples of each class, int64 [classes].
     described: how many images the next three come from; fewer than there are: they were drawn.
-    mean, deviation: of its pixels by channel, float64 [C]; nan where no image was read.
+    mean, std: of its pixels by channel, float64 [C]; nan where no image was read.
     repeated: images that an earlier row holds, too, to the pixel; None where not all were read.
     """
 
     by_class: np.ndarray
     described: int
     mean: np.ndarray
-    deviation: np.ndarray
+    std: np.ndarray
     repeated: int | None
 
     @property
@@ -74,8 +74,8 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
         else:
             described = _sample(split, SAMPLE if name == "train" else 0, derive(seed, "inspect", name))
             repeated = None
-        mean, deviation = mean_and_deviation(described.moments)
-        splits[name] = SplitStatistics(by_class, len(described.digests), mean, deviation, repeated)
+        mean, std = mean_and_std(described.moments)
+        splits[name] = SplitStatistics(by_class, len(described.digests), mean, std, repeated)
     shared = {
         (one, other): _shared(
             known[one].digests, dataset.splits[one].labels, known[other].digests, dataset.splits[other].labels
@@ -85,8 +85,8 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
     return Statistics(splits, shared)
 
 
-def mean_and_deviation(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and deviation of the pixels by channel, float64 [C] each; nan where there are no images.
+def mean_and_std(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and std of the pixels by channel, float64 [C] each; nan where there are no images.
 
     Args:
         moments: each image's mean and mean square, float64 [N, 2, C]; images are all of one size.
@@ -102,11 +102,11 @@ def tell(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     size, (low, high) = "×".join(map(str, dataset.image_shape)), dataset.pixel_range
     kind = f"{size} {dataset.train.images.dtype}, pixels {low:g} to {high:g}"
     reporter.say(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
-    rows = [["split", "examples", "of a class", "mean", "deviation", "duplicates"]]
+    rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
     for name, split in found.splits.items():
         fewest, most = split.by_class.min(), split.by_class.max()
         counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.deviation)]
+        numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.std)]
         twice = [f"{split.repeated:,} within"] if split.repeated else []
         twice += [f"{both.images:,} in {one}" for (one, at), both in found.shared.items() if at == name and both.rows]
         copies = "not looked for" if split.repeated is None else ", ".join(twice) or "0"
@@ -116,7 +116,7 @@ def tell(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         reporter.say("  " + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)))
     train = found.splits["train"]
     if train.described < train.examples:
-        reporter.say(f"  mean and deviation are those of {train.described:,} training images, drawn from all")
+        reporter.say(f"  mean and std are those of {train.described:,} training images, drawn from all")
     _warn(found, dataset, reporter)
 
 
@@ -154,11 +154,11 @@ def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     channels = range(dataset.image_shape[-1])
     header = ["split", "examples", "described", "duplicates", *(f"in_{name}" for name in found.splits)]
-    rows: list[Sequence[object]] = [[*header, *(f"mean_{c}" for c in channels), *(f"deviation_{c}" for c in channels)]]
+    rows: list[Sequence[object]] = [[*header, *(f"mean_{c}" for c in channels), *(f"std_{c}" for c in channels)]]
     for name, split in found.splits.items():
         shared = [found.shared.get((one, name)) for one in found.splits]
         counts = [both.images if both is not None else "" for both in shared]
-        pixels = [*split.mean, *split.deviation] if split.described else [""] * 2 * len(channels)
+        pixels = [*split.mean, *split.std] if split.described else [""] * 2 * len(channels)
         repeated = split.repeated if split.repeated is not None else ""
         rows.append([name, split.examples, split.described, repeated, *counts, *pixels])
     by_class = zip(dataset.class_names, *(split.by_class for split in found.splits.values()), strict=True)

@@ -178,22 +178,22 @@ def _chosen(
     given: str | None,
     place: int,
 ) -> tuple[str, Feature]:
-    right = {name: feature for name, feature in features.items() if feature.kind == kind}
+    of_kind = {name: feature for name, feature in features.items() if feature.kind == kind}
     if given is not None:
-        if given not in right:
+        if given not in of_kind:
             there = f"is {_in_words(features[given])}" if given in features else "is no feature of it"
             raise UserError(
                 f"data.{usual}_key={given} {there}: {settings.name} has {_listed(features)}",
-                f"a feature that is {'an' if kind == 'Image' else 'a'} {kind}: {', '.join(right) or 'it has none'}",
-                f"data.{usual}_key={next(iter(right))}" if right else "",
+                f"a feature that is {'an' if kind == 'Image' else 'a'} {kind}: {', '.join(of_kind) or 'it has none'}",
+                f"data.{usual}_key={next(iter(of_kind))}" if of_kind else "",
             )
-        return given, right[given]
+        return given, of_kind[given]
     declared = folder.supervised[place] if len(folder.supervised) == 2 else ""
-    for name in (declared, usual, *(right if len(right) == 1 else ())):
-        if name in right:
-            return name, right[name]
-    if right:
-        names = list(right)
+    for name in (declared, usual, *(of_kind if len(of_kind) == 1 else ())):
+        if name in of_kind:
+            return name, of_kind[name]
+    if of_kind:
+        names = list(of_kind)
         raise UserError(
             f"data.name={settings.name} has {len(names)} features that are {kind}: {_listed(features)}",
             f"data.{usual}_key, one of {', '.join(names)}",

@@ -33,12 +33,12 @@ def probabilities(outputs: tf.Tensor, kind: str) -> tf.Tensor:
 
 
 def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Returns 1 where the likeliest class is the right one, of a mixed image that with the greater share, else 0.
+    """Returns 1 where the likeliest class is the correct one, of a mixed image that with the greater share, else 0.
 
     float32 [b] (float64 for outputs in it); labels and outputs are those of a `Loss`.
     """
-    right = tf.argmax(labels, axis=-1) if _is_mixed(labels) else tf.cast(labels, tf.int64)
-    return tf.cast(tf.argmax(outputs, axis=-1) == right, tf.float64 if outputs.dtype == tf.float64 else tf.float32)
+    correct = tf.argmax(labels, axis=-1) if _is_mixed(labels) else tf.cast(labels, tf.int64)
+    return tf.cast(tf.argmax(outputs, axis=-1) == correct, tf.float64 if outputs.dtype == tf.float64 else tf.float32)
 
 
 def class_weight(labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

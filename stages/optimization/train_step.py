@@ -24,7 +24,7 @@ class Step:
     sum their gradients and their example counts in one reduction, and divide the one by the other. Keras averages the
     means of the replicas, which is another number as soon as the shares differ.
 
-    totals: sums of loss, right answers and examples since they were last reset.
+    totals: sums of loss, correct predictions and examples since they were last reset.
     averages: moving averages of the weights, or None.
     """
 

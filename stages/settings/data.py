@@ -114,8 +114,8 @@ class ImagesSettings(SourceSettings):
 
     def check(self, path: str) -> None:
         sides = self.size if isinstance(self.size, list) else [self.size]
-        right = len(sides) in (1, 2) and all(type(side) is int and 1 <= side <= 8192 for side in sides)
-        if self.size is not None and (not right or (isinstance(self.size, list) and len(sides) != 2)):
+        is_valid = len(sides) in (1, 2) and all(type(side) is int and 1 <= side <= 8192 for side in sides)
+        if self.size is not None and (not is_valid or (isinstance(self.size, list) and len(sides) != 2)):
             raise UserError(
                 f"{path}.size={self.size} is no size of an image",
                 "a side in pixels, from 1 to 8192, or [height, width]",

@@ -13,7 +13,7 @@ class NormalizeSettings:
     _target_: str = "stages.normalize.normalize"
     method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")
     """`auto`: as the network wants it (those of keras.applications do), else as `rescale`, to 0..1; `standardize`: to
-    mean 0 and deviation 1 of the training split, by channel; `imagenet`: by mean and deviation of ImageNet's pixels."""
+    mean 0 and std 1 of the training split, by channel; `imagenet`: by mean and std of ImageNet's pixels."""
 
 
 @dataclass(kw_only=True)

@@ -106,14 +106,14 @@ def _from_file(opened: BinaryIO) -> Checkpoint:
         with np.load(opened, allow_pickle=False) as file:
             plain = {name: file[name] for name in file.files}
         checksum = plain.pop(_CHECKSUM).tobytes()
-        right = checksum == _digest(plain)
+        is_intact = checksum == _digest(plain)
         told = json.loads(plain.pop(_FACTS).tobytes())
         arrays = {name: array.view(_dtype(told["dtypes"][name], array)) for name, array in plain.items()}
     except OSError:
         raise
     except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
         raise ValueError(f"it is damaged ({error})") from error
-    if not right:
+    if not is_intact:
         raise ValueError("its checksum is wrong")
     return Checkpoint(told["facts"], arrays)
 

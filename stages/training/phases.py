@@ -11,7 +11,7 @@ import numpy as np
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
 from stages.training.checkpoints import Checkpoint
-from stages.transfer.backbone import backbone_of, is_frozen, thaw
+from stages.transfer.backbone import backbone_of, is_frozen, unfreeze
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Phase:
     """A part of a training with an optimizer and trained layers of its own.
 
     settings: those of the training, with the epochs and the peak learning rate of this part.
-    layers: layers of the backbone that are thawed, from its end; 0: it is left as it is.
+    layers: layers of the backbone that are unfrozen, from its end; 0: it is left as it is.
     later: epochs of the phases that follow.
     """
 
@@ -31,7 +31,7 @@ class Phase:
     def begin(self, network: keras.Model) -> tuple[int, int]:
         """Decides which weights of `network` are trained; returns how many numbers are, and how many stay."""
         if self.layers:
-            thaw(network, self.layers)
+            unfreeze(network, self.layers)
         trained = sum(int(np.prod(weight.shape)) for weight in network.trainable_weights)
         return trained, network.count_params() - trained
 
@@ -51,7 +51,7 @@ def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
     """Returns the phases of a training of `network`: one, and a second that fine-tunes where settings want it.
 
     Raises:
-        UserError: where there is nothing to thaw.
+        UserError: where there is nothing to unfreeze.
     """
     first = Phase(0, settings, later=settings.fine_tune_epochs)
     if not settings.fine_tune_epochs:

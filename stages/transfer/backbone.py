@@ -1,4 +1,4 @@
-"""Transfer learning: a backbone that keeps its weights, and the phases of a training that thaws its top."""
+"""Transfer learning: a backbone that keeps its weights, and the phases of a training that unfreezes its top."""
 
 import inspect
 from typing import Any
@@ -28,9 +28,9 @@ def is_frozen(network: keras.Model) -> bool:
 def freeze(network: keras.Model) -> None:
     """Keeps the weights of the backbone, and has it compute in inference mode from now on.
 
-    So BatchNorm takes its moving statistics and leaves them, and dropout is off, in training too, and after `thaw` as
-    well. Keras would hand `training=True` of the network on to every layer below, whatever the call in between says.
-    Source: keras.io/guides/transfer_learning.
+    So BatchNorm takes its moving statistics and leaves them, and dropout is off, in training too, and after
+    `unfreeze`. Keras would hand `training=True` of the network on to every layer below, whatever the call in between
+    says. Source: keras.io/guides/transfer_learning.
 
     Raises:
         UserError: where `network` has no backbone.
@@ -72,7 +72,7 @@ def infers(network: keras.Model) -> bool:
     return _INFERS in vars(backbone_of(network) or network)
 
 
-def thaw(network: keras.Model, layers: int) -> None:
+def unfreeze(network: keras.Model, layers: int) -> None:
     """Has the last `layers` layers of the backbone trained, but for BatchNorm, whose statistics a small set spoils.
 
     Source: keras.io/guides/transfer_learning.

@@ -79,7 +79,7 @@ def test_statistics_are_those_of_numpy(tmp_path: Path) -> None:
         for channel in range(3):
             pixels = np.asarray(split.images[...])[..., channel].astype(np.float64)
             assert float(row[f"mean_{channel}"]) == pytest.approx(pixels.mean(), rel=1e-12)
-            assert float(row[f"deviation_{channel}"]) == pytest.approx(pixels.std(), rel=1e-9)
+            assert float(row[f"std_{channel}"]) == pytest.approx(pixels.std(), rel=1e-9)
     classes = read_table(tmp_path / "data" / "classes.csv")
     assert [list(row.values()) for row in classes] == [
         ["a", "13", "5", "8"], ["b", "13", "5", "8"], ["c", "12", "5", "7"], ["d", "12", "5", "7"],
@@ -148,7 +148,7 @@ def test_what_nobody_has_read_is_not_read_through() -> None:
     np.testing.assert_allclose(inspection.statistics.splits["train"].mean, pixels.mean(axis=(0, 1, 2)))
     assert not [name for name in inspection.record.metrics if "duplicates" in name]
     assert inspection.record.params["described_examples"] == SAMPLE
-    assert heard.lines[-1] == "  mean and deviation are those of 1,000 training images, drawn from all"
+    assert heard.lines[-1] == "  mean and std are those of 1,000 training images, drawn from all"
     again = statistics(dataset, SETTINGS.seed).splits["train"].mean
     np.testing.assert_array_equal(again, inspection.statistics.splits["train"].mean)
 

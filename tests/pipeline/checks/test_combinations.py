@@ -50,7 +50,7 @@ REFUSED: Mapping[str, str] = {
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Type: precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
     "train.jit=fast": "train.jit=fast is not known",
-    "train.fine_tune_epochs=2": r"thaws what model.frozen=false has not frozen.*Type: model.frozen=true",
+    "train.fine_tune_epochs=2": r"unfreezes what model.frozen=false has not frozen.*Type: model.frozen=true",
     "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit, which has one phase.*Type: train=loop",
     "strategy=parameter_server train.fine_tune_epochs=2 model.frozen=true": "the variables of one optimizer",
     "strategy=model_parallel model.frozen=true": "takes no backbone apart",

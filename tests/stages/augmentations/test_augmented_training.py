@@ -1,4 +1,4 @@
-"""Training on changed and mixed images: the same numbers whoever makes them, and right ones for mixed labels."""
+"""Training on changed and mixed images: the same numbers whoever makes them, and correct ones for mixed labels."""
 
 import functools
 from dataclasses import replace
