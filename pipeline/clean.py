@@ -272,7 +272,7 @@ def _kinds(text: str) -> list[str]:
     kinds = text.split(",")
     for kind in kinds:
         if kind not in KINDS:
-            raise UserError(f"--kind={text}: {kind or 'nothing'} is no kind", ", ".join(KINDS), "--kind=checkpoints")
+            raise UserError(f"--kind={text}: {kind or 'nothing'} is no kind", KINDS, "--kind=checkpoints")
     return kinds
 
 

@@ -1,31 +1,35 @@
 """The one error that is meant for users."""
 
+from collections.abc import Collection
+
 
 class UserError(Exception):
-    """A mistake that the user can correct, told in one line.
+    """A mistake that the user can correct, shown in one line: `problem. Expected …. Try: …`.
 
     Anything else that is raised is a defect, and shows its traceback.
 
     Attributes:
         problem: what was given, and why it cannot work.
-        expected: what is allowed instead; may be empty.
+        expected: what is allowed instead, a text or the alternatives; may be empty.
         fix: what to add to the same command, as the shell takes it, so that this error does not come again; may be
             empty. What only the user knows stands as `<…>` or `…`.
     """
 
-    def __init__(self, problem: str, expected: str = "", fix: str = "") -> None:
+    def __init__(self, problem: str, expected: str | Collection[str] = "", fix: str = "") -> None:
+        if not isinstance(expected, str):
+            expected = ("one of: " if len(expected) > 1 else "") + ", ".join(expected)
         self.problem = _one_line(problem).rstrip(".")
         self.expected = _one_line(expected)
         self.fix = _one_line(fix)
         parts = [self.problem]
         if self.expected:
-            parts.append(f"Allowed: {self.expected}")
+            parts.append(f"Expected {self.expected}")
         if self.fix:
-            parts.append(f"Type: {self.fix}")
+            parts.append(f"Try: {self.fix}")
         super().__init__(". ".join(parts))
 
     def within(self, place: str) -> "UserError":
-        """Returns the same error, told of `place`, such as a job of a sweep."""
+        """Returns the same error, prefixed with `place`, such as a job of a sweep."""
         return UserError(f"{place}: {self.problem}", self.expected, self.fix)
 
 

@@ -187,7 +187,7 @@ def _refuse_own_steps(core: keras.Model) -> None:
         if getattr(type(core), name) is not getattr(keras.Model, name):
             raise UserError(
                 f"{type(core).__name__} has a {name} of its own, which the training loop would not call",
-                "compute_loss, add_loss, metrics",
+                ("compute_loss", "add_loss", "metrics"),
                 "a network without it, or a stage of your own in the place of train",
             )
     if not core.trainable_variables:
@@ -208,13 +208,13 @@ def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: 
     if declared == "probabilities" and not sums_to_one:
         raise UserError(
             "model.outputs=probabilities, but the rows of the network's output do not add up to 1",
-            "auto, logits, probabilities",
+            ("auto", "logits", "probabilities"),
             "model.outputs=auto",
         )
     if declared == "logits" and sums_to_one:
         raise UserError(
             "model.outputs=logits, but the rows of the network's output add up to 1",
-            "auto, logits, probabilities",
+            ("auto", "logits", "probabilities"),
             "model.outputs=auto",
         )
     return declared if declared != "auto" else "probabilities" if sums_to_one else "logits"

@@ -52,11 +52,11 @@ def test_a_data_set_a_model_and_a_stage_of_ones_own(package: Path, outputs: Path
 def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp_path: Path) -> None:
     here = f"outputs={tmp_path}/outputs"
     for given, said in {
-        "data.stripes=0": "data.stripes=0 is out of range. Allowed: at least 2",
-        "data.stripes=many": "data.stripes=many has the wrong type. Allowed: a whole number",
+        "data.stripes=0": "data.stripes=0 is out of range. Expected at least 2",
+        "data.stripes=many": "data.stripes=many has the wrong type. Expected a whole number",
         "model.network.units=0": "units",
-        "+calibrate.binz=0": "calibrate.binz is no setting",
-        "calibrate.bins=0": "calibrate.bins=0 is out of range. Allowed: at least 1",
+        "+calibrate.binz=0": "unknown setting 'calibrate.binz'",
+        "calibrate.bins=0": "calibrate.bins=0 is out of range. Expected at least 1",
     }.items():
         done = run(package, "data=stripes", "model=tiny", "pipeline=calibrated", given, here)
         if "units" not in given:

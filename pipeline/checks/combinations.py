@@ -104,23 +104,23 @@ def _jit_is_possible(experiment: Experiment) -> None:
     if train.jit in ("on", "measure") and isinstance(strategy, ModelParallelSettings):
         raise UserError(
             f"train.jit={train.jit} with strategy=model_parallel: XLA compiles for one device",
-            "auto, off",
+            ("auto", "off"),
             "train.jit=off",
         )
     if train.jit in ("off", "measure") and isinstance(strategy, TpuSettings):
         raise UserError(
-            f"train.jit={train.jit} with strategy=tpu: a TPU runs nothing else", "auto, on", "train.jit=auto"
+            f"train.jit={train.jit} with strategy=tpu: a TPU runs nothing else", ("auto", "on"), "train.jit=auto"
         )
     if train.jit == "measure" and isinstance(strategy, ParameterServerSettings):
         raise UserError(
             "train.jit=measure with strategy=parameter_server: the chief computes nothing that it could time",
-            "auto, on, off",
+            ("auto", "on", "off"),
             "train.jit=auto",
         )
     if train.jit == "measure" and experiment.deterministic:
         raise UserError(
             "train.jit=measure with deterministic=true: the clock would choose the last digits",
-            "auto, on, off",
+            ("auto", "on", "off"),
             "train.jit=auto",
         )
 
@@ -138,22 +138,24 @@ def _communication_has_gpus(experiment: Experiment) -> None:
     strategy = experiment.settings.get("strategy")
     if isinstance(strategy, MirroredSettings) and strategy.reduction == "nccl" and not machine.gpus():
         raise UserError(
-            "strategy.reduction=nccl needs GPUs", "auto, one_device, hierarchical_copy", "strategy.reduction=auto"
+            "strategy.reduction=nccl needs GPUs", ("auto", "one_device", "hierarchical_copy"), "strategy.reduction=auto"
         )
     if isinstance(strategy, MultiWorkerSettings) and strategy.communication == "nccl" and not machine.gpus():
-        raise UserError("strategy.communication=nccl needs GPUs", "auto, ring", "strategy.communication=auto")
+        raise UserError("strategy.communication=nccl needs GPUs", ("auto", "ring"), "strategy.communication=auto")
 
 
 def _precision_has_hardware(experiment: Experiment) -> None:
     strategy, policy = experiment.settings.get("strategy"), _policy(experiment)
     if isinstance(strategy, TpuSettings) and policy in ("mixed_float16", "float16", "float64"):
         raise UserError(
-            f"precision={policy} cannot run on a TPU", "float32, mixed, mixed_bfloat16, bfloat16", "precision=mixed"
+            f"precision={policy} cannot run on a TPU",
+            ("float32", "mixed", "mixed_bfloat16", "bfloat16"),
+            "precision=mixed",
         )
     if isinstance(strategy, MultiWorkerSettings) and policy == "bfloat16":
         raise UserError(
             "precision=bfloat16 with strategy=multi_worker: TensorFlow's collectives cannot send bfloat16 variables",
-            "float32, mixed, mixed_bfloat16, mixed_float16, float16, float64",
+            ("float32", "mixed", "mixed_bfloat16", "mixed_float16", "float16", "float64"),
             "precision=mixed_bfloat16",
         )
     train = experiment.settings.get("train")

@@ -121,7 +121,7 @@ def _check_call(path: str, node: Mapping[str, Any], already_given: int) -> None:
 
 def _unknown_argument(path: str, key: str, known: list[str], target: str) -> UserError:
     error = unknown_key(f"{path}.{key}", [path, *(f"{path}.{name}" for name in known)])
-    allowed = error.expected if known else f"{target} takes no settings"
+    allowed = error.expected if known else f"none: {target} takes no settings"
     return UserError(error.problem, allowed, f"~{path}.{key}" if "[" not in path else "")
 
 

@@ -39,6 +39,6 @@ def transfer_is_possible(experiment: Experiment) -> None:
     if isinstance(strategy, ParameterServerSettings):
         raise UserError(
             f"{given} with strategy={name}, whose servers keep the variables of one optimizer",
-            "one_device, mirrored, multi_worker, central_storage",
+            ("one_device", "mirrored", "multi_worker", "central_storage"),
             "strategy=one_device",
         )

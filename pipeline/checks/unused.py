@@ -52,7 +52,7 @@ def _refuse_of_absent_stage(experiment: Experiment, name: str) -> None:
     if group not in known and stage not in experiment.pipeline:
         raise UserError(
             f"{name} has no effect: `pipeline` leaves the stage {stage} out",
-            ", ".join(experiment.pipeline),
+            experiment.pipeline,
             "pipeline=standard",
         )
 

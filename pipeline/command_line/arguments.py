@@ -62,13 +62,13 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     if given.hydra_help:
         raise UserError("--hydra-help tells what Hydra can do and this command does not", "--help", "--help")
     if given.experimental_rerun is not None:
-        raise UserError("--experimental-rerun is not supported", "resume=<run>, fork=<run>", "resume=<run>")
+        raise UserError("--experimental-rerun is not supported", ("resume=<run>", "fork=<run>"), "resume=<run>")
     if given.cfg not in (None, "job"):
         raise UserError(f"--cfg {given.cfg} shows Hydra's own settings, which have no effect", "job", "--cfg job")
     given.show = given.cfg == "job"
     modes = [flag for name, flag in _MODES.items() if getattr(given, name) not in (None, False)]
     if len(modes) > 1:
-        raise UserError(f"{' and '.join(modes)} do not go together", f"one of {', '.join(_MODES.values())}", modes[-1])
+        raise UserError(f"{' and '.join(modes)} do not go together", tuple(_MODES.values()), modes[-1])
     for name in ("resolve", "package"):
         if getattr(given, name) and not given.show:
             raise UserError(f"--{name} does nothing without --cfg job", "--cfg job with it", f"--cfg job --{name}")
@@ -111,14 +111,16 @@ class _Parser(argparse.ArgumentParser):
         if unknown := re.search(r"unrecognized arguments: (\S+)", message):
             word = unknown.group(1)
             if "=" in word and word.partition("=")[0] not in FLAGS:
-                raise UserError(f"{word} is no flag", "key=value, without dashes", word.lstrip("-"))
+                raise UserError(f"unknown flag '{word}'", "key=value, without dashes", word.lstrip("-"))
             near = difflib.get_close_matches(unknown.group(1), FLAGS, 1) or ["--help"]
-            raise UserError(f"{unknown.group(1)} is no flag", ", ".join(FLAGS), near[0])
+            raise UserError(f"unknown flag '{unknown.group(1)}'", FLAGS, near[0])
         if choice := re.search(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message):
             flag, value, options = choice.groups()
             options = options.replace("'", "")
             first = flag.partition("/")[0]
-            raise UserError(f"{first} {value} is not known", options, f"{first} {options.partition(',')[0]}")
+            raise UserError(
+                f"unknown value '{first} {value}'", options.split(", "), f"{first} {options.partition(',')[0]}"
+            )
         if missing := re.search(r"argument (\S+): expected one argument", message):
             first = missing.group(1).partition("/")[0]
             raise UserError(f"{first} has no value", "one", f"{first} <value>")

@@ -27,7 +27,7 @@ def complete(words: Sequence[str]) -> None:
     task, _, shell = words[0].partition("=") if len(words) == 1 else ("", "", "")
     if task not in ("install", "uninstall", "query") or shell not in SHELLS:
         typed = f"--shell-completion {shlex.join(words)}".rstrip()
-        raise UserError(f"{typed} is not known", "install=bash, uninstall=bash", _FORM)
+        raise UserError(f"unknown flag '{typed}'", ("install=bash", "uninstall=bash"), _FORM)
     if Path(sys.argv[0]).name != PROGRAM:
         raise UserError("completion needs the console script, as bash completes by a command's name", PROGRAM, _FORM)
     if task == "query":

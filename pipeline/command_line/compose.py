@@ -139,9 +139,7 @@ class Composer:
         whole = package in (None, "_global_")
         node: Any = document if whole else OmegaConf.select(document, str(package))
         if node is None:
-            raise UserError(
-                f"--package {package} is not in the configuration", ", ".join(map(str, document)), "--cfg job"
-            )
+            raise UserError(f"--package {package} is not in the configuration", [*map(str, document)], "--cfg job")
         if not whole:
             print("# @package", package)
         sys.stdout.write(OmegaConf.to_yaml(node) if OmegaConf.is_config(node) else str(node) + "\n")

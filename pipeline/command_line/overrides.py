@@ -170,14 +170,16 @@ def _unreadable(word: str, options: Options) -> UserError:
         )
     for group, names in options.groups.items():
         if word in names:
-            return UserError(f"{word} is no override", "key=value", f"{group}={word}")
+            return UserError(f"'{word}' is not an override", "key=value", f"{group}={word}")
     if word in options.groups:
         names = options.groups[word]
-        return UserError(f"{word} is no override", f"key=value, here one of {', '.join(names)}", f"{word}={names[0]}")
+        return UserError(f"'{word}' is not an override", [f"{word}={name}" for name in names], f"{word}={names[0]}")
     bare = word.lstrip("-")
     if word.startswith("-") and equals:
-        return UserError(f"{word} is no flag", "key=value without dashes", bare)
-    return UserError(f"{word} is no override", "key=value, such as train.epochs=5", f"{bare or 'train.epochs'}=<value>")
+        return UserError(f"unknown flag '{word}'", "key=value, without dashes", bare)
+    return UserError(
+        f"'{word}' is not an override", "key=value, such as train.epochs=5", f"{bare or 'train.epochs'}=<value>"
+    )
 
 
 def _is_group(override: Override, options: Options) -> bool:
@@ -188,11 +190,13 @@ def _of_group(override: Override, options: Options) -> Override | None:
     """Returns the choice of a group's option as Hydra takes it; None where it chooses what is chosen anyway."""
     group, value = override.key_or_group, override.value()
     names, default = options.groups[group], options.defaults.get(group)
-    given, allowed = override.input_line or group, ", ".join(sorted(names))
+    given = override.input_line or group
+    allowed: str | list[str] = sorted(names)
     fix = f"{group}={default or (names[0] if names else '<option>')}"
     if override.is_delete():
-        where = f"pipeline.{group}=null leaves a stage out" if group in ("evaluate", "export", "augment") else allowed
-        raise UserError(f"{given}: a group cannot be removed", where, fix)
+        if group in ("evaluate", "export", "augment"):
+            allowed = f"pipeline.{group}=null, which leaves a stage out"
+        raise UserError(f"{given}: a group cannot be removed", allowed, fix)
     if override.package and (group in options.defaults or not override.is_add()):
         raise UserError(
             f"{given}: the place of an option cannot be changed", f"{group}=<option>", f"{group}={override.value()}"
@@ -213,7 +217,9 @@ def _of_group(override: Override, options: Options) -> Override | None:
             near = difflib.get_close_matches(one, names, 1, cutoff=0.4)
             typed = f"{group}={near[0]}" if near else fix
             raise UserError(
-                f"{group}={one}" + (": a group is given null" if value is None else " is no option"), allowed, typed
+                f"{group}=null: a group cannot be null" if value is None else f"unknown option '{group}={one}'",
+                allowed,
+                typed,
             )
     prefix = "" if group in options.defaults or not given.startswith("+") else "+"
     plain = prefix + given.lstrip("+")
@@ -261,7 +267,7 @@ def _expand_glob(override: Override, options: Options) -> None:
     pattern: Any = override.value()
     found = pattern.filter(sorted(names))
     if not found:
-        raise UserError(f"{given} matches no option", ", ".join(names), f"'{group}=glob(*)'")
+        raise UserError(f"{given} matches no option", names, f"'{group}=glob(*)'")
     override.value_type = ValueType.CHOICE_SWEEP
     override._value = ChoiceSweep(list=list(found))
 

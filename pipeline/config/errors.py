@@ -104,7 +104,7 @@ def _missing_option(error: MissingConfigException) -> UserError:
     if not group or not options:
         return UserError(f"there is no configuration {error.missing_cfg_file}", "", "python -m pipeline --help")
     near = difflib.get_close_matches(option, options, 1, cutoff=0.4) or options
-    return UserError(f"{group}={option} is no option", ", ".join(options), f"{group}={near[0]}")
+    return UserError(f"unknown option '{group}={option}'", options, f"{group}={near[0]}")
 
 
 def unknown_key(name: str, keys: list[str], addable: Sequence[str] = ()) -> UserError:
@@ -119,10 +119,10 @@ def unknown_key(name: str, keys: list[str], addable: Sequence[str] = ()) -> User
     if parent in keys and not _children(parent, keys):  # a mapping that is empty as it comes
         return UserError(f"{name} is new", f"new names under {parent}, with a plus sign", f"+{name}=…")
     place = parent if parent in keys else near.rpartition(".")[0]
-    names = [key for key in _children(place, keys) if not key.startswith("_")]
-    allowed = f"{place or 'the top'} has {', '.join(names)}"
+    prefix = f"{place}." if place else ""
+    allowed = [f"{prefix}{key}" for key in _children(place, keys) if not key.startswith("_")]
     fix = f"{'+' if near in addable else ''}{near}=…" if near else "python -m pipeline --cfg job"
-    return UserError(f"{name} is no setting", allowed, fix)
+    return UserError(f"unknown setting '{name}'", allowed, fix)
 
 
 def _nearest(name: str, keys: list[str]) -> str:

@@ -165,7 +165,7 @@ def _refuse_unknown(values: Mapping[Any, Any], known: set[str]) -> None:
         if key not in known:
             near = difflib.get_close_matches(str(key), sorted(known), 1)
             advice = f"{near[0]}=…" if near else f"+pipeline.{key}=<what it makes>, if it is a stage"
-            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", ", ".join(sorted(known)), advice)
+            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", sorted(known), advice)
 
 
 def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) -> None:
@@ -195,7 +195,7 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
 
 def _no_function(group: str, name: str) -> UserError:
     options = read_options([CONF]).groups.get(group, ())
-    choose = f"{group}=<one of {', '.join(options)}>" if options else "its own settings"
+    choose = [f"{group}={name}" for name in options] or "its own settings"
     return UserError(
         f"{name}: {group} is given by its settings, not by a function",
         choose,

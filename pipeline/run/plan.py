@@ -48,7 +48,7 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
             elif required and parameter not in GIVEN_BY_RUNNER:
                 raise UserError(
                     f"the stage {name} takes `{parameter}`, which no earlier stage makes",
-                    ", ".join([*dict.fromkeys(made), *GIVEN_BY_RUNNER]),
+                    [*dict.fromkeys(made), *GIVEN_BY_RUNNER],
                     f"pipeline=<a pipeline whose stage before {name} makes `{parameter}`>",
                 )
         option = experiment.choices.get(experiment.groups[name], "")

@@ -86,7 +86,7 @@ def _from_source(
         if settings.on_error == "skip":
             raise UserError(
                 "data.on_error=skip with data.cache=off: an image is decoded when a batch needs it, too late to skip",
-                "data.cache=disk, data.on_error=fail",
+                ("data.cache=disk", "data.on_error=fail"),
                 "data.cache=disk",
             )
         return Streamed.all(shape, _streaming(source, listing, settings)), listing, ()

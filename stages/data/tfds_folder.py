@@ -102,9 +102,7 @@ def find(settings: TfdsSettings) -> Path | None:
     found = [path for path in found if re.fullmatch(wanted, path.name)]
     configs = sorted({str(path.parent.relative_to(settings.folder)) for path in found})
     if len(configs) > 1:
-        raise UserError(
-            f"data.name={settings.name} has several configurations", ", ".join(configs), f"data.name={configs[0]}"
-        )
+        raise UserError(f"data.name={settings.name} has several configurations", configs, f"data.name={configs[0]}")
     return max(found, key=_version, default=None)
 
 
@@ -277,7 +275,7 @@ def no_split(settings: TfdsSettings, name: str, split: str, known: list[str]) ->
     first = "train" if "train" in known or not known else known[0]
     return UserError(
         f"data.{name}_split={split} is not in {settings.name}",
-        ", ".join(known),
+        known,
         f"data.{name}_split={first if name == 'train' else 'null'}",
     )
 

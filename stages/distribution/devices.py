@@ -50,6 +50,6 @@ def _find(device: str) -> str:
             return name
     raise UserError(
         f"device {device} does not exist",
-        ", ".join(name.replace("device:", "").lower() for name in names),
+        [name.replace("device:", "").lower() for name in names],
         "strategy=one_device, or the names of devices that exist",
     )

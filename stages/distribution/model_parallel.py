@@ -68,7 +68,7 @@ def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, st
     found = [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]
     for pattern in layers:
         if not any(fnmatchcase(layer.name, pattern) for layer in found):
-            names = ", ".join(layer.name for layer in found)
+            names = [layer.name for layer in found]
             raise UserError(f"strategy.layers: {pattern} is the name of no layer", names, "a pattern such as 'conv2d*'")
     total, before = max(sum(map(_bytes, found)), 1), 0
     assigned = {}

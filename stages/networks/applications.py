@@ -88,7 +88,7 @@ def _find(name: str) -> Callable[..., keras.Model]:
         near = [lower[key] for key in difflib.get_close_matches(name.lower().replace("_", ""), lower, 3)]
         raise UserError(
             f"model.network.name={name} is not in keras.applications",
-            ", ".join(near or sorted(known)),
+            near or sorted(known),
             f"model.network.name={(near or ['MobileNetV2'])[0]}",
         )
     return known[name]

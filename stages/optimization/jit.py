@@ -36,7 +36,7 @@ def choose_jit(
         return False, "as asked"
     if why_not:
         if settings.jit == "on":
-            raise UserError(f"train.jit=on: {why_not}", "auto, off, measure", "train.jit=off")
+            raise UserError(f"train.jit=on: {why_not}", ("auto", "off", "measure"), "train.jit=off")
         return False, why_not
     if settings.jit == "auto":
         on_gpus = all("GPU" in device for device in strategy.devices)
@@ -50,7 +50,7 @@ def choose_jit(
         if settings.jit == "on":
             raise UserError(
                 f"train.jit=on: XLA cannot compile this network ({reason.splitlines()[0][:200]})",
-                "auto, off",
+                ("auto", "off"),
                 "train.jit=off",
             ) from error
         return False, "XLA cannot compile this network"

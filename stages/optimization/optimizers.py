@@ -37,7 +37,7 @@ def _built(settings: OptimizerSettings, rate: Rate, policy: str, **options: Any)
         if isinstance(settings, AdamWSettings):
             return keras.optimizers.AdamW(rate, **{**given, "weight_decay": settings.weight_decay})
         return keras.optimizers.Adam(rate, **given)
-    raise UserError(f"optimizer={settings} is of no known kind", "sgd, adam, adamw", "optimizer=adam")
+    raise UserError(f"optimizer={settings} is of no known kind", ("sgd", "adam", "adamw"), "optimizer=adam")
 
 
 def _exact(number: Any, policy: str) -> Any:

@@ -78,7 +78,7 @@ def check(settings: Any, path: str) -> None:
         value, name = getattr(settings, field.name), known_as(field, path)
         options = field.metadata.get("options")
         if options and value not in options:
-            raise UserError(f"{name}={value} is not known", ", ".join(options), f"{name}={options[0]}")
+            raise UserError(f"{name}={value} is not known", options, f"{name}={options[0]}")
         for index, one in enumerate(value) if isinstance(value, list) else [(None, value)]:
             _check_number(name if index is None else f"{name}[{index}]", name, one, field)
         check(value, name)

@@ -15,7 +15,7 @@ def check_device(path: str, device: str) -> None:
     """Raises UserError where `device` is no name of a device; whether there is one of that name, TensorFlow tells."""
     if not DEVICE.fullmatch(device):
         fix = f"{path}=/cpu:0" if path.endswith("device") else f"'{path}=[/cpu:0,/cpu:1]'"
-        raise UserError(f"{path}: {device} is no name of a device", "/cpu:<number>, /gpu:<number>", fix)
+        raise UserError(f"{path}: {device} is no name of a device", ("/cpu:<number>", "/gpu:<number>"), fix)
 
 
 @dataclass(kw_only=True)

@@ -257,7 +257,7 @@ def test_what_changes_nothing_is_no_augmentation() -> None:
 
 def test_color_is_refused_or_left_out_where_there_is_none() -> None:
     dataset = real_digits(20)
-    with pytest.raises(UserError, match=r"augment.hue with images of 1 channel.*Type: augment.hue=0"):
+    with pytest.raises(UserError, match=r"augment.hue with images of 1 channel.*Try: augment.hue=0"):
         augment(dataset, AugmentSettings(hue=0.1))
     found = augment(dataset, strong())
     assert found.record.params == {"skipped": "saturation, hue: images have 1 channel(s)"}

@@ -155,7 +155,7 @@ def test_logits_and_probabilities_are_told_apart() -> None:
 
 
 def test_outputs_must_be_float32() -> None:
-    with pytest.raises(UserError, match=r"returns bfloat16.*Allowed: float32.*dtype=\"float32\""):
+    with pytest.raises(UserError, match=r"returns bfloat16.*Expected float32.*dtype=\"float32\""):
         build({"_target_": f"{__name__}.with_half_outputs"}, "mixed_bfloat16")
 
 

@@ -174,7 +174,7 @@ def test_strategies_are_what_they_say() -> None:
 
 
 def test_a_device_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UserError, match=r"/gpu:3 does not exist\. Allowed: .*cpu:0"):
+    with pytest.raises(UserError, match=r"/gpu:3 does not exist\. Expected .*cpu:0"):
         strategy(OneDeviceSettings(deterministic=False, device="/gpu:3"))
     with pytest.raises(UserError, match="5 logical CPU devices are wanted, but TensorFlow has started with 4"):
         strategy(MirroredSettings(deterministic=False, cpu_replicas=5))

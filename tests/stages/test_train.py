@@ -184,5 +184,5 @@ def test_a_run_is_bit_identical_to_its_repetition() -> None:
 
 
 def test_the_replicas_must_have_a_share_of_the_batch() -> None:
-    with pytest.raises(UserError, match=r"train.batch_size=3 cannot be shared by 4 replicas\. Allowed: 4 or more"):
+    with pytest.raises(UserError, match=r"train.batch_size=3 cannot be shared by 4 replicas\. Expected 4 or more"):
         run(mirrored(4), batch_size=3)

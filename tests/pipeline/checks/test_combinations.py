@@ -15,7 +15,7 @@ from tests.pipeline.experiments import experiment
 
 REFUSED: Mapping[str, str] = {
     "cluster=tf_config": "strategy=one_device, which has no workers",
-    "train=fit strategy=multi_worker": r"keras/issues/20585\)\. Allowed: train=fit with default.*Type: train=loop",
+    "train=fit strategy=multi_worker": r"keras/issues/20585\)\. Expected train=fit with default.*Try: train=loop",
     "train=fit strategy=parameter_server": "takes no data from a coordinator",
     "train=fit strategy=central_storage": "keras/issues/21054",
     "train=fit strategy=model_parallel": "gives what goes backward no device",
@@ -38,24 +38,24 @@ REFUSED: Mapping[str, str] = {
     "strategy=tpu precision=float64": "precision=float64 cannot run on a TPU",
     "strategy=tpu strategy.name=local": "finds no TPU in this machine",
     "strategy=tpu strategy.name=grpc://127.0.0.1:9": "does not answer",
-    "optimizer.ema_use=true": r"no averages are kept\. Type: optimizer.ema_momentum=0.99",
+    "optimizer.ema_use=true": r"no averages are kept\. Try: optimizer.ema_momentum=0.99",
     "schedule=plateau schedule.warmup_epochs=1": "cannot warm up as well",
     "train.class_weights=heavy": "train.class_weights=heavy weighs no classes",
-    "train=fit augment=flip augment.where=model": r"Keras' fit takes its own steps.*Type: augment.where=input",
+    "train=fit augment=flip augment.where=model": r"Keras' fit takes its own steps.*Try: augment.where=input",
     "strategy=parameter_server augment=flip augment.where=model": "could hand over random numbers",
     "strategy=tpu train.jit=auto augment=flip augment.where=model": "XLA cannot resample images",
-    "augment=strong augment.where=model": r"a replica does not have the others' images.*Type: augment.where=input",
+    "augment=strong augment.where=model": r"a replica does not have the others' images.*Try: augment.where=input",
     "augment.rotation=0.6": r"augment.rotation=0.6 is out of range.*at most 0.5",
     "augment.where=gpu": "augment.where=gpu is not known",
-    "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Type: precision=mixed_bfloat16",
+    "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Try: precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
     "train.jit=fast": "train.jit=fast is not known",
-    "train.fine_tune_epochs=2": r"unfreezes what model.frozen=false has not frozen.*Type: model.frozen=true",
-    "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit, which has one phase.*Type: train=loop",
+    "train.fine_tune_epochs=2": r"unfreezes what model.frozen=false has not frozen.*Try: model.frozen=true",
+    "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit, which has one phase.*Try: train=loop",
     "strategy=parameter_server train.fine_tune_epochs=2 model.frozen=true": "the variables of one optimizer",
     "strategy=model_parallel model.frozen=true": "takes no backbone apart",
     "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fine_tune_epochs=2, which warm up, too",
-    "model.weights=nowhere.h5": r"model.weights=nowhere.h5 is no file\. Allowed: none, imagenet, a file",
+    "model.weights=nowhere.h5": r"model.weights=nowhere.h5 is no file\. Expected none, imagenet, a file",
     "model.weights=runs:/abc tracking=off": "nothing knows where they are",
 }
 
@@ -161,7 +161,7 @@ def test_a_tf_config_that_is_none_is_refused(text: str | None, monkeypatch: pyte
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(UserError, match=r"TF_CONFIG.*Allowed: a cluster of chief, worker.*Type: TF_CONFIG="):
+    with pytest.raises(UserError, match=r"TF_CONFIG.*Expected a cluster of chief, worker.*Try: TF_CONFIG="):
         given_task(MultiWorkerSettings(deterministic=False))
 
 

@@ -221,7 +221,7 @@ def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytes
 def test_a_users_error_in_a_stage_shows_no_traceback(outputs: Path) -> None:
     assert run_job(Job(experiment(f"data._target_={__name__}.hopeless", outputs=outputs)), Console()) == 1
     log = (only_folder(outputs) / "pipeline.log").read_text()
-    assert "error: load: the cheese is wrong. Allowed: gouda. Type: cheese=gouda" in log
+    assert "error: load: the cheese is wrong. Expected gouda. Try: cheese=gouda" in log
     assert "Traceback" not in log
 
 

@@ -136,7 +136,7 @@ def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Pat
     for text in (run.folder, Path(run.folder).name, run.run_id, run.run_id[:6]):
         assert find(text, killed, "resume").run_id == run.run_id
     for text in (run.run_id[:3], "0000000", "no/such/folder"):
-        with pytest.raises(UserError, match=r"resume=.* is no run under .*Type: resume=<run id>"):
+        with pytest.raises(UserError, match=r"resume=.* is no run under .*Try: resume=<run id>"):
             find(text, killed, "resume")
 
 
@@ -145,7 +145,7 @@ def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed:
     assert run.run_id is not None
     asked = f"resume='{run.run_id[:8]}'"  # it may look like a number
     assert resolve(job(killed, asked, "strategy=mirrored"), Console()).folder == Path(run.folder)
-    with pytest.raises(UserError, match=r"train.batch_size was 64 and is 32\. .*Type: train.batch_size=64$"):
+    with pytest.raises(UserError, match=r"train.batch_size was 64 and is 32\. .*Try: train.batch_size=64$"):
         resolve(job(killed, asked, "train.batch_size=32"), Console())
 
 
@@ -194,7 +194,7 @@ def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
     run = last(outputs)
     again = Job(experiment(*given, outputs=outputs), given)
     assert resolve(again, Console()) == again
-    with pytest.raises(UserError, match=r"has finished.*Type: fork=.* train.epochs=<more>"):
+    with pytest.raises(UserError, match=r"has finished.*Try: fork=.* train.epochs=<more>"):
         resolve(replace(again, experiment=experiment(*given, f"resume={run.folder}", outputs=outputs)), Console())
 
 
@@ -277,5 +277,5 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def test_a_wrong_name_is_answered_in_one_line(pipeline_command: Command, tmp_path: Path) -> None:
     done = pipeline_command("resume=12345678", f"outputs={tmp_path}/outputs")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Allowed: the folder of a run")
+    assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Expected the folder of a run")
     assert resume.SHORTEST_ID == 4

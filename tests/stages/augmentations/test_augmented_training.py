@@ -185,5 +185,5 @@ def test_a_loss_of_the_network_s_own_gets_no_mixed_labels() -> None:
         return model(dataset, one_device(), given)
 
     build(changed(IN_STEP))
-    with pytest.raises(UserError, match=r"OwnLoss has a compute_loss of its own.*Type: augment.mixup=0"):
+    with pytest.raises(UserError, match=r"OwnLoss has a compute_loss of its own.*Try: augment.mixup=0"):
         build(changed(strong()))

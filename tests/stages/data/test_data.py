@@ -85,7 +85,7 @@ def test_tfds_reads_what_is_prepared() -> None:
 
 def test_tfds_refuses_what_it_cannot_use() -> None:
     folder = str(shared("tfds"))
-    with pytest.raises(UserError, match=r"data.test_split=nope is not in mnist\. Allowed: train, test"):
+    with pytest.raises(UserError, match=r"data.test_split=nope is not in mnist\. Expected one of: train, test"):
         tfds(TfdsSettings(name="mnist", dir=folder, test_split="nope", split_seed=1))
 
 

@@ -168,7 +168,7 @@ def test_fixed_shapes_give_the_same_numbers(replicas: int) -> None:
 
 
 def test_a_tpu_that_is_not_there_is_told_at_once() -> None:
-    with pytest.raises(UserError, match=r"strategy=tpu finds no TPU local .*Type: strategy=mirrored"):
+    with pytest.raises(UserError, match=r"strategy=tpu finds no TPU local .*Try: strategy=mirrored"):
         strategy(TpuSettings(deterministic=False, name="local"))
 
 
@@ -267,5 +267,5 @@ def test_what_cannot_be_placed_is_refused() -> None:
     with pytest.raises(UserError, match="model_parallel cannot take OwnLoss apart"):
         build(CASES["own loss, penalty and metric"], made, real_digits(64))
     wrong = strategy(ModelParallelSettings(deterministic=False, layers={"lstm*": "/cpu:0"}))
-    with pytest.raises(UserError, match=r"lstm\* is the name of no layer\. Allowed: conv2d\w*, max_pooling2d"):
+    with pytest.raises(UserError, match=r"lstm\* is the name of no layer\. Expected one of: conv2d\w*, max_pooling2d"):
         build(CASES["SGD, even batches"], wrong, real_digits(64))

@@ -199,18 +199,18 @@ def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
         (
             "MobilNetV2",
             {},
-            r"MobilNetV2 is not in keras.applications. Allowed: MobileNetV2, .*Type: .*name=MobileNetV2",
+            r"MobilNetV2 is not in keras.applications. Expected one of: MobileNetV2, .*Try: .*name=MobileNetV2",
         ),
-        ("efficientnet_v2_b0", {}, "Type: model.network.name=EfficientNetV2B0"),
-        ("zzz", {}, "Allowed: ConvNeXtBase.*Type: model.network.name=MobileNetV2"),
+        ("efficientnet_v2_b0", {}, "Try: model.network.name=EfficientNetV2B0"),
+        ("zzz", {}, "Expected one of: ConvNeXtBase.*Try: model.network.name=MobileNetV2"),
         (
             "MobileNetV2",
             {"arguments": {"alfa": 1}},
-            r"alfa is nothing that MobileNetV2 takes. Allowed: alpha",
+            r"alfa is nothing that MobileNetV2 takes. Expected alpha",
         ),
         ("VGG16", {"arguments": {"weights": "x"}}, r"arguments.weights is nothing that VGG16 takes"),
-        ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot take images of 16×16. Allowed: 32×32 and larger"),
-        ("MobileNetV2", {"single_logit": True}, "single_logit=true with 3 classes. Allowed: 2 classes"),
+        ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot take images of 16×16. Expected 32×32 and larger"),
+        ("MobileNetV2", {"single_logit": True}, "single_logit=true with 3 classes. Expected 2 classes"),
     ],
 )
 def test_what_keras_has_not_is_refused(name: str, given: dict[str, Any], message: str) -> None:

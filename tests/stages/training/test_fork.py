@@ -133,7 +133,7 @@ def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(by: s
 
 def test_without_best_weights_it_says_what_to_type(tmp_path: Path) -> None:
     run("loop", tmp_path / "a", 2)
-    with pytest.raises(UserError, match=r"no best weights yet.*Type: fork=4d9e fork_weights=last"):
+    with pytest.raises(UserError, match=r"no best weights yet.*Try: fork=4d9e fork_weights=last"):
         start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "best", "4d9e")
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "last", "4d9e")
     assert run("loop", tmp_path / "b")[0] is not None

@@ -97,7 +97,7 @@ def test_the_largest_batch_that_fits_is_named() -> None:
     assert check_memory(model, dataset, where, given, wanted.of(4096)) == {
         "memory_estimate_mib": round(wanted.of(4096) / 2**20)
     }
-    with pytest.raises(UserError, match=r"batch_size=4096 takes about .*Type: train.batch_size=2048") as caught:
+    with pytest.raises(UserError, match=r"batch_size=4096 takes about .*Try: train.batch_size=2048") as caught:
         check_memory(model, dataset, where, given, wanted.of(4096) - 1)
     assert "2048 and less" in str(caught.value)
     with pytest.raises(UserError, match="not one example fits"):

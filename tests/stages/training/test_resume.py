@@ -414,7 +414,7 @@ def test_a_fork_with_the_same_order_goes_on_within_the_epoch(tmp_path: Path) -> 
 def test_a_fork_with_nothing_left_to_do_is_refused(tmp_path: Path) -> None:
     run(one_device(), tmp_path / "a")
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
-    with pytest.raises(UserError, match=r"train.epochs=4, and 4 are over.*Type: train.epochs=8"):
+    with pytest.raises(UserError, match=r"train.epochs=4, and 4 are over.*Try: train.epochs=8"):
         run(one_device(), tmp_path / "b", early_stopping_patience=0)
 
 

@@ -194,7 +194,7 @@ def test_fit_equals_the_loop(given: dict[str, Any], where: str) -> None:
 
 
 def test_fit_refuses_what_keras_would_get_wrong() -> None:
-    with pytest.raises(UserError, match=r"2 replicas, train.batch_size=63.*keras/issues/19891.*Type: train=loop"):
+    with pytest.raises(UserError, match=r"2 replicas, train.batch_size=63.*keras/issues/19891.*Try: train=loop"):
         run(mirrored(2), fit, FitSettings, batch_size=63)
     with pytest.raises(UserError, match=r"4 steps in a call beyond the epoch's 15"):
         run(one_device(), fit, FitSettings, steps_per_call=4)
@@ -218,7 +218,7 @@ def test_class_weights() -> None:
     dataset = real_digits(900)
     counts = np.bincount(dataset.train.labels)
     assert class_weights("balanced", dataset) == pytest.approx(list(900 / (10 * counts)))
-    with pytest.raises(UserError, match=r"has 2 numbers\. Allowed: 10, one for each of 0, 1"):
+    with pytest.raises(UserError, match=r"has 2 numbers\. Expected 10, one for each of 0, 1"):
         class_weights([1.0, 2.0], dataset)
 
 
@@ -232,7 +232,7 @@ def test_jit_is_chosen_told_and_gives_the_same_numbers(where: str) -> None:
     measured, same = run(place, jit="measure")
     assert "measured" in str(measured.record.params["jit_reason"]) or measured.record.params["jit"] == "off"
     assert np.abs(same - weights).max() <= 1e-5
-    with pytest.raises(UserError, match=r"train.jit=on: XLA cannot compile this network .*Type: train.jit=off"):
+    with pytest.raises(UserError, match=r"train.jit=on: XLA cannot compile this network .*Try: train.jit=off"):
         run(place, jit="on")  # deterministic MaxPoolGrad
 
 

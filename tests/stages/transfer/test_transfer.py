@@ -374,7 +374,7 @@ def test_a_checkpoint_of_a_phase_that_is_not_asked_for_is_refused(tmp_path: Path
 
 def test_what_cannot_be_fine_tuned_is_refused_before_the_first_phase() -> None:
     where = one_device()
-    with pytest.raises(UserError, match=r"none is frozen.*Type: model.frozen=true"):
+    with pytest.raises(UserError, match=r"none is frozen.*Try: model.frozen=true"):
         train(build(where, frozen=False), DATASET, where, given())
     with pytest.raises(UserError, match=r"fine_tune_layers=2: the last of them hold no weights but BatchNorm's"):
         train(build(where), DATASET, where, given(fine_tune_layers=2))
