@@ -139,7 +139,7 @@ def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
     """Returns all weights as one vector, averages where they are kept, and the means of the steps."""
     dataset = real_digits(case.examples)
     if case.overflow:
-        images = dataset.train.images.astype(np.float32)
+        images = np.array(dataset.train.images[:], np.float32)
         images[17] = 1e30
         dataset = dataclasses.replace(dataset, train=Split(images, dataset.train.labels))
     built = build(case, where, dataset)

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pipeline.system import environment
 
@@ -76,7 +77,7 @@ def _measure(way: str, folder: str, cache: Path) -> dict[str, float]:
     epoch = WAYS[way](folder, cache)
     opened, began = time.perf_counter() - began, time.perf_counter()
     for _ in range(EPOCHS):
-        examples = sum(len(batch[1]) for batch in epoch())
+        examples = sum(int(batch[1].shape[0]) for batch in epoch())
         rates.append(examples / (time.perf_counter() - began))
         began = time.perf_counter()
     later = statistics.median(rates[1:])
@@ -87,7 +88,7 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
-def _tutorial(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, ...]]]:
+def _tutorial(folder: str, cache: Path) -> Callable[[], Iterable[tuple[Any, ...]]]:
     """Source: tensorflow.org/datasets/keras_example and tensorflow.org/tutorials/load_data/images."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -97,7 +98,7 @@ def _tutorial(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, .
     return lambda: batches
 
 
-def _prepared(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, ...]]]:
+def _prepared(folder: str, cache: Path) -> Callable[[], Iterable[tuple[Any, ...]]]:
     import tensorflow as tf
 
     from stages.data.batches import training_input
@@ -108,9 +109,9 @@ def _prepared(folder: str, cache: Path) -> Callable[[], Iterable[tuple[object, .
     dataset = tfds(given, cache=cache)
     per_epoch = -(-len(dataset.train) // BATCH)
     source = training_input(dataset, BATCH, 1, EPOCHS + 1)
-    batches: list[Iterator[tuple[object, ...]]] = []
+    batches: list[Iterator[tuple[Any, ...]]] = []
 
-    def epoch() -> Iterable[tuple[object, ...]]:
+    def epoch() -> Iterable[tuple[Any, ...]]:
         if not batches:
             batches.append(iter(source(tf.distribute.InputContext())))
         return (next(batches[0]) for _ in range(per_epoch))

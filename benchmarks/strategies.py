@@ -8,13 +8,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.cases import CASES, STEPS, build, flat, real_digits, run
+from benchmarks.cases import CASES, STEPS, Case, build, flat, real_digits, run
 from benchmarks.clusters import run_chief, run_workers
 from stages.errors import UserError
 from stages.results import Strategy
@@ -53,7 +54,7 @@ def table() -> str:
         start = build(case, strategy(device), real_digits(64)).network
         cells[name, "moved by"] = f"{np.abs(one[name][0] - flat(start)).max():.2f}"
         for where, make in in_process().items():
-            cells[name, where] = _difference(name, where, one, lambda make=make, case=case: run(case, make())[0])
+            cells[name, where] = _difference(name, where, one, partial(_weights, case, make))
     with tempfile.TemporaryDirectory() as folder:
         names = [name for name in CASES if (name, "multi_worker") not in REFUSED]
         codes, printed = run_workers(2, "benchmarks.worker", f"{folder}/workers.npz", *names)
@@ -63,10 +64,15 @@ def table() -> str:
         workers, chief = dict(np.load(f"{folder}/workers.npz")), dict(np.load(f"{folder}/chief.npz"))
     for name in CASES:
         there = name in names
-        found = lambda name=name: workers[f"{name}/weights"]  # noqa: E731
+        found = partial(workers.__getitem__, f"{name}/weights")
         cells[name, "multi_worker ×2"] = _difference(name, "multi_worker", one, found) if there else "refused"
         cells[name, "parameter_server 2+2"] = f"{chief[f'{name}/loss']:.2f} ({one[name][1]['loss']:.2f})"
     return _markdown(cells)
+
+
+def _weights(case: Case, make: Callable[[], Strategy]) -> np.ndarray:
+    """Returns all weights of the case, trained under the strategy that `make` makes, as one vector."""
+    return run(case, make())[0]
 
 
 def _difference(

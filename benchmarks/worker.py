@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,14 @@ def main() -> None:
         if servers
         else MultiWorkerSettings(deterministic=True)
     )
-    results = {}
+    results: dict[str, Any] = {}
     for name in names:
         weights, means = run(CASES[name], where)
         results[f"{name}/weights"] = weights
         for key, value in means.items():
-            results[f"{name}/{key}"] = np.float64(value)
-    where.leave()
+            results[f"{name}/{key}"] = value
+    if where.on_exit:
+        where.on_exit()
     if given["task"]["index"] == 0:
         np.savez(path, **results)
 

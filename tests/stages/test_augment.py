@@ -1,12 +1,13 @@
 """What is done to images in training: each change by itself, mixing, and that nobody can tell who has made them."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from stages.augment import COLUMNS, Changes, augment
 from stages.augmentations import color, geometry
@@ -110,7 +111,9 @@ def test_colors_are_those_of_pillow() -> None:
         "saturation": ImageEnhance.Color,
     }.items():
         for number, factor in ((0.1, 0.52), (0.9, 1.48)):
-            ours = changed(AugmentSettings(**{name: 0.6}), **{name: number})
+            strength: dict[str, Any] = {name: 0.6}
+            drawn: dict[str, Any] = {name: number}
+            ours = changed(AugmentSettings(**strength), **drawn)
             theirs = np.stack([np.asarray(enhance(image).enhance(factor)) for image in pillow])
             assert np.abs(ours - theirs).max() < 2, name  # Pillow rounds to bytes, twice
 

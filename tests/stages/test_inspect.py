@@ -93,12 +93,12 @@ def test_statistics_are_those_of_numpy(tmp_path: Path) -> None:
 
 def test_duplicates_are_counted_within_and_between_splits() -> None:
     train, val, test = noise(50), noise(20, seed=1), noise(30, seed=2)
-    train.images[[7, 9]] = train.images[4]  # twice more
-    val.images[3] = train.images[9]  # labels 3 there, 0, 3 and 1 here
-    val.images[5] = train.images[11]  # 1 there, 3 here
-    test.images[[1, 2]] = val.images[5]
-    test.images[8] = test.images[29]
-    test.images[0, 0, 0, 0] ^= 1  # of one pixel's difference nothing is said
+    train.images[:][[7, 9]] = train.images[4]  # twice more
+    val.images[:][3] = train.images[9]  # labels 3 there, 0, 3 and 1 here
+    val.images[:][5] = train.images[11]  # 1 there, 3 here
+    test.images[:][[1, 2]] = val.images[5]
+    test.images[:][8] = test.images[29]
+    test.images[:][0, 0, 0, 0] ^= 1  # of one pixel's difference nothing is said
     dataset, heard = three(train, val, test), Heard()
     found = statistics(dataset, 0)
     assert {name: split.repeated for name, split in found.splits.items()} == {"train": 2, "val": 0, "test": 2}
@@ -140,7 +140,8 @@ def test_a_class_without_training_examples_is_warned_of() -> None:
 def test_what_nobody_has_read_is_not_read_through() -> None:
     read: dict[str, list[int]] = {"train": [], "val": [], "test": []}
     whole = {"train": noise(SAMPLE + 500), "val": noise(20, seed=1), "test": noise(30, seed=2)}
-    dataset, heard = three(*(on_disk(split, read[name]) for name, split in whole.items())), Heard()
+    train, val, test = (on_disk(split, read[name]) for name, split in whole.items())
+    dataset, heard = three(train, val, test), Heard()
     inspection = inspect(dataset, SETTINGS, reporter=heard)
     assert len(read["train"]) == len(set(read["train"])) == SAMPLE
     assert not read["val"] + read["test"]
@@ -156,8 +157,9 @@ def test_what_nobody_has_read_is_not_read_through() -> None:
 def test_what_a_cache_has_noted_is_not_read_again() -> None:
     read: list[int] = []
     splits = [noise(50), noise(20, seed=1), noise(30, seed=2)]
-    noted = [replace(on_disk(split, read), known=describe(split.images)) for split in splits]
-    assert inspect(three(*noted), SETTINGS).record == inspect(three(*splits), SETTINGS).record
+    train, val, test = (replace(on_disk(split, read), known=describe(split.images)) for split in splits)
+    expected = inspect(three(splits[0], splits[1], splits[2]), SETTINGS).record
+    assert inspect(three(train, val, test), SETTINGS).record == expected
     assert not read
 
 
@@ -261,6 +263,7 @@ def test_pixels_are_scaled_from_the_range_of_the_data_set() -> None:
     assert shown(np.full((1, 2, 2, 1), np.nan, np.float32), (0.0, 0.0)).max() == 0
 
 
+BLACK = Split(np.zeros((8, 3, 3, 3), np.uint8), noise(8).labels)
 UNUSUAL = {
     "one example a class": three(noise(4), noise(4, seed=1), noise(4, seed=2)),
     "a hundred classes": three(
@@ -272,7 +275,7 @@ UNUSUAL = {
     "names": three(noise(8), noise(8), noise(8), ("猫", "собака", r"$\frac$", "a\tname " * 20)),
     "one pixel": three(noise(8, (1, 1, 1)), noise(8, (1, 1, 1)), noise(8, (1, 1, 1))),
     "floats": three(noise(8, dtype="float32"), noise(8, dtype="float32"), noise(8, dtype="float32")),
-    "constant": three(*[Split(np.zeros((8, 3, 3, 3), np.uint8), noise(8).labels)] * 3),
+    "constant": three(BLACK, BLACK, BLACK),
     "empty classes": three(noise(2, classes=1), noise(2), noise(2)),
 }
 
@@ -286,12 +289,12 @@ def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: st
         plot_confusion(
             np.eye(dataset.num_classes, dtype=int), dataset.class_names, tmp_path / "plots" / "confusion.png"
         )
-    names = [path.relative_to(tmp_path) for paths in files.values() for path in paths]  # type: ignore[union-attr]
+    names = [path.relative_to(tmp_path) for paths in files.values() for path in paths]
     assert list(map(str, names)) == [
         "data/statistics.csv", "data/classes.csv", "plots/classes.png", "plots/augmentation.png", "plots/batch.png",
     ]  # fmt: skip
     assert [row["class"] for row in read_table(tmp_path / "data" / "classes.csv")] == list(dataset.class_names)
-    for path in files["plots"]:  # type: ignore[union-attr]
+    for path in files["plots"]:
         height, width, _ = imread(path).shape
         assert 32 < height < 1300
         assert 150 < width < 1500

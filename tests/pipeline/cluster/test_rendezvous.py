@@ -96,7 +96,7 @@ def waiting(tasks: list[Task], limit: float = 20) -> list[Exception | None]:
 
     def wait(number: int) -> None:
         try:
-            meet(tasks[number], limit, Console())
+            meet(tasks[number], limit, Console().say)
         except Exception as error:
             ended[number] = error
 
@@ -150,7 +150,7 @@ def test_waiting_hears_a_signal(listening: None) -> None:
     threading.Timer(1.0, signal.raise_signal, [signal.SIGTERM]).start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
-        meet(local_tasks(TWO)[0], 60, Console())
+        meet(local_tasks(TWO)[0], 60, Console().say)
     assert time.monotonic() - began < 4
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 from hydra.conf import HydraConf
@@ -18,7 +19,7 @@ from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
 OPTIONS = read_options([CONF])
-HYDRA_KEYS = sorted(OmegaConf.to_container(OmegaConf.structured(HydraConf)).keys() - {"defaults", "searchpath"})
+HYDRA_KEYS = sorted(OmegaConf.structured(HydraConf).keys() - {"defaults", "searchpath"})
 HYDRA_GROUPS = [
     "output",
     "launcher",
@@ -61,7 +62,7 @@ def schema_nodes() -> list[str]:
     document = composed().one().document
     found = []
 
-    def walk(node: object, name: str) -> None:
+    def walk(node: Any, name: str) -> None:
         if not OmegaConf.is_dict(node):
             return
         if dataclasses.is_dataclass(OmegaConf.get_type(node)):

@@ -154,9 +154,9 @@ def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypa
 def test_what_is_printed_in_pieces_is_masked_as_a_line() -> None:
     printed = StringIO()
     stream = GuardedStream(printed)
-    print("password:", "hunter2", file=stream)  # type: ignore[call-overload]
-    print("step 3", end="\r", file=stream)  # type: ignore[call-overload]
-    print("token=abc1", end="", file=stream, flush=True)  # type: ignore[call-overload]
+    print("password:", "hunter2", file=stream)
+    print("step 3", end="\r", file=stream)
+    print("token=abc1", end="", file=stream, flush=True)
     assert printed.getvalue() == "password: ***\nstep 3\rtoken=***"
 
 

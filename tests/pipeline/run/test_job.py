@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import numpy as np
@@ -20,6 +21,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from pipeline.run import executor as work_module
+from pipeline.run.begin import begin as begin_run
 from pipeline.run.console import Console
 from pipeline.run.job import Job
 from pipeline.run.launch import run_job
@@ -259,11 +261,9 @@ def test_a_signal_ends_the_run_as_killed(number: int, code: int, outputs: Path) 
 def test_a_signal_while_the_run_is_started_leaves_no_running_run(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = work_module.begin
-
-    def interrupted(*given: object) -> object:
+    def interrupted(*given: Any) -> object:
         os.kill(os.getpid(), signal.SIGTERM)
-        return begin(*given)  # type: ignore[arg-type]
+        return begin_run(*given)
 
     monkeypatch.setattr(work_module, "begin", interrupted)
     assert run_job(Job(experiment(*QUICK, outputs=outputs)), Console()) == 143

@@ -11,7 +11,12 @@ from pipeline.run.outputs import unknown_to_git
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
-OURS = ([], ["runs/"], ["runs/", "cache/", "mlflow.db", "mlflow.db-wal", "mlflow.lock"], [".gitignore", "sweeps/"])
+OURS: tuple[list[str], ...] = (
+    [],
+    ["runs/"],
+    ["runs/", "cache/", "mlflow.db", "mlflow.db-wal", "mlflow.lock"],
+    [".gitignore", "sweeps/"],
+)
 SHARED = ([".git/"], ["train.py"], ["runs/", "notes.txt"], ["mlruns/"])
 
 

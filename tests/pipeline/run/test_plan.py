@@ -34,7 +34,7 @@ def test_a_stage_can_be_left_out() -> None:
 
 def test_a_stage_before_its_input_is_refused() -> None:
     wrong = experiment()
-    wrong = replace(wrong, pipeline=dict(reversed(wrong.pipeline.items())))
+    wrong = replace(wrong, pipeline=dict(reversed(list(wrong.pipeline.items()))))
     with pytest.raises(UserError, match="the stage export takes `trained`, which no earlier stage makes"):
         make_plan(wrong)
 

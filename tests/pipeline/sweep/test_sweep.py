@@ -9,18 +9,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from pipeline.command_line.compose import Composed
 from pipeline.compare import main
 from pipeline.run.console import Console
 from pipeline.run.source_digest import Sources, sources
 from pipeline.sweep import jobs as sweep_module
 from pipeline.sweep.comparison import compare, latest, write
 from pipeline.sweep.index import unfinished, write_index
-from pipeline.sweep.jobs import Composed, job_labels, run_sweep, slug
+from pipeline.sweep.jobs import job_labels, run_sweep, slug
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
@@ -173,7 +175,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
 ) -> None:
     start = sweep_module._parent_run
 
-    def interrupted(*given: object) -> object:
+    def interrupted(*given: Any) -> object:
         os.kill(os.getpid(), signal.SIGINT)
         return start(*given)
 

@@ -1,5 +1,6 @@
 """GPUs by `nvidia-smi`, and the rules that need them. The program is a stand-in: there may be no GPU here."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.pipeline.experiments import experiment
 
 
 @pytest.fixture
-def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'Tesla T4, 7.5'\necho 'Some GPU, with a comma, 8.0'\n")

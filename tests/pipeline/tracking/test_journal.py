@@ -93,6 +93,12 @@ def lines(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
     path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
 
 
+def each(change: Callable[[Path], object], folder: Path) -> None:
+    """Damages the journal and the count of what was sent."""
+    for name in (NAME, SENT):
+        change(folder / name)
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "none": lambda folder: None,
     "the last line cut": lambda folder: cut(folder / NAME, (folder / NAME).stat().st_size - 9),
@@ -100,7 +106,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "cut in half": lambda folder: cut(folder / NAME, (folder / NAME).stat().st_size // 2),
     "empty": lambda folder: cut(folder / NAME, 0),
     "deleted": lambda folder: (folder / NAME).unlink(),
-    "deleted with its count": lambda folder: [(folder / name).unlink() for name in (NAME, SENT)],
+    "deleted with its count": lambda folder: each(Path.unlink, folder),
     "the first line gone": lambda folder: lines(folder / NAME, lambda all_: all_[1:]),
     "garbage in the middle": lambda folder: lines(folder / NAME, lambda all_: [*all_[:3], b"\xff{]\n", *all_[3:]]),
     "a line of other JSON": lambda folder: lines(folder / NAME, lambda all_: [b'[1]\n{"call": 1}\n', *all_]),
@@ -112,7 +118,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "Windows line ends": lambda folder: lines(folder / NAME, lambda all_: [line[:-1] + b"\r\n" for line in all_]),
     "a huge line": lambda folder: (folder / NAME).write_bytes(b"x" * 3_000_000 + (folder / NAME).read_bytes()),
     "flipped bits": lambda folder: flipped(folder / NAME, 1),
-    "flipped bits in both": lambda folder: [flipped(folder / name, 2) for name in (NAME, SENT)],
+    "flipped bits in both": lambda folder: each(lambda path: flipped(path, 2), folder),
     "no count": lambda folder: (folder / SENT).unlink(),
     "a negative count": lambda folder: (folder / SENT).write_text("-7"),
     "a count of garbage": lambda folder: (folder / SENT).write_bytes(b"\0\xff[["),

@@ -1,6 +1,7 @@
 """Training on changed and mixed images: the same numbers whoever makes them, and correct ones for mixed labels."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from stages.fit import fit
 from stages.model import model
 from stages.optimization.gradients import Gradients
 from stages.optimization.losses import accuracy, class_weight, cross_entropy
-from stages.results import Dataset, Model, Strategy
+from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.images import AugmentSettings
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.results import EvaluateSettings
@@ -74,7 +75,8 @@ def test_fit_equals_the_loop_on_mixed_labels() -> None:
     """Losses, accuracy in training and in validation, where labels are no shares."""
     dataset = augment(real_digits(80), AugmentSettings(rotation=0.1, mixup=0.4, cutmix=1.0))
     rows, weights = [], []
-    for engine, kind in ((train, TrainSettings), (fit, FitSettings)):
+    engines: dict[type[TrainSettings], Callable[..., Trained]] = {TrainSettings: train, FitSettings: fit}
+    for kind, engine in engines.items():
         place = one_device() if engine is train else mirrored(2)
         built, given = small_cnn(dataset, place), settings(epochs=1, batch_size=40, class_weights=[1.0, 2.0] * 5)
         rows.append(engine(built, dataset, place, kind(**vars(given))).history)

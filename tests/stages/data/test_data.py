@@ -18,7 +18,7 @@ from tests.conftest import shared
 
 
 def seen(dataset: Dataset) -> list[bytes]:
-    return [image.tobytes() for split in dataset.splits.values() for image in split.images]
+    return [image.tobytes() for split in dataset.splits.values() for image in split.images[:]]
 
 
 def test_digits_are_all_there_and_in_one_split_each() -> None:
@@ -40,8 +40,8 @@ def test_splits_are_a_function_of_the_seed() -> None:
 
 def test_a_fingerprint_changes_with_one_pixel() -> None:
     split = Split(np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1], np.int32))
-    changed = Split(split.images.copy(), split.labels)
-    changed.images[3, 1, 1, 0] = 1
+    changed = Split(split.images[:].copy(), split.labels)
+    changed.images[3][1, 1, 0] = 1
     fingerprints = {assemble("x", train, split, split, ("a", "b")).fingerprint for train in (split, changed)}
     assert len(fingerprints) == 2
     assert all(len(fingerprint) == 32 for fingerprint in fingerprints)
@@ -101,7 +101,7 @@ def test_rescale_and_standardize() -> None:
     scaled = normalize(dataset, NormalizeSettings(method="rescale")).normalization
     assert (scaled.scale, scaled.offset) == ((1 / 16,), (-0.0,))
     standard = normalize(dataset, NormalizeSettings(method="standardize")).normalization
-    pixels = dataset.train.images * standard.scale[0] + standard.offset[0]
+    pixels = dataset.train.images[:] * standard.scale[0] + standard.offset[0]
     assert pixels.mean() == pytest.approx(0, abs=1e-9)
     assert pixels.std() == pytest.approx(1, abs=1e-9)
     assert normalize(dataset, NormalizeSettings(method="none")).normalization.scale == (1.0,)

@@ -103,7 +103,8 @@ def documented(content: bytes, size: tuple[int, int], channels: int, resize: str
 def rows(dataset: Dataset) -> np.ndarray:
     """Returns every image of a data set, sorted by its bytes: splits are apart from what is tested here."""
     every = np.concatenate([split.images[:] for split in dataset.splits.values()])
-    return np.stack(sorted(every, key=lambda one: one.tobytes()))
+    images: list[np.ndarray] = sorted(every, key=lambda image: image.tobytes())
+    return np.stack(images)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,8 @@ def test_training_sees_the_documented_pixels_to_the_bit(
     decode = Decoder((*size, channels), resize)
     for name, content in contents.items():
         np.testing.assert_array_equal(decode(content), expected[name], err_msg=name)
-    sorted_rows = np.stack(sorted(expected.values(), key=lambda one: one.tobytes()))
+    images: list[np.ndarray] = sorted(expected.values(), key=lambda image: image.tobytes())
+    sorted_rows = np.stack(images)
     given = settings(folder, size=list(size), channels=channels, resize=resize)
     np.testing.assert_array_equal(rows(image_folder(given, cache=tmp_path)), sorted_rows)  # prepared
 
@@ -179,7 +181,7 @@ def test_a_loss_by_hand_from_the_files_is_the_reported_one() -> None:
         for index, name in enumerate(("cats", "dogs"))
         for path in (root / name).glob("*.jpg")
     }
-    images = dataset.test.images
+    images = dataset.test.images[:]
     labels = np.array([documented_rows[one.tobytes()] for one in images])  # a KeyError: pixels of another way
     logits = model.network(tf.cast(images, tf.float32)).numpy().astype(np.float64)
     wide = logits - logits.max(axis=1, keepdims=True)

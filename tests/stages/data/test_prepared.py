@@ -57,8 +57,10 @@ def test_what_changes_an_image_is_prepared_anew(tmp_path: Path, change: str) -> 
         write(root / "class 0" / "003.png", 77)
     elif change == "a new one":
         write(root / "class 0" / "new.png", 78)
+    elif change == "size":
+        given = replace(given, size=20)
     else:
-        given = replace(given, **{"size": {"size": 20}, "resize": {"resize": "pad"}}[change])
+        given = replace(given, resize="pad")
     after = image_folder(given, cache=cache)
     assert len(list(cache.glob("images-*"))) == 2
     assert before.fingerprint != after.fingerprint

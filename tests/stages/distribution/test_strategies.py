@@ -177,7 +177,7 @@ def test_a_tpu_computes_in_bfloat16() -> None:
     made = dataclasses.replace(STRATEGIES["default"](), devices=("/device:TPU:0",), fixed_shapes=True)
     assert resolve_policy("mixed", made) == "mixed_bfloat16"
     built = build(CASES["float64"], STRATEGIES["default"](), real_digits(64))
-    jit, why = choose_jit(TrainSettings(), made, built, real_digits(64), lambda compiled: None)  # type: ignore[arg-type]
+    jit, why = choose_jit(TrainSettings(), made, built, real_digits(64), lambda compiled: None)  # type: ignore[arg-type, return-value]
     assert (jit, why) == (False, "a TPU compiles the whole step itself")
 
 

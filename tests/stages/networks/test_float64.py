@@ -24,7 +24,13 @@ PENALTY = 0.003
 DATASET = replace(real_digits(17), normalization=Normalization((1 / 15,), (-0.1,)))
 """Of batches of 8 the last has one example. None of the numbers here is one of float32."""
 
-SGD = {"learning_rate": 0.3, "momentum": 0.7, "weight_decay": 0.03, "clip_norm": 0.6, "ema_momentum": 0.9}
+SGD: dict[str, Any] = {
+    "learning_rate": 0.3,
+    "momentum": 0.7,
+    "weight_decay": 0.03,
+    "clip_norm": 0.6,
+    "ema_momentum": 0.9,
+}
 SETTINGS = TrainSettings(
     epochs=3,
     batch_size=8,
@@ -116,7 +122,7 @@ def assert_equal_to_numpy(
     for found, expected in zip(trained.model.network.get_weights(), weights, strict=True):
         np.testing.assert_allclose(found, expected, rtol=BOUND, atol=BOUND)
     np.testing.assert_allclose([row["train/loss"] for row in trained.history], losses, rtol=BOUND)
-    val = (dataset.val.images, dataset.val.labels)
+    val = (dataset.val.images[:], dataset.val.labels)
     plain = replace(given, label_smoothing=0.0, class_weights=None)
     expected_loss = loss_and_gradients(weights, val, plain, dataset)[0]
     assert trained.history[-1]["val/loss"] == pytest.approx(expected_loss, rel=BOUND)

@@ -30,8 +30,14 @@ def accuracy(dataset: Dataset, network: object, policy: str, epochs: int, batch_
     """Returns the test accuracy of two replicas."""
     where = mirrored(2)
     built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
-    given = {"optimizer": AdamSettings(learning_rate=0.002), "schedule": ScheduleSettings(), "seed": 1}
-    trained = train(built, dataset, where, TrainSettings(epochs=epochs, batch_size=batch_size, **given))
+    settings = TrainSettings(
+        epochs=epochs,
+        batch_size=batch_size,
+        optimizer=AdamSettings(learning_rate=0.002),
+        schedule=ScheduleSettings(),
+        seed=1,
+    )
+    trained = train(built, dataset, where, settings)
     return Scorer(where, trained.model, dataset.num_classes).score(dataset.test, 256).accuracy
 
 

@@ -1,6 +1,7 @@
 """What Keras callbacks add to logs is part of the run; what they keep begins again, or not, with a phase."""
 
 import csv
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,8 @@ def run(by: str, folder: Path | None = None, at: int | None = None, **changes: A
         given = FitSettings(**plain)
     model = small_cnn(DATASET, where, dropout=0.3)
     try:
-        return (fit if by == "fit" else train)(model, DATASET, where, given, reporter, folder), reporter
+        engine: Callable[..., Trained] = fit if by == "fit" else train
+        return engine(model, DATASET, where, given, reporter, folder), reporter
     except KeyboardInterrupt:
         return None, reporter
 

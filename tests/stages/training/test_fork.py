@@ -1,5 +1,6 @@
 """A fork begins with the weights that the other run reported: its first validation is that run's, to the digit."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def run(by: str, folder: Path, at: int | None = None, **changes: Any) -> tuple[T
         given = FitSettings(**plain)
     model = small_cnn(DATASET, where)
     try:
-        return (fit if by == "fit" else train)(model, DATASET, where, given, reporter, folder), reporter
+        engine: Callable[..., Trained] = fit if by == "fit" else train
+        return engine(model, DATASET, where, given, reporter, folder), reporter
     except KeyboardInterrupt:
         return None, reporter
 
@@ -108,12 +110,12 @@ def test_where_the_best_is_the_last_both_are_the_same(tmp_path: Path) -> None:
         result, _ = run("loop", tmp_path / weights, epochs=6)
         assert result is not None
         results.append(flat(result.model.network))
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize("by", ["loop", "fit"])
 def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(by: str, tmp_path: Path) -> None:
-    cosine = {"schedule": ScheduleSettings(name="cosine"), "epochs": 6}
+    cosine: dict[str, Any] = {"schedule": ScheduleSettings(name="cosine"), "epochs": 6}
     run(by, tmp_path / "a", callbacks=[Spoil()])
     for name in ("b", "c"):
         start_from(tmp_path / "a" / "checkpoints", tmp_path / name / "checkpoints", "best")

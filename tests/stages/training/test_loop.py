@@ -171,7 +171,7 @@ def test_replicas_drop_different_units_and_a_step_the_same_again() -> None:
 
 def overflowing(dataset: Dataset, example: int) -> Dataset:
     """Returns the data set with one image so bright that float16 cannot hold what the network makes of it."""
-    images = dataset.train.images.astype(np.float32)
+    images = np.array(dataset.train.images[:], np.float32)
     images[example] = 1e30
     return replace(dataset, train=Split(images, dataset.train.labels))
 

@@ -24,7 +24,6 @@ from stages.settings.strategy import CentralStorageSettings, ModelParallelSettin
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
 from stages.train import train
-from stages.training import checkpoints
 from stages.training.checkpoints import START, Checkpoint, from_bytes, newest, read, start_from, to_bytes, write
 from stages.training.progress import Progress
 from stages.training.serialization import put_back, state_of
@@ -264,7 +263,9 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
     content = bytearray(last.read_bytes())
     if damage == "a bit":
         content[len(content) // 2] ^= 1
-    last.write_bytes({"cut": content[:-100], "empty": b"", "another file": b"PK not so"}.get(damage, content))
+    last.write_bytes(
+        {"cut": content[:-100], "empty": bytearray(), "another file": bytearray(b"PK not so")}.get(damage, content)
+    )
     (folder / ".step-00000013.npz.partial").write_bytes(content)
     whole, _ = run(one_device(), None)
     resumed, told = run(one_device(), tmp_path)
@@ -317,7 +318,7 @@ def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
     kinds = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int64, tf.uint32, tf.bool)
     arrays = {kind.name: tf.cast(tf.constant([[0, 1], [1, 0]]), kind).numpy() for kind in kinds}
     write(
-        Checkpoint({"step": 3, "nan": float("nan")}, {**arrays, "scalar": np.float32(2).reshape([])}),
+        Checkpoint({"step": 3, "nan": float("nan")}, {**arrays, "scalar": np.array(2, np.float32)}),
         tmp_path / "x.npz",
     )
     found = read(tmp_path / "x.npz")
@@ -328,7 +329,7 @@ def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints.os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr("os.fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space left"):
         write(Checkpoint({"step": 3}), tmp_path / "step-00000003.npz")
     assert not list(tmp_path.iterdir())
@@ -393,7 +394,7 @@ def test_a_fork_with_another_optimizer_says_what_starts_anew(tmp_path: Path) -> 
 
 
 def test_a_fork_with_another_schedule_is_where_it_would_be_in_it(tmp_path: Path) -> None:
-    cosine = {"schedule": ScheduleSettings(name="cosine"), "epochs": 4}
+    cosine: dict[str, Any] = {"schedule": ScheduleSettings(name="cosine"), "epochs": 4}
     _, whole = run(one_device(), None, early_stopping_patience=0, **cosine)
     run(one_device(), tmp_path / "a", 16)
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")

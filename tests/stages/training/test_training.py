@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,8 @@ class _Told(Silent):
 @pytest.mark.parametrize("engine", ["loop", "fit"])
 def test_whatever_follows_the_last_step_is_named_while_it_lasts(engine: str, tmp_path: Path) -> None:
     told = _Told()
-    function, kind = (train, TrainSettings) if engine == "loop" else (fit, FitSettings)
+    function: Callable[..., Trained] = train if engine == "loop" else fit
+    kind = TrainSettings if engine == "loop" else FitSettings
     given = kind(epochs=2, batch_size=64, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
     dataset, place = real_digits(64), one_device()
     function(small_cnn(dataset, place), dataset, place, given, told, tmp_path)

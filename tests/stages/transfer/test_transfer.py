@@ -231,7 +231,7 @@ def test_the_best_weights_of_a_frozen_training_are_those_of_the_whole_network(tm
 
 def test_the_second_phase_begins_with_the_best_of_the_first(tmp_path: Path) -> None:
     """At a rate at which nothing is learnt, its scores are those of the best epoch, which stays the best of both."""
-    wild = {"optimizer": adam(learning_rate=30.0), "fine_tune_rate": 1e-12}
+    wild: dict[str, Any] = {"optimizer": adam(learning_rate=30.0), "fine_tune_rate": 1e-12}
     trained, _ = run(one_device(), tmp_path, epochs=4, **wild)
     assert trained is not None
     losses = [row["val/loss"] for row in trained.history]
@@ -431,7 +431,11 @@ def test_weights_of_imagenet_need_a_network_of_keras_and_a_way_to_get_them() -> 
 
 def test_weights_that_a_network_would_use_in_part_are_refused(tmp_path: Path) -> None:
     """The first EfficientNets scale by a layer that takes its statistics only when it is adapted."""
-    network = {"_target_": "stages.networks.applications.application", "name": "EfficientNetB0", "arguments": {}}
+    network: dict[str, Any] = {
+        "_target_": "stages.networks.applications.application",
+        "name": "EfficientNetB0",
+        "arguments": {},
+    }
     network |= {"dropout": 0.0, "single_logit": False}
     (tmp_path / "a.weights.h5").touch()
     data = replace(DATASET, train=_large(DATASET.train), val=_large(DATASET.val), test=_large(DATASET.test))
@@ -459,7 +463,7 @@ def test_real_weights_of_both_formats_are_the_same() -> None:
         assert told == {"weights_loaded": 260, "weights_of": "backbone"}
         found.append(weights_inside(network))
     assert found[0].size == 410_208
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def _backbone(kind: str, shape: tuple[int, int, int]) -> keras.Model:
