@@ -21,10 +21,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from pipeline.run import executor as work_module
-from pipeline.run.begin import begin as begin_run
 from pipeline.run.console import Console
 from pipeline.run.job import Job
 from pipeline.run.launch import run_job
+from pipeline.run.lifecycle import begin as begin_run
 from pipeline.sync import main as sync
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
