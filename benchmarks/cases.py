@@ -14,6 +14,8 @@ from stages.data.batches import steps_per_epoch
 from stages.load.digits import digits
 from stages.model import model
 from stages.normalize import normalize
+from stages.optimization.gradients import Gradients
+from stages.optimization.losses import cross_entropy
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Split, Strategy
@@ -135,6 +137,14 @@ def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
     return model(dataset, where, ModelSettings(network=case.network, precision=precision, seed=1))
 
 
+def step_of(
+    where: Strategy, model: Model, optimizer: keras.optimizers.Optimizer, settings: TrainSettings, jit: bool = False
+) -> Step:
+    """Returns a step by the loss that `settings` asks for."""
+    loss = cross_entropy(model.outputs, settings.label_smoothing)
+    return Step(where, Gradients(model, loss, settings, where.in_sync, jit), optimizer, settings)
+
+
 def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
     """Returns all weights as one vector, averages where they are kept, and the means of the steps."""
     dataset = real_digits(case.examples)
@@ -148,7 +158,7 @@ def run(case: Case, where: Strategy) -> tuple[np.ndarray, dict[str, float]]:
     with where.distribution.scope():
         rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4, policy=built.policy)
         optimizer = build_optimizer(settings.optimizer, rate, built.policy)
-    step = Step(where, built, optimizer, settings, case.jit)
+    step = step_of(where, built, optimizer, settings, case.jit)
     if where.coordinator is None:
         means = Loop(where, step, dataset, settings).run(0, STEPS)
     else:

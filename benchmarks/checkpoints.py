@@ -12,10 +12,10 @@ from pathlib import Path
 
 import keras
 
+from benchmarks.cases import step_of
 from benchmarks.loop import WHERE, fresh
 from stages.load.synthetic import synthetic
 from stages.normalize import normalize
-from stages.optimization.train_step import Step
 from stages.settings.data import SyntheticSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.optimizer import AdamSettings, ScheduleSettings
@@ -39,7 +39,7 @@ def main() -> None:
     with WHERE.distribution.scope():
         optimizer = keras.optimizers.Adam()
     model.network.compile(optimizer)
-    step = Step(WHERE, model, optimizer, settings)
+    step = step_of(WHERE, model, optimizer, settings)
     state, engine, progress = State(WHERE, model, dataset, settings, (), step), None, Progress()
     engine = Loop(WHERE, step, dataset, settings)
     times: dict[bool, list[float]] = {True: [], False: []}

@@ -18,6 +18,7 @@ environment.prepare()
 
 import tensorflow as tf  # noqa: E402
 
+from benchmarks.cases import step_of  # noqa: E402
 from stages.load.tfds import tfds  # noqa: E402
 from stages.model import model  # noqa: E402
 from stages.normalize import normalize  # noqa: E402
@@ -43,7 +44,7 @@ def _step(dataset: Dataset, settings: TrainSettings) -> Step:
     built = model(dataset, WHERE, chosen)
     with WHERE.distribution.scope():
         optimizer = build_optimizer(settings.optimizer, settings.optimizer.learning_rate)
-    return Step(WHERE, built, optimizer, settings)
+    return step_of(WHERE, built, optimizer, settings)
 
 
 def main() -> None:

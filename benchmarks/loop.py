@@ -12,10 +12,10 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from benchmarks.cases import step_of
 from stages.load.synthetic import synthetic
 from stages.model import model
 from stages.normalize import normalize
-from stages.optimization.train_step import Step
 from stages.results import Dataset, Model
 from stages.settings.data import SyntheticSettings
 from stages.settings.images import NormalizeSettings
@@ -70,7 +70,7 @@ def loop(dataset: Dataset, jit: bool = False) -> Callable[[], None]:
         schedule=ScheduleSettings(),
         seed=1,
     )
-    engine = Loop(WHERE, Step(WHERE, fresh(dataset), optimizer, settings, jit), dataset, settings)
+    engine = Loop(WHERE, step_of(WHERE, fresh(dataset), optimizer, settings, jit), dataset, settings)
     done = 0
 
     def run() -> None:

@@ -21,11 +21,10 @@ from stages.settings.train import FitSettings
 from stages.training.callbacks import Callbacks, build_callbacks, enter_phase
 from stages.training.checkpoints import Checkpoint, Checkpoints, newest
 from stages.training.class_weights import class_weights
-from stages.training.epochs import go_on
 from stages.training.forks import description, forked, is_fork, with_schedule
 from stages.training.memory import check_memory
 from stages.training.outcome import finished
-from stages.training.progress import Progress, epoch_line, epoch_metrics
+from stages.training.progress import Progress, epoch_line, epoch_metrics, report_resumed
 from stages.training.state import State, progress_of
 from stages.training.timing import Timing
 
@@ -204,7 +203,7 @@ class _Report(keras.callbacks.Callback):
         if self._found is not None:
             self.progress, self._found = self._state.put_back(self._found), None
             self.callbacks.outside = dict(self.progress.outside)
-            go_on(self.progress, self._state.notes, self._settings.epochs, self._reporter)
+            report_resumed(self.progress, self._state.notes, self._settings.epochs, self._reporter)
         if facts is not None:
             scores = self.validate()
             self.progress.start = {f"val/start_{name}": value for name, value in scores.items()}

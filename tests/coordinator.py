@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import step_of
 from stages.optimization.optimizers import build_optimizer
-from stages.optimization.train_step import Step
 from stages.settings.optimizer import AdamSettings
 from stages.settings.strategy import ParameterServerSettings
 from stages.strategy import strategy
@@ -27,7 +27,7 @@ def main() -> None:
         given = replace(settings(), optimizer=optimizer, steps_per_call=2)
         model = small_cnn(dataset, where, policy)
         with where.distribution.scope():
-            step = Step(where, model, build_optimizer(optimizer, 0.002), given)
+            step = step_of(where, model, build_optimizer(optimizer, 0.002), given)
         loop = Coordinated(where, step, dataset, given)
         for epoch in range(3):
             step.reset()

@@ -47,7 +47,7 @@ class Gradients:
 
     def __init__(self, model: Model, loss: Loss, settings: TrainSettings, replicas: int, jit: bool = False) -> None:
         network, weights, seed = model.network, settings.class_weights, derive(settings.seed, "dropout")
-        self._model, self._loss, self._parts = model, loss, settings.optimizer.accumulation
+        self.model, self._loss, self._parts = model, loss, settings.optimizer.accumulation
         self.dtype = tf.float64 if model.policy == "float64" else tf.float32
         self._class_weights = tf.constant(weights, self.dtype) if weights else None
         self._trainable = network.trainable_variables
@@ -132,14 +132,14 @@ class Gradients:
         values = [*whole(self._trainable, trainable), *untrained, *metrics, *random]
         examples = tf.reduce_sum(weights)
         with keras.StatelessScope(zip(variables, values, strict=True), collect_losses=True) as scope:
-            outputs = self._model.network(images, training=True)
-            if self._model.has_own_loss:
+            outputs = self.model.network(images, training=True)
+            if self.model.has_own_loss:
                 loss = self._own_loss(images, labels, outputs)
                 loss *= tf.cast(examples, loss.dtype)
             else:
                 losses = self._loss(labels, outputs)
                 loss = tf.reduce_sum(losses * tf.cast(self._weights(labels, weights), losses.dtype))
-                for penalty in self._model.network.losses:  # counts once, however many replicas share the batch
+                for penalty in self.model.network.losses:  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
         given = [scope.get_current_value(variable) for variable in self._untrained]
         self._changed = [index for index, value in enumerate(given) if value is not untrained[index]]
@@ -163,13 +163,13 @@ class Gradients:
         return weights if self._class_weights is None else weights * class_weight(labels, self._class_weights)
 
     def _own_loss(self, images: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        network = self._model.network
+        network = self.model.network
         sample_weight = None if self._class_weights is None else tf.gather(self._class_weights, labels)
         return network.compute_loss(x=images, y=labels, y_pred=outputs, sample_weight=sample_weight)
 
     def _signature(self) -> tuple[object, ...]:
-        shape, classes = self._model.network.input_shape, self._model.network.output_shape[-1]
-        mixed = self._model.mixed_labels
+        shape, classes = self.model.network.input_shape, self.model.network.output_shape[-1]
+        mixed = self.model.mixed_labels
 
         def specs(values: Sequence[object]) -> list[tf.TensorSpec]:
             return [tf.TensorSpec(value.shape, value.dtype) for value in values]  # type: ignore[attr-defined]

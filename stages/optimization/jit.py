@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -16,34 +17,39 @@ from stages.settings.train import TrainSettings
 ROUNDS = 5
 
 
+class Choice(NamedTuple):
+    """The gradients to train with, whether XLA compiles them, and why."""
+
+    gradients: Gradients
+    jit: bool
+    reason: str
+
+
 def choose_jit(
-    settings: TrainSettings,
-    strategy: Strategy,
-    model: Model,
-    dataset: Dataset,
-    make: Callable[[bool], Gradients],
-) -> tuple[bool, str]:
-    """Returns whether to compile, and why.
+    settings: TrainSettings, strategy: Strategy, model: Model, dataset: Dataset, build: Callable[[bool], Gradients]
+) -> Choice:
+    """Builds the gradients, compiled by XLA or not, as `settings.jit` says.
 
     Args:
-        make: returns the gradients, compiled or not.
+        build: returns the gradients, compiled or not.
 
     Raises:
-        UserError: where `on` is wanted and cannot be.
+        UserError: where `on` is impossible.
     """
-    why_not = _why_not(strategy, model)
+    obstacle = _obstacle(strategy, model)
     if settings.jit == "off":
-        return False, "as asked"
-    if why_not:
+        return Choice(build(False), False, "as asked")
+    if obstacle:
         if settings.jit == "on":
-            raise UserError(f"train.jit=on: {why_not}", ("auto", "off", "measure"), "train.jit=off")
-        return False, why_not
+            raise UserError(f"train.jit=on: {obstacle}", ("auto", "off", "measure"), "train.jit=off")
+        return Choice(build(False), False, obstacle)
     if settings.jit == "auto":
         on_gpus = all("GPU" in device for device in strategy.devices)
-        return on_gpus, "on GPUs" if on_gpus else "XLA is slower for convolutions on CPUs; train.jit=measure tries it"
+        reason = "on GPUs" if on_gpus else "XLA is slower for convolutions on CPUs; train.jit=measure tries it"
+        return Choice(build(on_gpus), on_gpus, reason)
     batch = _first_batch(dataset, settings.batch_size, strategy)
     try:
-        compiled = make(True)
+        compiled = build(True)
         _seconds(compiled, batch)
     except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
         reason = next((line for line in str(error).splitlines() if "XLA" in line or "nimplemented" in line), str(error))
@@ -53,21 +59,21 @@ def choose_jit(
                 ("auto", "off"),
                 "train.jit=off",
             ) from error
-        return False, "XLA cannot compile this network"
+        return Choice(build(False), False, "XLA cannot compile this network")
     if settings.jit == "on":
-        return True, "as asked"
-    plain = make(False)
-    ways = {True: compiled, False: plain}
+        return Choice(compiled, True, "as asked")
+    candidates = {True: compiled, False: build(False)}
     times: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(ROUNDS + 1):  # in turns, because other work on the machine comes and goes
-        for jit, gradients in ways.items():
+    for _ in range(ROUNDS + 1):  # interleaved, because other work on the machine comes and goes
+        for jit, gradients in candidates.items():
             times[jit].append(_seconds(gradients, batch))
     # Workers must agree, or they would differ in the last digits.
     on, off = (mean_over_workers(strategy, statistics.median(times[jit][1:])) for jit in (True, False))
-    return on < off, f"measured {on * 1000:.2f} ms with XLA, {off * 1000:.2f} ms without"
+    reason = f"measured {on * 1000:.2f} ms with XLA, {off * 1000:.2f} ms without"
+    return Choice(candidates[on < off], on < off, reason)
 
 
-def _why_not(strategy: Strategy, model: Model) -> str:
+def _obstacle(strategy: Strategy, model: Model) -> str:
     if strategy.layers is not None:
         return "XLA compiles for one device, and the layers are on several"
     if strategy.fixed_shapes:

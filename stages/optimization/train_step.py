@@ -11,14 +11,13 @@ from stages.distribution.accumulators import Totals
 from stages.optimization.ema import Averages
 from stages.optimization.gradients import Gradients
 from stages.optimization.loss_scale import LossScale
-from stages.optimization.losses import cross_entropy
 from stages.optimization.update import Update
-from stages.results import Model, Strategy
+from stages.results import Strategy
 from stages.settings.train import TrainSettings
 
 
 class Step:
-    """Trains `model` with `optimizer` by one step when it is called in a replica.
+    """Trains the model of `gradients` with `optimizer` by one step when it is called in a replica.
 
     The gradient of a step is that of the mean loss over the global batch, whatever share each replica has: replicas
     sum their gradients and their example counts in one reduction, and divide the one by the other. Keras averages the
@@ -29,18 +28,12 @@ class Step:
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        model: Model,
-        optimizer: keras.optimizers.Optimizer,
-        settings: TrainSettings,
-        jit: bool = False,
+        self, strategy: Strategy, gradients: Gradients, optimizer: keras.optimizers.Optimizer, settings: TrainSettings
     ) -> None:
-        self.optimizer = optimizer
-        self._model, self._clip_norm = model, settings.optimizer.clip_norm
-        loss = cross_entropy(model.outputs, settings.label_smoothing)
-        self.gradients = Gradients(model, loss, settings, strategy.in_sync, jit)
-        variables = self.gradients.variables
+        self.optimizer, self.gradients = optimizer, gradients
+        self._model = model = gradients.model
+        self._clip_norm = settings.optimizer.clip_norm
+        variables = gradients.variables
         scaled = model.policy in ("mixed_float16", "float16")
         with strategy.distribution.scope():
             self.totals = Totals(loss=(), correct=(), examples=())

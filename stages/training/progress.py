@@ -1,9 +1,12 @@
 """What an epoch came to: the names under which it is tracked, its line in the log, and the rates of training."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from stages.errors import UserError
+from stages.reporter import Reporter
 
 MOST_WAITING = 0.1
 """The share of the time that training may wait for its input before somebody is told."""
@@ -100,6 +103,25 @@ class Progress:
     def of(cls, values: Mapping[str, Any]) -> "Progress":
         """Returns what `dataclasses.asdict` was given."""
         return cls(**{**values, "clock": Clock(**values["clock"])})
+
+
+def report_resumed(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
+    """Reports the epochs that are over where training resumes.
+
+    Raises:
+        UserError: where a fork has no epoch left to train.
+    """
+    if progress.epoch >= epochs and not progress.finished:
+        raise UserError(
+            f"train.epochs={epochs}, and {progress.epoch} are over where this run starts from",
+            f"more than {progress.epoch}",
+            f"train.epochs={2 * progress.epoch}",
+        )
+    reporter.resumed(progress.step)
+    for note in notes:
+        reporter.warn(note)
+    for epoch, row in enumerate(progress.rows, progress.first_epoch):
+        reporter.metrics(row, step=epoch)
 
 
 _RESERVED = re.compile(

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.cases import step_of
 from stages.load.digits import digits
 from stages.model import model
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer
-from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.data import DigitsSettings
 from stages.settings.images import AugmentSettings, NormalizeSettings
@@ -50,7 +50,7 @@ def start(
     """Returns a loop that is about to take its first step."""
     with where.distribution.scope():
         optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate, model.policy)
-    return Loop(where, Step(where, model, optimizer, given, jit), dataset, given, first_step)
+    return Loop(where, step_of(where, model, optimizer, given, jit), dataset, given, first_step)
 
 
 def after_steps(

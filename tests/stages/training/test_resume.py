@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.cases import step_of
 from stages.errors import UserError
 from stages.fit import fit
 from stages.optimization.optimizers import build_optimizer
@@ -160,7 +161,7 @@ def test_loss_scale_averages_and_sums_come_back(tmp_path: Path) -> None:
         with where.distribution.scope():
             optimizer = build_optimizer(told.optimizer, 0.001)
         model.network.compile(optimizer)
-        step = Step(where, model, optimizer, told)
+        step = step_of(where, model, optimizer, told)
         return step, State(where, model, DATASET, told, (), step)
 
     (first, before), (second, after) = made(), made()

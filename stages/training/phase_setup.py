@@ -1,0 +1,136 @@
+"""A phase of a training: built, and started from a checkpoint, from the phase before it, or from its own weights."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stages.data.batches import steps_per_epoch
+from stages.optimization.gradients import Gradients
+from stages.optimization.jit import choose_jit
+from stages.optimization.losses import cross_entropy
+from stages.optimization.optimizers import Rate, build_optimizer, learning_rate
+from stages.optimization.train_step import Step
+from stages.reporter import Reporter
+from stages.results import Dataset, Model, Strategy
+from stages.training.callbacks import Callbacks, enter_phase
+from stages.training.checkpoints import Checkpoint, Checkpoints
+from stages.training.forks import description, is_fork
+from stages.training.memory import check_memory
+from stages.training.phases import Phase
+from stages.training.progress import Progress, report_resumed
+from stages.training.state import State
+from stages.training.validation import Validation
+from stages.transfer.backbone import is_frozen
+from stages.transfer.feature_cache import on_features
+
+
+@dataclass(frozen=True)
+class Training:
+    """What all phases of a training share. model: the whole one, which callbacks see and checkpoints keep."""
+
+    model: Model
+    dataset: Dataset
+    strategy: Strategy
+    callbacks: Callbacks
+    checkpoints: Checkpoints
+    reporter: Reporter
+
+
+@dataclass
+class BuiltPhase:
+    """A phase with its optimizer.
+
+    dataset: what its step takes: the training's own, or features.
+    facts: what to record of it.
+    progress: how far it is, once it has been started.
+    """
+
+    phase: Phase
+    dataset: Dataset
+    step: Step
+    rate: Rate
+    state: State
+    validation: Validation
+    facts: dict[str, object]
+    on_features: bool
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of epochs that are over at the phase's end, those of earlier phases among them."""
+        return self.progress.began + self.phase.settings.epochs
+
+
+def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path | None) -> BuiltPhase:
+    """Builds the step of `phase`, with an optimizer of its own.
+
+    Args:
+        resumed: how far the phase is already.
+        cache: what runs share; takes the features of a frozen backbone.
+    """
+    model, strategy, reporter, callbacks = training.model, training.strategy, training.reporter, training.callbacks
+    settings, number = phase.settings, phase.index + 1
+    trained, frozen = phase.begin(model.network)
+    if phase.index:
+        reporter.say(f"phase {number} begins: {trained:,} weights are trained, and {frozen:,} stay as they are")
+    loss = cross_entropy(model.outputs, settings.label_smoothing)
+    with strategy.distribution.scope():
+        per_epoch = steps_per_epoch(training.dataset.train, settings.batch_size)
+        peak = settings.optimizer.learning_rate
+        rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, resumed.shift, policy=model.policy)
+        optimizer = build_optimizer(settings.optimizer, rate, model.policy)
+        # For callbacks, which look for `model.optimizer`, and for a `compute_loss` of the network's own.
+        for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
+            network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
+    callbacks.set_model(model.network)
+    facts: dict[str, object] = {}
+    if phase.later or phase.index or is_frozen(model.network):
+        facts = {f"phase_{number}_trained_parameters": trained, f"phase_{number}_kept_parameters": frozen}
+    trainable, dataset = model, training.dataset
+    if is_frozen(model.network) and not resumed.finished:
+        with callbacks.timing.of("features"):
+            trainable, dataset, facts["features"] = on_features(model, dataset, strategy, settings, reporter, cache)
+    facts |= check_memory(trainable, dataset, strategy, settings)
+    gradients, jit, reason = choose_jit(
+        settings,
+        strategy,
+        trainable,
+        dataset,
+        lambda jit: Gradients(trainable, loss, settings, strategy.in_sync, jit),
+    )
+    if settings.jit != "auto":
+        reporter.say(f"jit {'on' if jit else 'off'}: {reason}")
+    facts |= {"jit": "on" if jit else "off", "jit_reason": reason}
+    step = Step(strategy, gradients, optimizer, settings)
+    state = State(strategy, model, dataset, settings, callbacks.callbacks, step)
+    validation = Validation(model, trainable, dataset, strategy, settings, step)
+    return BuiltPhase(phase, dataset, step, rate, state, validation, facts, on_features=trainable is not model)
+
+
+def start_phase(
+    training: Training, built: BuiltPhase, checkpoint: Checkpoint | None, previous: BuiltPhase | None
+) -> None:
+    """Sets the state of `built` to that of `checkpoint`, or continues after the phase `previous`, or begins."""
+    network, callbacks, reporter = training.model.network, training.callbacks, training.reporter
+    settings = built.phase.settings
+    network.stop_training = False
+    enter_phase(callbacks, settings, checkpoint is not None or previous is not None)
+    callbacks.on_train_begin()
+    built.state.begin(previous.state if previous is not None else None)
+    if previous is not None:
+        built.progress = previous.progress
+        built.progress.begin_phase(built.phase.index, steps_per_epoch(built.dataset.train, settings.batch_size))
+        if built.step.loss_scale is not None and previous.step.loss_scale is not None:
+            built.step.loss_scale.carry_on(previous.step.loss_scale)
+    if checkpoint is not None:
+        progress = built.progress = built.state.put_back(checkpoint)
+        callbacks.added = dict(progress.added)
+        callbacks.outside = dict(progress.outside) | callbacks.outside
+        network.stop_training = progress.stopping
+        report_resumed(progress, built.state.notes, built.last_epoch, reporter)
+        if is_fork(checkpoint):
+            with callbacks.timing.of("validation"), built.validation.result_weights():
+                scores = built.validation.score()
+            progress.start = {f"val/start_{name}": value for name, value in scores.items()}
+            named = {f"val_{name}": value for name, value in scores.items()}
+            reporter.say(description(checkpoint.facts, progress.epoch, named))
+    built.progress.clock.unit = "features" if built.on_features else "images"

@@ -1,0 +1,55 @@
+"""Validation within a training, with the weights that will be its result."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from stages.evaluation.eval_step import Scorer
+from stages.optimization.train_step import Step
+from stages.results import Dataset, Model, Strategy
+from stages.safe_places import safe_place
+from stages.settings.train import TrainSettings
+
+
+class Validation:
+    """Scores a model on the validation split, and returns it as training leaves it.
+
+    Args:
+        model: the whole one.
+        trainable: what is trained on `dataset`: `model`, or its head, which takes features.
+        step: has the EMA of the weights, if one is kept.
+    """
+
+    def __init__(
+        self, model: Model, trainable: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, step: Step
+    ) -> None:
+        self._model, self._split = model, dataset.val
+        self._is_copy = strategy.coordinator is not None
+        self._scored = model.on_one_device() if self._is_copy else trainable
+        self._scorer = Scorer(strategy, self._scored, dataset.num_classes)
+        self._batch_size = max(settings.batch_size, 256)
+        self._ema = step.averages if settings.optimizer.ema_use else None
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def score(self, between: Callable[[], None] = safe_place) -> dict[str, float]:
+        """Returns loss and accuracy of the present weights; calls `between` about every second."""
+        self.present_model()
+        scores = self._scorer.score(self._split, self._batch_size, between)
+        return {"loss": scores.loss, "accuracy": scores.accuracy}
+
+    def result_weights(self) -> AbstractContextManager[None]:
+        """Gives the network, for a block, the weights that training results in: those of the EMA if it is used."""
+        return self._ema.used() if self._ema is not None else nullcontext()
+
+    def use_result_weights(self) -> None:
+        """Gives the network the weights that training results in."""
+        if self._ema is not None:
+            self._ema.use()
+
+    def present_model(self) -> Model:
+        """Returns the whole model with its present weights, where one process can score it."""
+        if not self._is_copy:
+            return self._model
+        self._scored.network.set_weights(self._model.network.get_weights())
+        return self._scored
