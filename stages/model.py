@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data.normalization import facts, wanted_by_network
-from stages.distribution.model_parallel import place
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
+from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, draw_in_float32, float32_initial_values, keras_floats
 from stages.networks.rescaling import with_scaling
 from stages.reporter import Reporter, Silent

@@ -3,7 +3,6 @@
 import difflib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.networks.batch_norm import BatchNormalization
+from stages.networks.keras_internals import all_layers, preprocess_input_of
 from stages.networks.precision import last_dtype
 from stages.results import Normalization
 
@@ -96,7 +96,7 @@ def _find(name: str) -> Callable[..., keras.Model]:
 
 def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
     """Returns scale [3], offset [3], of channels as they come in, and whether they go out in the opposite order."""
-    preprocess = sys.modules[_find(name).__module__].preprocess_input
+    preprocess = preprocess_input_of(_find(name))
 
     def outputs(red: float, green: float, blue: float) -> np.ndarray:
         image = np.array([red, green, blue], np.float32).reshape(1, 1, 1, 3)
@@ -133,7 +133,7 @@ def _backbone(
             "model=cnn, or a data set of larger images",
         ) from error
     backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
-    for layer in backbone._flatten_layers():
+    for layer in all_layers(backbone):
         if isinstance(layer, keras.layers.BatchNormalization):
             # The functions take no argument for it, and a clone would cost as much as the backbone.
             layer.__class__, layer.synchronized = BatchNormalization, True

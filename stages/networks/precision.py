@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow import core as keras_core
-from keras.src.backend.tensorflow import random as keras_random
+
+from stages.networks.keras_internals import wrap_backend
 
 _DRAWS = ("normal", "uniform", "truncated_normal", "gamma", "beta", "binomial")
 """Functions of Keras' TensorFlow backend that draw floats of a `dtype` (keras/src/backend/tensorflow/random.py)."""
@@ -56,17 +56,17 @@ def cast_exactly() -> None:
     It would go through float32: TensorFlow makes a tensor of the number before it casts that, and so a regularizer's
     factor has seven digits (Keras 3.15, keras/src/backend/tensorflow/core.py).
     """
-    if hasattr(keras_core.cast, "__wrapped__"):
-        return
-    original = keras_core.cast
 
-    @wraps(original)
-    def cast(x: Any, dtype: Any) -> tf.Tensor:
-        if isinstance(x, float) and keras.backend.standardize_dtype(dtype) == "float64":
-            return tf.constant(x, tf.float64)
-        return original(x, dtype)
+    def exact(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+        @wraps(original)
+        def cast(x: Any, dtype: Any) -> tf.Tensor:
+            if isinstance(x, float) and keras.backend.standardize_dtype(dtype) == "float64":
+                return tf.constant(x, tf.float64)
+            return original(x, dtype)
 
-    keras_core.cast = cast
+        return cast
+
+    wrap_backend("core", "cast", exact)
 
 
 def draw_in_float32() -> None:
@@ -75,11 +75,9 @@ def draw_in_float32() -> None:
     So dropout drops the same units in every precision, at the rate it was given: a uniform bfloat16 has 128 values.
     Nothing changes for layers that compute in float32.
     """
-    if hasattr(keras_random.dropout, "__wrapped__"):
-        return
     for name in _DRAWS:
-        setattr(keras_random, name, _drawn(getattr(keras_random, name)))
-    keras_random.dropout = _dropout(keras_random.dropout)
+        wrap_backend("random", name, _drawn)
+    wrap_backend("random", "dropout", _dropout)
 
 
 def _rounded(initializer: Any, dtype: Any) -> Any:

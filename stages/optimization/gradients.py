@@ -14,6 +14,7 @@ import tensorflow as tf
 from stages.data.batches import Batch, share
 from stages.distribution.sharding import shards, whole
 from stages.errors import UserError
+from stages.networks.keras_internals import all_layers
 from stages.optimization.losses import Loss, accuracy, class_weight
 from stages.results import Model
 from stages.seeds import derive
@@ -192,7 +193,7 @@ class Gradients:
 
 def has_synchronized_layers(network: keras.Model) -> bool:
     """Returns whether a layer shares its batch statistics between the replicas."""
-    return any(getattr(layer, "synchronized", False) for layer in network._flatten_layers())
+    return any(getattr(layer, "synchronized", False) for layer in all_layers(network))
 
 
 def _added(first: Result, second: Result) -> Result:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from stages.errors import UserError
+from stages.networks.keras_internals import all_layers, set_untracked
 
 _INFERS = "_computes_as_in_inference"
 
@@ -15,7 +16,7 @@ BACKBONE = "backbone"
 
 def backbone_of(network: keras.Model) -> keras.Model | None:
     """Returns the network inside `network` that is named `backbone`, or None."""
-    inside = (layer for layer in network._flatten_layers(include_self=False) if layer.name == BACKBONE)
+    inside = (layer for layer in all_layers(network, include_self=False) if layer.name == BACKBONE)
     return next((layer for layer in inside if isinstance(layer, keras.Model)), None)
 
 
@@ -50,14 +51,14 @@ def freeze(network: keras.Model) -> None:
             "model.frozen=false",
         )
     _infer_from_now_on(backbone)
-    backbone.__dict__[_INFERS] = True  # past Keras
+    set_untracked(backbone, _INFERS, True)
 
 
 def _infer_from_now_on(layer: keras.layers.Layer) -> None:
     """Has `layer` compute in inference mode; where its `call` takes no `training`, the layers in it."""
     call = layer.call
     if "training" not in inspect.signature(call).parameters:
-        for inner in layer._flatten_layers(include_self=False, recursive=False):
+        for inner in all_layers(layer, include_self=False, recursive=False):
             _infer_from_now_on(inner)
         return
 
@@ -82,6 +83,6 @@ def unfreeze(network: keras.Model, layers: int) -> None:
     backbone.trainable = True
     for layer in backbone.layers[:-layers]:
         layer.trainable = False
-    for layer in backbone._flatten_layers():
+    for layer in all_layers(backbone):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.trainable = False

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from stages.images import Images
 from stages.networks.inference_memory import scoring_batch
+from stages.networks.keras_internals import all_layers, graph_of, nodes_of, set_untracked
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.train import TrainSettings
@@ -130,12 +131,12 @@ def _in_two(network: keras.Model) -> Cut:
         ValueError: where a layer needs something else than features.
     """
     backbone, core = backbone_of(network), network.layers[-1]
-    graph = getattr(core, "_functional", core)  # of a Sequential
-    if backbone is None or not hasattr(graph, "_nodes_by_depth") or backbone not in graph.layers:
+    graph = graph_of(core)
+    if backbone is None or graph is None or backbone not in graph.layers:
         raise ValueError
     if len(getattr(backbone, "outputs", None) or [None]) != 1 or len(graph.inputs) != 1:
         raise ValueError
-    nodes = [node for depth in graph._nodes_by_depth.values() for node in depth]
+    nodes = nodes_of(graph)
     [node] = [node for node in nodes if node.operation is backbone]
     [tensor] = node.output_tensors
     if len(tensor.shape) not in (2, 4) or None in tensor.shape[1:]:
@@ -154,7 +155,7 @@ def _in_two(network: keras.Model) -> Cut:
     plain = keras.layers.Reshape(wide, dtype="float32")(before(inner))
     features = keras.Input(wide, dtype="float32")
     head = OnFeatures(features, behind(keras.layers.Reshape(size, dtype="float32")(features)))
-    head.__dict__["whole"] = network  # past Keras, which would count its layers twice
+    set_untracked(head, "whole", network)  # or its layers would be counted twice
     return Cut(keras.Model(images, plain), head)
 
 
@@ -181,7 +182,7 @@ class _Run:
 def _key(front: keras.Model, dataset: Dataset) -> str:
     """Returns 32 hexadecimal digits that change with the images, the layers before the cut and their weights."""
     layers = front.to_json()
-    graphs = [getattr(part, "_functional", part) for part in front._flatten_layers() if isinstance(part, keras.Model)]
+    graphs = [graph_of(part) or part for part in all_layers(front) if isinstance(part, keras.Model)]
     names = [front.name, *(one.name for graph in graphs for one in getattr(graph, "operations", None) or graph.layers)]
     for index, name in enumerate(dict.fromkeys(names)):  # a process counts some of them
         layers = layers.replace(f'"{name}"', f'"{index}"')

@@ -1,9 +1,7 @@
 """First weights of a network that were trained before: from a file, a SavedModel, or keras.applications."""
 
 import contextlib
-import re
 import socket
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.networks.keras_internals import all_layers, load_matching_weights, one_line
 from stages.settings.model import ModelSettings
 from stages.transfer.backbone import BACKBONE, backbone_of
 
@@ -40,7 +39,7 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
         try:
             count, part = _from_list(network, exported) if exported is not None else _from_file(network, path)
         except (OSError, tf.errors.OpError) as error:
-            raise _refused(settings.weights, f"cannot be read ({_line(error)})") from error
+            raise _refused(settings.weights, f"cannot be read ({one_line(error)})") from error
     return {"weights_loaded": count, "weights_of": part}
 
 
@@ -51,7 +50,7 @@ def _refuse_adapted(network: keras.Model, given: str) -> None:
     Normalization takes the statistics that it is given only when it is adapted.
     """
     backbone = backbone_of(network)
-    inside = backbone._flatten_layers() if backbone is not None else []
+    inside = all_layers(backbone) if backbone is not None else []
     if any(isinstance(layer, keras.layers.Normalization) for layer in inside):
         raise UserError(
             f"model.weights={given} for a network with a Normalization layer, which would not use all of them",
@@ -79,7 +78,7 @@ def _from_applications(network: keras.Model, given: Any) -> tuple[int, str]:
             )
     except Exception as error:  # Keras raises no narrower one where there is no network
         raise UserError(
-            f"model.weights=imagenet cannot be had ({_line(error)})",
+            f"model.weights=imagenet cannot be had ({one_line(error)})",
             "a network connection, or a file with the weights of the backbone",
             "model.weights=<file.weights.h5>",
         ) from error
@@ -125,26 +124,14 @@ def _restored(target: keras.Model) -> Iterator[dict[int, np.ndarray]]:
 
 
 def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]:
-    """Loads what fits, and returns the weights that got nothing, and Keras' word for why.
+    """Loads what fits, and returns the weights that got nothing, and Keras' reason.
 
-    Keras says which layers fail only in prose. So all weights are made no numbers first: what is one afterwards failed.
+    Keras names the layers that fail only in prose. So all weights become NaN first: those that still are have failed.
     """
     for weight in target.weights:
         if "float" in weight.dtype:
             weight.assign(np.full(weight.shape, np.nan))
-    reason = ""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        try:
-            if path.name.endswith(".weights.h5"):
-                target.load_weights(path, skip_mismatch=True)
-            else:
-                target.load_weights(path)
-        except (ValueError, KeyError) as error:
-            reason = _line(error)
-    for one in told:
-        example = re.search(r"Example error message for object (.*?)List of", _line(one.message, 999))
-        reason = reason or (_line(example[1]) if example else "")
+    reason = load_matching_weights(target, path)
     values = zip(target.weights, target.get_weights(), strict=True)
     return [weight for weight, value in values if np.isnan(np.sum(value, dtype=np.float64))], reason
 
@@ -179,10 +166,6 @@ def _from_list(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[int,
     for weight, index in pairs:
         weight.assign(arrays[index])
     return len(pairs), BACKBONE
-
-
-def _line(error: object, longest: int = 240) -> str:
-    return " ".join(str(error).split())[:longest]
 
 
 def _refused(given: str, why: str) -> UserError:

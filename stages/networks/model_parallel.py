@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.networks.keras_internals import is_graph_of_layers
 
 
 @keras.saving.register_keras_serializable(package="pipeline")
@@ -42,8 +43,7 @@ def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str
     Raises:
         UserError: where the network is no graph of layers, or a pattern matches none of them.
     """
-    plain = (keras.Sequential, keras.src.models.Functional)
-    if type(network) not in plain:  # a subclass would come back without what it adds
+    if not is_graph_of_layers(network):
         raise UserError(
             f"strategy=model_parallel cannot take {type(network).__name__} apart",
             "a keras.Sequential or a functional keras.Model",

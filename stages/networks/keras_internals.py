@@ -1,0 +1,106 @@
+"""What Keras has and does not export, each as a function with a test that fails first on an upgrade.
+
+Checked with Keras 3.15, on TensorFlow's backend.
+"""
+
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras.src.backend.tensorflow import core, random
+from keras.src.models import Functional
+
+BACKEND = {"core": core, "random": random}
+
+
+def all_layers(layer: keras.layers.Layer, include_self: bool = True, recursive: bool = True) -> list[Any]:
+    """Returns `layer` and the layers in it, also those in attributes and in wrappers, which `Model.layers` leaves out.
+
+    Keras 3.15: `Layer._flatten_layers`.
+    """
+    return list(layer._flatten_layers(include_self=include_self, recursive=recursive))
+
+
+def is_graph_of_layers(network: keras.Model) -> bool:
+    """Returns whether `network` is sequential or functional, and no subclass, which `clone_model` would reduce to that.
+
+    Keras 3.15: `keras.src.models.Functional` is the class that `keras.Model(inputs, outputs)` makes.
+    """
+    return type(network) in (keras.Sequential, Functional)
+
+
+def graph_of(network: keras.Model) -> Functional | None:
+    """Returns the functional graph of `network`, below it if it is sequential; None where it has none.
+
+    Keras 3.15: `Sequential._functional`, None until it is built.
+    """
+    graph = getattr(network, "_functional", network)
+    return graph if isinstance(graph, Functional) else None
+
+
+def nodes_of(graph: Functional) -> list[Any]:
+    """Returns the calls of layers in `graph`: each with `operation`, `input_tensors` and `output_tensors`.
+
+    Keras 3.15: `Function._nodes_by_depth`.
+    """
+    return [node for depth in graph._nodes_by_depth.values() for node in depth]
+
+
+def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
+    """Sets an attribute that Keras neither counts among the layers and weights of `layer` nor saves.
+
+    Keras 3.15: `Layer.__setattr__` hands every value to a tracker.
+    """
+    layer.__dict__[name] = value
+
+
+def preprocess_input_of(application: Callable[..., keras.Model]) -> Callable[..., Any]:
+    """Returns the `preprocess_input` that belongs to a function of keras.applications.
+
+    Keras 3.15: both are in the same module of `keras.src.applications`.
+    """
+    return sys.modules[application.__module__].preprocess_input
+
+
+def load_matching_weights(network: keras.Model, path: Path) -> str:
+    """Loads what fits of a file of weights, and returns Keras' reason for the first that does not, or nothing.
+
+    Keras 3.15: `load_weights(skip_mismatch=True)`, which only `.weights.h5` takes, warns in prose.
+    """
+    reason = ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            if path.name.endswith(".weights.h5"):
+                network.load_weights(path, skip_mismatch=True)
+            else:
+                network.load_weights(path)
+        except (ValueError, KeyError) as error:
+            reason = one_line(error)
+    for warning in caught:
+        example = re.search(r"Example error message for object (.*?)List of", one_line(warning.message, 999))
+        reason = reason or (one_line(example[1]) if example else "")
+    return reason
+
+
+def one_line(error: object, longest: int = 240) -> str:
+    """Returns a message of Keras in one line, cut at `longest` characters."""
+    return " ".join(str(error).split())[:longest]
+
+
+def wrap_backend(module: str, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces a function of Keras' backend by `wrap(function)` in this process; no-op once it has been.
+
+    Keras 3.15: layers, initializers and `keras.ops` call `core.cast` and the functions of `random` by their module.
+
+    Args:
+        module: `core` or `random`.
+        wrap: returns a function made by `functools.wraps`.
+    """
+    function = getattr(BACKEND[module], name)
+    if not hasattr(function, "__wrapped__"):
+        setattr(BACKEND[module], name, wrap(function))

@@ -1,0 +1,118 @@
+"""What Keras does not export is as it was in the version that it was checked with. The first to fail on an upgrade."""
+
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from stages.networks import keras_internals as internals
+from stages.networks.batch_norm import BatchNormalization
+
+
+def functional() -> keras.Model:
+    inputs = keras.Input((4,))
+    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="inner")], name="nested")
+    return keras.Model(inputs, keras.layers.Dense(2, name="outer")(inner(inputs)))
+
+
+class Subclass(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2, name="attribute")
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+
+def test_the_version_is_the_one_that_the_module_names() -> None:
+    assert f"Keras {'.'.join(keras.__version__.split('.')[:2])}," in (internals.__doc__ or "")
+
+
+def test_all_layers_finds_nested_ones_and_attributes() -> None:
+    network = functional()
+    names = [layer.name for layer in internals.all_layers(network)]
+    assert {network.name, "nested", "inner", "outer"} <= set(names)
+    outermost = [layer.name for layer in internals.all_layers(network, include_self=False, recursive=False)]
+    assert "inner" not in outermost
+    assert "nested" in outermost
+    assert "attribute" in [layer.name for layer in internals.all_layers(Subclass())]
+
+
+def test_graphs_of_layers_are_told_from_subclasses() -> None:
+    network, sequential = functional(), keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    assert internals.is_graph_of_layers(network)
+    assert internals.is_graph_of_layers(sequential)
+    assert not internals.is_graph_of_layers(Subclass())
+    assert internals.graph_of(network) is network
+    below = internals.graph_of(sequential)
+    assert below is not None
+    assert sequential.layers[0] in below.layers
+    assert internals.graph_of(keras.Sequential([keras.layers.Dense(2)])) is None
+    assert internals.graph_of(Subclass()) is None
+
+
+def test_nodes_know_their_layer_and_their_tensors() -> None:
+    network = functional()
+    [node] = [node for node in internals.nodes_of(network) if node.operation.name == "outer"]
+    assert node.output_tensors[0] is network.outputs[0]
+    assert node.input_tensors[0].shape == (None, 3)
+
+
+def test_what_is_set_untracked_is_no_layer() -> None:
+    network, other = functional(), keras.layers.Dense(2)
+    before = len(internals.all_layers(network))
+    internals.set_untracked(network, "other", other)
+    assert network.other is other
+    assert len(internals.all_layers(network)) == before
+
+
+def test_an_application_has_its_preprocessing() -> None:
+    preprocess = internals.preprocess_input_of(keras.applications.MobileNetV2)
+    np.testing.assert_allclose(preprocess(np.full((1, 1, 1, 3), 255, np.float32)), 1.0)
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".keras"])
+def test_weights_that_do_not_fit_have_a_reason(suffix: str, tmp_path: Path) -> None:
+    network, path = functional(), tmp_path / f"file{suffix}"
+    network.save_weights(path) if suffix == ".weights.h5" else network.save(path)
+    assert internals.load_matching_weights(network, path) == ""
+    inputs = keras.Input((4,))
+    other = keras.Model(inputs, keras.layers.Dense(7)(keras.layers.Dense(3)(inputs)))
+    assert internals.load_matching_weights(other, path)
+
+
+def test_a_replaced_function_of_the_backend_is_the_one_that_layers_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = []
+
+    def noted(original: Any) -> Any:
+        @wraps(original)
+        def dropout(inputs: Any, rate: float, *args: Any, **kwargs: Any) -> Any:
+            rates.append(rate)
+            return original(inputs, rate, *args, **kwargs)
+
+        return dropout
+
+    random = internals.BACKEND["random"]
+    monkeypatch.setattr(random, "dropout", getattr(random.dropout, "__wrapped__", random.dropout))
+    for _ in range(2):
+        internals.wrap_backend("random", "dropout", noted)
+    keras.layers.Dropout(0.25)(np.ones((1, 4), np.float32), training=True)
+    assert rates == [0.25]  # once: what is wrapped is not wrapped again
+
+
+def test_batch_norm_computes_its_moments_in_the_method_that_is_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    original = BatchNormalization._moments
+
+    def moments(*args: Any) -> Any:
+        calls.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(BatchNormalization, "_moments", moments)
+    layer = BatchNormalization()
+    layer(np.ones((2, 3, 3, 4), np.float32), training=True)
+    assert len(calls) == 1
+    assert list(layer._reduction_axes) == [0, 1, 2]
