@@ -37,7 +37,7 @@ FLOORS = {
         ("checks",),
         ("run",),
         ("sweep",),
-        ("__main__", "clean", "compare", "sync"),
+        ("__main__", "clean", "compare", "sync", "tables"),
     ),
 }
 """The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""

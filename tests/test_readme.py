@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import tables
 from pipeline.paths import CONF
 from pipeline.run.job import prepare
 from tests.conftest import ROOT
@@ -35,6 +36,13 @@ def test_its_table_has_every_option_of_every_group() -> None:
             rows = [line for line in README.splitlines() if line.startswith("|") and f"`{path.parent.name}`" in line]
             assert rows, path.parent.name
             assert f"`{path.stem}`" in rows[0]
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_generated_tables_are_up_to_date(page: str) -> None:
+    """Else: python -m pipeline.tables."""
+    text = (ROOT / page).read_text()
+    assert tables.updated(text) == text
 
 
 def test_its_commands_of_make_exist() -> None:

@@ -1,4 +1,4 @@
-"""Whether the replicas can share the batch."""
+"""The replicas that share a batch."""
 
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
@@ -14,7 +14,8 @@ from stages.settings.train import TrainSettings
 
 def expected_replicas(experiment: Experiment) -> int | None:
     """Returns how many replicas share a batch, as far as it is known without TensorFlow."""
-    settings, gpus = experiment.settings.get("strategy"), len(machine.gpus())
+    settings = experiment.settings.get("strategy")
+    gpus = len(machine.gpus())
     if isinstance(settings, (MirroredSettings, CentralStorageSettings)):
         return len(settings.devices) or gpus or settings.cpu_replicas
     if isinstance(settings, MultiWorkerSettings) and experiment.cluster.kind == "local":
@@ -26,6 +27,7 @@ def expected_replicas(experiment: Experiment) -> int | None:
 
 def batch_is_shared(experiment: Experiment) -> None:
     """Refuses a batch that the replicas cannot share."""
-    settings, replicas = experiment.settings.get("train"), expected_replicas(experiment)
+    settings = experiment.settings.get("train")
+    replicas = expected_replicas(experiment)
     if isinstance(settings, TrainSettings) and replicas:
         settings.check_share(replicas)

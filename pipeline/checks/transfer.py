@@ -1,44 +1,65 @@
-"""Transfer learning that cannot work, refused before TensorFlow is imported."""
+"""Transfer learning that cannot work."""
 
+from pipeline.checks.refusal import Condition, Refusal, fit, model, runs_under, train
 from pipeline.config.experiment import Experiment
-from stages.errors import UserError
 from stages.settings.model import ModelSettings
 from stages.settings.strategy import ModelParallelSettings, ParameterServerSettings
-from stages.settings.train import FitSettings, TrainSettings
 
 
-def transfer_is_possible(experiment: Experiment) -> None:
-    """Raises UserError where weights cannot be had, a backbone not frozen, or its top not unfrozen later."""
-    strategy, name = experiment.settings.get("strategy"), experiment.choices.get("strategy")
-    model, train = experiment.settings.get("model"), experiment.settings.get("train")
-    if not isinstance(model, ModelSettings):
-        return
-    if model.is_tracked and experiment.tracking.kind == "off":
-        raise UserError(
-            f"model.weights={model.weights} with tracking=off: nothing knows where they are",
-            "tracking=local, tracking=server, or a file",
-            "tracking=local",
-        )
-    if model.frozen and isinstance(strategy, ModelParallelSettings):
-        raise UserError(
-            "model.frozen=true with strategy=model_parallel, which puts layers into others and takes no backbone apart",
-            "every other strategy",
-            "strategy=one_device",
-        )
-    if not isinstance(train, TrainSettings) or not train.fine_tune_epochs:
-        return
-    given = f"train.fine_tune_epochs={train.fine_tune_epochs}"
-    if not model.frozen:
-        raise UserError(
-            f"{given} unfreezes what model.frozen=false has not frozen",
-            "model.frozen=true, or train.fine_tune_epochs=0",
-            "model.frozen=true",
-        )
-    if isinstance(train, FitSettings):
-        raise UserError(f"{given} with train=fit, which has one phase", "train=loop", "train=loop")
-    if isinstance(strategy, ParameterServerSettings):
-        raise UserError(
-            f"{given} with strategy={name}, whose servers keep the variables of one optimizer",
-            ("one_device", "mirrored", "multi_worker", "central_storage"),
-            "strategy=one_device",
-        )
+def _is_frozen(experiment: Experiment) -> bool:
+    settings = model(experiment)
+    return settings is not None and settings.frozen
+
+
+def _fine_tunes(experiment: Experiment) -> ModelSettings | None:
+    """Returns the settings of the model whose backbone is to be fine-tuned; None where none is."""
+    settings = train(experiment)
+    return model(experiment) if settings is not None and settings.fine_tune_epochs else None
+
+
+def _tracked_weights(experiment: Experiment) -> bool:
+    settings = model(experiment)
+    return settings is not None and settings.is_tracked
+
+
+def _fine_tunes_and(condition: Condition) -> Condition:
+    return lambda experiment: _fine_tunes(experiment) is not None and condition(experiment)
+
+
+TRANSFER = (
+    Refusal(
+        lambda experiment: _tracked_weights(experiment) and experiment.tracking.kind == "off",
+        "model.weights={weights} with tracking=off",
+        "no store knows where they are",
+        "tracking=local, tracking=server, or a file",
+        "tracking=local",
+    ),
+    Refusal(
+        lambda experiment: _is_frozen(experiment) and runs_under(ModelParallelSettings)(experiment),
+        "model.frozen=true with strategy=model_parallel",
+        "it distributes whole layers, and a backbone is one",
+        "any other strategy",
+        "strategy=one_device",
+    ),
+    Refusal(
+        _fine_tunes_and(lambda experiment: not _is_frozen(experiment)),
+        "train.fine_tune_epochs={fine_tune_epochs} with model.frozen=false",
+        "no layer is frozen that it could unfreeze",
+        "model.frozen=true, or train.fine_tune_epochs=0",
+        "model.frozen=true",
+    ),
+    Refusal(
+        _fine_tunes_and(lambda experiment: fit(experiment) is not None),
+        "train.fine_tune_epochs={fine_tune_epochs} with train=fit",
+        "it has one phase",
+        "train=loop",
+        "train=loop",
+    ),
+    Refusal(
+        _fine_tunes_and(runs_under(ParameterServerSettings)),
+        "train.fine_tune_epochs={fine_tune_epochs} with strategy=parameter_server",
+        "its servers keep the variables of one optimizer",
+        ("one_device", "mirrored", "multi_worker", "central_storage"),
+        "strategy=one_device",
+    ),
+)

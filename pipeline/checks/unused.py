@@ -1,13 +1,15 @@
-"""Settings that were typed and would have no effect beside the others: refused, with what gives them one.
+"""Settings that were typed and would have no effect with the others: refused, with what gives them one.
 
 Only what was typed counts: an experiment's file may keep what another choice leaves without effect.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+from pipeline.checks.refusal import Condition, train, values
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TopSettings
@@ -16,16 +18,6 @@ from stages.settings.data import ImagesSettings, TfdsSettings
 from stages.settings.images import AugmentSettings
 from stages.settings.optimizer import SgdSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, ModelParallelSettings
-from stages.settings.train import TrainSettings
-
-SCHEDULES = {
-    "warmup_epochs": ("constant", "cosine", "step"),
-    "final_share": ("cosine", "plateau"),
-    "decay_epochs": ("step",),
-    "decay_factor": ("step", "plateau"),
-    "patience": ("plateau",),
-}
-"""From each setting of `schedule` to the schedules that read it."""
 
 NEEDED_BY = {"optimizer": "train", "schedule": "train", "precision": "model"}
 """From groups that are no stage to the stage that reads them."""
@@ -33,51 +25,56 @@ NEEDED_BY = {"optimizer": "train", "schedule": "train", "precision": "model"}
 _NO_STAGE = {"tracking", "cluster", "pipeline", "experiment"}
 
 
+@dataclass(frozen=True)
+class Unused:
+    """Settings that nothing reads in some experiments.
+
+    names: their dotted names, as a regular expression.
+    when: the experiments in which nothing reads them.
+    reason: why, with values in braces; see `refusal.values`.
+    fix: what to type for them to have an effect.
+    """
+
+    names: str
+    when: Condition
+    reason: str
+    fix: str
+
+
 def refuse_unused(experiment: Experiment, names: Iterable[str]) -> None:
     """Raises UserError for the first of `names`, dotted as they were typed, that nothing in `experiment` reads."""
     for name in names:
         _refuse_of_absent_stage(experiment, name)
-        if name.startswith("schedule."):
-            _refuse_of_other_schedule(experiment, name)
-        for pattern, is_unused, reason, fix in UNUSED:
-            if re.fullmatch(pattern, name) and is_unused(experiment):
-                raise UserError(f"{name} has no effect: {reason}", "", fix)
+        for row in UNUSED:
+            if re.fullmatch(row.names, name) and row.when(experiment):
+                reason = row.reason.format_map(values(experiment))
+                raise UserError(f"{name} has no effect: {reason}", "", row.fix)
 
 
 def _refuse_of_absent_stage(experiment: Experiment, name: str) -> None:
     group = re.split(r"[./@]", name)[0]
-    stages = {given: stage for stage, given in experiment.groups.items()}
+    stages = {group: stage for stage, group in experiment.groups.items()}
     known = {entry.name for entry in dataclasses.fields(TopSettings)} | _NO_STAGE
     stage = NEEDED_BY.get(group, stages.get(group, "load" if group == "data" else group))
     if group not in known and stage not in experiment.pipeline:
         raise UserError(
-            f"{name} has no effect: `pipeline` leaves the stage {stage} out",
-            experiment.pipeline,
-            "pipeline=standard",
+            f"{name} has no effect: `pipeline` leaves the stage {stage} out", experiment.pipeline, "pipeline=standard"
         )
 
 
-def _refuse_of_other_schedule(experiment: Experiment, name: str) -> None:
-    setting, train = name.removeprefix("schedule."), experiment.settings.get("train")
-    readers = SCHEDULES.get(setting)
-    if readers and isinstance(train, TrainSettings) and train.schedule.name not in readers:
-        raise UserError(
-            f"{name} has no effect: schedule={train.schedule.name} does not read it",
-            f"schedule={', '.join(readers)}",
-            f"schedule={readers[0]}",
-        )
+def _of_schedule(setting: str, *readers: str) -> Unused:
+    """Returns the row of a setting that only the schedules `readers` read."""
 
+    def is_unread(experiment: Experiment) -> bool:
+        settings = train(experiment)
+        return settings is not None and settings.schedule.name not in readers
 
-def _is_without_server(experiment: Experiment) -> bool:
-    return experiment.tracking.kind != "server"
+    reason = f"schedule={{schedule}} does not read it, but {', '.join(readers)}"
+    return Unused(rf"schedule\.{setting}", is_unread, reason, f"schedule={readers[0]}")
 
 
 def _is_without_local_cluster(experiment: Experiment) -> bool:
     return cluster_settings(experiment) is None or experiment.cluster.kind != "local"
-
-
-def _has_own_cluster(experiment: Experiment) -> bool:
-    return experiment.cluster.kind != "local"
 
 
 def _names_devices(experiment: Experiment) -> bool:
@@ -87,14 +84,14 @@ def _names_devices(experiment: Experiment) -> bool:
 
 
 def _has_no_momentum(experiment: Experiment) -> bool:
-    train = experiment.settings.get("train")
-    optimizer: Any = train.optimizer if isinstance(train, TrainSettings) else None
+    settings = train(experiment)
+    optimizer: Any = settings.optimizer if settings else None
     return isinstance(optimizer, SgdSettings) and optimizer.nesterov and not optimizer.momentum
 
 
 def _does_not_fine_tune(experiment: Experiment) -> bool:
-    train = experiment.settings.get("train")
-    return isinstance(train, TrainSettings) and not train.fine_tune_epochs
+    settings = train(experiment)
+    return settings is not None and not settings.fine_tune_epochs
 
 
 def _draws_no_operations(experiment: Experiment) -> bool:
@@ -107,31 +104,54 @@ def _keeps_sizes(experiment: Experiment) -> bool:
     return isinstance(data, ImagesSettings) and data.size is None
 
 
-def _names_validation(experiment: Experiment) -> bool:
-    data = experiment.settings.get("load")
-    return isinstance(data, TfdsSettings) and data.val_split is not None
+def _names_split(name: str) -> Condition:
+    """Returns the condition that a TFDS data set has its split `name`, such as `val_split`, given."""
+
+    def applies(experiment: Experiment) -> bool:
+        data = experiment.settings.get("load")
+        return isinstance(data, TfdsSettings) and getattr(data, name) is not None
+
+    return applies
 
 
-def _names_test(experiment: Experiment) -> bool:
-    data = experiment.settings.get("load")
-    return isinstance(data, TfdsSettings) and data.test_split is not None
-
-
-UNUSED: tuple[tuple[str, Callable[[Experiment], bool], str, str], ...] = (
-    (r"tracking\.uri", _is_without_server, "only tracking=server has an address", "tracking=server"),
-    (
+UNUSED: tuple[Unused, ...] = (
+    _of_schedule("warmup_epochs", "constant", "cosine", "step"),
+    _of_schedule("final_share", "cosine", "plateau"),
+    _of_schedule("decay_epochs", "step"),
+    _of_schedule("decay_factor", "step", "plateau"),
+    _of_schedule("patience", "plateau"),
+    Unused(
+        r"tracking\.uri",
+        lambda experiment: experiment.tracking.kind != "server",
+        "only tracking=server has an address",
+        "tracking=server",
+    ),
+    Unused(
         r"cluster\.restarts",
         _is_without_local_cluster,
         "only cluster=local starts processes, for strategy=multi_worker and parameter_server",
         "strategy=multi_worker cluster=local",
     ),
-    (r"strategy\.(workers|servers)", _has_own_cluster, "TF_CONFIG says how many there are", "cluster=local"),
-    (r"strategy\.cpu_replicas", _names_devices, "strategy.devices names the replicas", "strategy.devices=[]"),
-    (r"optimizer\.nesterov", _has_no_momentum, "optimizer.momentum=0", "optimizer.momentum=0.9"),
-    (r"train\.fine_tune_(layers|rate)", _does_not_fine_tune, "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"),
-    (r"augment\.magnitude", _draws_no_operations, "augment.rand_augment=0", "augment.rand_augment=2"),
-    (r"data\.resize", _keeps_sizes, "data.size=null keeps images as they are", "data.size=160"),
-    (r"data\.val_fraction", _names_validation, "data.val_split says which examples", "data.val_split=null"),
-    (r"data\.test_fraction", _names_test, "data.test_split says which examples", "data.test_split=null"),
+    Unused(
+        r"strategy\.(workers|servers)",
+        lambda experiment: experiment.cluster.kind != "local",
+        "TF_CONFIG says how many there are",
+        "cluster=local",
+    ),
+    Unused(r"strategy\.cpu_replicas", _names_devices, "strategy.devices names the replicas", "strategy.devices=[]"),
+    Unused(r"optimizer\.nesterov", _has_no_momentum, "optimizer.momentum=0", "optimizer.momentum=0.9"),
+    Unused(
+        r"train\.fine_tune_(layers|rate)", _does_not_fine_tune, "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"
+    ),
+    Unused(r"augment\.magnitude", _draws_no_operations, "augment.rand_augment=0", "augment.rand_augment=2"),
+    Unused(r"data\.resize", _keeps_sizes, "data.size=null keeps images as they are", "data.size=160"),
+    Unused(
+        r"data\.val_fraction", _names_split("val_split"), "data.val_split says which examples", "data.val_split=null"
+    ),
+    Unused(
+        r"data\.test_fraction",
+        _names_split("test_split"),
+        "data.test_split says which examples",
+        "data.test_split=null",
+    ),
 )
-"""Patterns of names, when nothing reads the settings, why, and what to type for them to have an effect."""

@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 
-from pipeline.checks.combinations import advice
+from pipeline.checks.precision import advice
 from pipeline.cluster.task import cluster_settings, given_task
 from pipeline.run.console import Console
 from pipeline.run.executor import work

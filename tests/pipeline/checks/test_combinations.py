@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from pipeline.checks.batch import expected_replicas
-from pipeline.checks.combinations import advice
+from pipeline.checks.precision import advice
 from pipeline.cluster.task import given_task, local_tasks
 from pipeline.run.job import prepare
 from pipeline.system import machine
@@ -14,15 +14,15 @@ from stages.settings.strategy import MultiWorkerSettings, ParameterServerSetting
 from tests.pipeline.experiments import experiment
 
 REFUSED: Mapping[str, str] = {
-    "cluster=tf_config": "strategy=one_device, which has no workers",
+    "cluster=tf_config": "cluster=tf_config with strategy=one_device: it has no workers",
     "train=fit strategy=multi_worker": r"keras/issues/20585\)\. Expected train=fit with default.*Try: train=loop",
     "train=fit strategy=parameter_server": "takes no data from a coordinator",
     "train=fit strategy=central_storage": "keras/issues/21054",
-    "train=fit strategy=model_parallel": "gives what goes backward no device",
+    "train=fit strategy=model_parallel": "places the backward pass on no device",
     "train=fit strategy=tpu": "keras/issues/19448",
     "train=fit optimizer.accumulation=2": "optimizer.accumulation with train=fit",
     "train=fit strategy=mirrored optimizer.clip_norm=1": "clips before the sum over the replicas",
-    "train=fit strategy=mirrored precision=mixed_float16": "looks for an overflow before the sum",
+    "train=fit strategy=mirrored precision=mixed_float16": "looks for an overflow of float16 before the sum",
     "train=fit precision=float16 optimizer=sgd": "scales the loss in mixed precision alone",
     "train=fit strategy=mirrored train.jit=on": "compiled code cannot reach",
     "train=fit train.jit=measure": "has no way to try",
@@ -30,19 +30,19 @@ REFUSED: Mapping[str, str] = {
     "strategy=parameter_server train.jit=measure": "the chief computes nothing that it could time",
     "train.jit=measure deterministic=true": "the clock would choose the last digits",
     "strategy=parameter_server deterministic=true": "workers take steps in no fixed order",
-    "strategy=mirrored strategy.reduction=nccl": "strategy.reduction=nccl needs GPUs",
-    "strategy=mirrored strategy.reduction=hierarchical_copy strategy.cpu_replicas=3": "loses a replica of 3",
-    "strategy=multi_worker strategy.communication=nccl": "strategy.communication=nccl needs GPUs",
+    "strategy=mirrored strategy.reduction=nccl": "strategy.reduction=nccl without GPUs",
+    "strategy=mirrored strategy.reduction=hierarchical_copy strategy.cpu_replicas=3": "with 3 replicas",
+    "strategy=multi_worker strategy.communication=nccl": "strategy.communication=nccl without GPUs",
     "strategy=multi_worker precision=bfloat16 optimizer=sgd": "collectives cannot send bfloat16",
     "strategy=multi_worker strategy.workers=4 train.batch_size=3": "cannot be shared by 4 replicas",
-    "strategy=tpu precision=float64": "precision=float64 cannot run on a TPU",
+    "strategy=tpu precision=float64": "precision=float64 with strategy=tpu",
     "strategy=tpu strategy.name=local": "finds no TPU in this machine",
     "strategy=tpu strategy.name=grpc://127.0.0.1:9": "does not answer",
     "optimizer.ema_use=true": r"no averages are kept\. Try: optimizer.ema_momentum=0.99",
     "schedule=plateau schedule.warmup_epochs=1": "cannot warm up as well",
     "train.class_weights=heavy": "train.class_weights=heavy weighs no classes",
     "train=fit augment=flip augment.where=model": r"Keras' fit takes its own steps.*Try: augment.where=input",
-    "strategy=parameter_server augment=flip augment.where=model": "could hand over random numbers",
+    "strategy=parameter_server augment=flip augment.where=model": "cannot hand over random numbers",
     "strategy=tpu train.jit=auto augment=flip augment.where=model": "XLA cannot resample images",
     "augment=strong augment.where=model": r"a replica does not have the others' images.*Try: augment.where=input",
     "augment.rotation=0.6": r"augment.rotation=0.6 is out of range.*at most 0.5",
@@ -50,13 +50,13 @@ REFUSED: Mapping[str, str] = {
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Try: precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
     "train.jit=fast": "train.jit=fast is not known",
-    "train.fine_tune_epochs=2": r"unfreezes what model.frozen=false has not frozen.*Try: model.frozen=true",
-    "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit, which has one phase.*Try: train=loop",
+    "train.fine_tune_epochs=2": r"train.fine_tune_epochs=2 with model.frozen=false.*Try: model.frozen=true",
+    "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit: it has one phase.*Try: train=loop",
     "strategy=parameter_server train.fine_tune_epochs=2 model.frozen=true": "the variables of one optimizer",
-    "strategy=model_parallel model.frozen=true": "takes no backbone apart",
+    "strategy=model_parallel model.frozen=true": "a backbone is one",
     "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fine_tune_epochs=2, which warm up, too",
     "model.weights=nowhere.h5": r"model.weights=nowhere.h5 is no file\. Expected none, imagenet, a file",
-    "model.weights=runs:/abc tracking=off": "nothing knows where they are",
+    "model.weights=runs:/abc tracking=off": "no store knows where they are",
 }
 
 

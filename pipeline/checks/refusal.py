@@ -1,0 +1,98 @@
+"""Combinations of settings that cannot work, as rows of tables: the checks and the documentation are made of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pipeline.checks.batch import expected_replicas
+from pipeline.config.experiment import Experiment
+from pipeline.system import machine
+from stages.errors import UserError
+from stages.settings.data import DataSettings
+from stages.settings.model import ModelSettings
+from stages.settings.train import FitSettings, TrainSettings
+
+Condition = Callable[[Experiment], bool]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A combination that cannot work.
+
+    problem, reason: may name values of the experiment in braces, see `values`.
+    expected, fix: as of UserError.
+    """
+
+    when: Condition
+    problem: str
+    reason: str
+    expected: str | tuple[str, ...]
+    fix: str
+
+    def error(self, experiment: Experiment) -> UserError:
+        """Returns the error for an experiment that has this combination."""
+        text = f"{self.problem}: {self.reason}".format_map(values(experiment))
+        return UserError(text, self.expected, self.fix.format_map(values(experiment)))
+
+
+def values(experiment: Experiment) -> Mapping[str, object]:
+    """Returns the values that a refusal may name."""
+    training, network = train(experiment), experiment.settings.get("model")
+    gpu = next(iter(gpus_without_bfloat16()), None)
+    return {
+        "cluster": experiment.cluster.kind,
+        "strategy": experiment.choices.get("strategy"),
+        "replicas": expected_replicas(experiment),
+        "precision": policy(experiment),
+        "weights": getattr(network, "weights", None),
+        "optimizer": getattr(getattr(training, "optimizer", None), "name", None),
+        "batch_size": getattr(training, "batch_size", None),
+        "last_batch": last_batch(experiment),
+        "jit": getattr(training, "jit", None),
+        "fine_tune_epochs": getattr(training, "fine_tune_epochs", None),
+        "schedule": getattr(getattr(training, "schedule", None), "name", None),
+        "gpu": gpu and gpu.name,
+        "compute_capability": gpu and ".".join(map(str, gpu.compute_capability)),
+    }
+
+
+def runs_under(*kinds: type) -> Condition:
+    """Returns the condition that the strategy is one of `kinds`."""
+    return lambda experiment: isinstance(experiment.settings.get("strategy"), kinds)
+
+
+def train(experiment: Experiment) -> TrainSettings | None:
+    """Returns the settings of training; None without them, or with a function of the user's own."""
+    settings = experiment.settings.get("train")
+    return settings if isinstance(settings, TrainSettings) else None
+
+
+def fit(experiment: Experiment) -> FitSettings | None:
+    """Returns the settings of `train=fit`, if that is chosen."""
+    settings = experiment.settings.get("train")
+    return settings if isinstance(settings, FitSettings) else None
+
+
+def model(experiment: Experiment) -> ModelSettings | None:
+    """Returns the settings of the model; None without them, or with a function of the user's own."""
+    settings = experiment.settings.get("model")
+    return settings if isinstance(settings, ModelSettings) else None
+
+
+def policy(experiment: Experiment) -> str | None:
+    """Returns the precision by its name, such as `mixed`."""
+    settings = model(experiment)
+    return settings.precision.policy if settings else None
+
+
+def last_batch(experiment: Experiment) -> int:
+    """Returns the number of examples in the last batch of an epoch, as far as it is known; 0 without training."""
+    training, data = train(experiment), experiment.settings.get("load")
+    if training is None:
+        return 0
+    examples = data.train_examples() if isinstance(data, DataSettings) else None
+    return (examples or 0) % training.batch_size or training.batch_size
+
+
+def gpus_without_bfloat16() -> list[machine.Gpu]:
+    """Returns the GPUs of this machine that cannot compute in bfloat16."""
+    return [gpu for gpu in machine.gpus() if gpu.compute_capability < (8, 0)]

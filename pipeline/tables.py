@@ -1,0 +1,57 @@
+"""`python -m pipeline.tables`: rewrites the tables of README.md and docs/ that are made from the code and conf/.
+
+Each stands between `<!-- name:begin -->` and `<!-- name:end -->`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from pipeline.checks.registry import REFUSALS
+from pipeline.paths import CONF
+
+
+def refused() -> str:
+    """Returns the combinations of settings that are refused, why, and what to type instead."""
+    rows = ["| combination | why | try |", "|---|---|---|"]
+    for refusal in REFUSALS:
+        rows.append(f"| {_typed(refusal.problem)} | {_linked(refusal.reason)} | {_typed(refusal.fix)} |")
+    return "\n".join(rows)
+
+
+def _typed(template: str) -> str:
+    """Returns a text with its settings as code, and `<name>` for values that are filled in."""
+    code = re.sub(r"[\w.]+=[^\s,]+|\b[a-z]+\.[a-z_]+|\{\w+\}", r"`\g<0>`", template)
+    return re.sub(r"\{(\w+)\}", r"<\1>", code)
+
+
+def _linked(reason: str) -> str:
+    """Returns a reason with the issues that it names as links."""
+    return re.sub(r"github\.com/(\w+)-team/(\w+)/issues/(\d+)", r"[\2#\3](https://\g<0>)", reason)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"refused": refused}
+"""From the name of each table to the function that makes it."""
+
+
+def updated(text: str) -> str:
+    """Returns a page with its generated tables as they are now."""
+    for name, table in TABLES.items():
+        for begin in re.findall(rf"<!-- {name}:begin[^>]*-->\n", text):
+            before, _, rest = text.partition(begin)
+            end = f"<!-- {name}:end -->"
+            text = f"{before}{begin}\n{table()}\n\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def main() -> None:
+    """Rewrites the pages that have changed, and prints their names."""
+    root = CONF.parent
+    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        text = page.read_text()
+        if updated(text) != text:
+            page.write_text(updated(text))
+            print(page.relative_to(root))
+
+
+if __name__ == "__main__":
+    main()
