@@ -1,6 +1,5 @@
 """The `export` stage: a SavedModel, reloaded and compared."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from stages.networks.inference_memory import scoring_batch
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings
+from stages.storage.atomic import atomic_write
 
 
 def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder: Path) -> Exported:
@@ -19,15 +19,13 @@ def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder:
     It takes unscaled pixels, as the data set has them, and returns probabilities: the scaling is inside.
     """
     path = folder / "export" / "saved_model"
-    partial = path.with_name("partial-saved_model")
-    shutil.rmtree(partial, ignore_errors=True)
     model = trained.model.on_one_device()
     serving = Serving(model, dataset.class_names)
     spec = tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")
     signature = serving.__call__.get_concrete_function(spec)
-    tf.saved_model.save(serving, str(partial), signatures={"serving_default": signature})
-    shutil.rmtree(path, ignore_errors=True)
-    partial.replace(path)
+    path.parent.mkdir(exist_ok=True)
+    signatures = {"serving_default": signature}
+    atomic_write(path, lambda partial: tf.saved_model.save(serving, str(partial), signatures))
     compared = dataset.test.images[: settings.compared_examples].astype(np.float32)
     difference = _largest_difference(trained.model, path, compared)
     record = Record(metrics={"export/max_abs_diff": difference})

@@ -31,6 +31,7 @@ from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
 from pipeline.tracking.tracker import NullTracker, Patience, Tracker
 from stages.errors import UserError
+from stages.storage.atomic import atomic_write
 
 NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=")
 """Overrides that choose a run, and are no settings of it."""
@@ -139,7 +140,7 @@ def describe(job: Job, run: Run) -> None:
     """Records all that is known before the first stage: configuration, code, packages, machine."""
     document, tracker = job.experiment.document, run.tracker
     resolved = OmegaConf.create(redact(OmegaConf.to_container(document, resolve=True)))
-    (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved))
+    atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
     choices = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}
     tracker.params({**of_configuration(document), **choices})
     tracker.tags({f"version.{name}": version for name, version in provenance.versions().items()})

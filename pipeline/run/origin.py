@@ -10,7 +10,8 @@ from typing import Any
 
 from pipeline.redaction.mask import redact
 from pipeline.run.summary import Summary
-from pipeline.system.sealed import seal, unseal, write_whole
+from pipeline.system.sealed import seal, unseal
+from stages.storage.atomic import atomic_write
 
 NAME = "origin.json"
 
@@ -32,7 +33,7 @@ class Origin:
         return cls(run.name, run.identity, run.code, run.choices, run.overrides, run.versions)
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / NAME, seal(redact(asdict(self))) + "\n")
+        atomic_write(folder / NAME, seal(redact(asdict(self))) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "Origin | None":

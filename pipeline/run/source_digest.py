@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF
 from pipeline.source_code.packages import find_package, is_installed, is_standard, places
+from stages.storage.atomic import atomic_write
 
 NAME = "code.json"
 """The file in the folder of a run or a sweep that holds its sources."""
@@ -57,9 +58,7 @@ class Sources:
 
     def write(self, folder: Path) -> None:
         """Writes the list to `folder`, whole or not at all."""
-        partial = folder / f".{NAME}.partial"
-        partial.write_text(json.dumps(self.files, indent=1))
-        partial.replace(folder / NAME)
+        atomic_write(folder / NAME, json.dumps(self.files, indent=1))
 
     def changed(self, folder: Path) -> str:
         """Returns which sources differ from those that `folder` keeps, in a few words; empty where it keeps none."""

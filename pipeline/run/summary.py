@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.redaction.mask import redact
-from pipeline.system.sealed import write_whole
+from stages.storage.atomic import atomic_write
 
 NAME = "summary.json"
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
@@ -74,7 +74,7 @@ class Summary:
 
     def write(self, folder: Path) -> Path:
         """Writes the file whole or not at all; numbers that JSON does not have (nan, inf) become null."""
-        write_whole(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2) + "\n")
+        atomic_write(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2) + "\n")
         return folder / NAME
 
     def _without_secrets(self) -> dict[str, Any]:

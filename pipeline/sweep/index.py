@@ -11,8 +11,8 @@ from pipeline.run.origin import NAME as ORIGIN
 from pipeline.run.origin import Origin
 from pipeline.run.source_digest import Sources, new_for_other_code
 from pipeline.run.summary import STATUSES
-from pipeline.system.sealed import write_whole
 from stages.errors import UserError
+from stages.storage.atomic import atomic_write
 
 INDEX = "sweep.json"
 """The file in a sweep's folder that lists its jobs."""
@@ -20,7 +20,7 @@ INDEX = "sweep.json"
 
 def write_index(jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "RUNNING") -> None:
     """Writes the sweep's status and the list of its jobs, with the exit codes so far, whole or not at all."""
-    write_whole(folder / INDEX, json.dumps({"status": status, "jobs": list(jobs)}, indent=2))
+    atomic_write(folder / INDEX, json.dumps({"status": status, "jobs": list(jobs)}, indent=2))
 
 
 def read_index(folder: Path, warn: Callable[[str], None] = lambda line: None) -> tuple[str, list[dict[str, Any]]]:

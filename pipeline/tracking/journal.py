@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.system.sealed import seal, sync, unseal, write_whole
+from pipeline.system.sealed import seal, unseal
+from stages.storage.atomic import atomic_write, fsync
 
 NAME, SENT = "tracking.jsonl", "tracking.sent"
 DAMAGED = f"damaged-{NAME}"
@@ -117,7 +118,7 @@ class Journal:
         if not self._synced:
             self._synced = True
             with suppress(OSError):  # deleted, or on a disk that is gone: the store is sent to all the same
-                sync(self.folder / NAME)
+                fsync(self.folder / NAME)
 
     def repair(self) -> None:
         """Replaces a damaged file by one with the lines that are whole, and keeps it beside."""
@@ -127,7 +128,7 @@ class Journal:
                     shutil.copyfile(self.folder / NAME, self.folder / DAMAGED)
                 for number, line in enumerate(self._written):
                     line["number"] = number
-                write_whole(self.folder / NAME, "".join(f"{seal(line)}\n" for line in self._written))
+                atomic_write(self.folder / NAME, "".join(f"{seal(line)}\n" for line in self._written))
 
     def _append(self, line: dict[str, Any]) -> None:
         plain = json.loads(json.dumps({"number": len(self._written), **line}))
@@ -150,12 +151,12 @@ class Journal:
             if durable:
                 os.fsync(file.fileno())
         if is_new:
-            sync(self.folder)
+            fsync(self.folder)
         self._synced = durable
         self._lines.clear()
 
     def _write_sent(self) -> None:
-        write_whole(self.folder / SENT, seal({"sent": self.sent, "refused": _texts(self.refused)}), durable=False)
+        atomic_write(self.folder / SENT, seal({"sent": self.sent, "refused": _texts(self.refused)}), durable=False)
 
     def _read(self) -> None:
         lines: dict[int, dict[str, Any]] = {}

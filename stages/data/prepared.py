@@ -130,6 +130,7 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
         raise UnusableError(bad, remaining(source, listing))
     kept: list[int] = []
     described: list[Described] = []
+    folder.mkdir()
     with (folder / _IMAGES).open("wb") as file:
         begins = _header(file, (len(listing.labels), *source.image_shape))
         for images, numbers, unusable in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):

@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure  # without pyplot: no window system, no state shared between runs
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from stages.storage.atomic import atomic_write
+
 
 def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path, first_epoch: int = 1) -> Path:
     """Draws loss and accuracy by epoch, the best epoch and the beginnings of later phases marked; returns `path`.
@@ -67,5 +69,5 @@ def drawable(names: Sequence[str]) -> list[str]:
 def save(figure: Figure, path: Path, dpi: int = 120) -> Path:
     """Writes `figure` to `path`, whose folder is made; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi)
+    atomic_write(path, lambda partial: figure.savefig(partial, dpi=dpi), durable=False)
     return path

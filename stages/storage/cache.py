@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import IO
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.safe_places import safe_place
+from stages.storage.atomic import atomic_write
 
 POLL_SECONDS = 0.2
 
@@ -23,8 +23,8 @@ class NoRoomError(UserError):
 def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> bool:
     """Has `make` fill the folder `place`, unless it is there; returns whether it had to.
 
-    Of several processes that want it at once, one makes it and the others wait. `make` is given another folder, which
-    gets its name when all of it is on the disk; what a process leaves behind that is killed, the next one removes.
+    Of several processes that want it at once, one makes it and the others wait. `make` is given another path for the
+    folder, which gets its name once all of it is on the disk. The next process removes what a killed one leaves behind.
 
     Raises:
         NoRoomError: where it cannot be kept.
@@ -38,18 +38,7 @@ def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> 
             if place.is_dir():
                 return False
             _mark_used(place)
-            partial = place.with_name(f".partial-{place.name}")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            try:
-                make(partial)
-                for file in partial.iterdir():
-                    sync(file)
-                partial.replace(place)
-                sync(place.parent)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
+            atomic_write(place, make)
     except OSError as error:
         raise NoRoomError(
             f"{place.parent} cannot take what runs share ({error.strerror or error})",
@@ -89,12 +78,3 @@ def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
                 time.sleep(POLL_SECONDS)
                 safe_place()
         yield
-
-
-def sync(path: Path) -> None:
-    """Has a file, or a folder's names, written to the disk before it returns."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

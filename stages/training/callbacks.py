@@ -14,6 +14,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import as_number
 from stages.settings.train import TrainSettings
+from stages.storage.atomic import atomic_write
 from stages.training.serialization import state_of
 from stages.training.timing import Timing
 
@@ -163,9 +164,7 @@ class BestWeights(keras.callbacks.Callback):
 def save_weights(network: keras.Model, path: Path) -> None:
     """Writes the weights to `path` (`.weights.h5`), whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"partial-{path.name}")
-    network.save_weights(partial)
-    partial.replace(path)
+    atomic_write(path, network.save_weights)
 
 
 def build_callbacks(

@@ -7,7 +7,6 @@ it is read.
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -23,7 +22,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.safe_places import safe_place
 from stages.settings.train import TrainSettings
-from stages.storage.cache import sync
+from stages.storage.atomic import PARTIAL, atomic_write
 
 START = "start.npz"
 """The file that a training with other settings starts from."""
@@ -51,17 +50,7 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
         OSError: where it cannot be written; what was begun is gone then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **_members(checkpoint))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync(path.parent)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    atomic_write(path, lambda partial: np.savez(partial, allow_pickle=False, **_members(checkpoint)))
 
 
 def read(path: Path) -> Checkpoint:
@@ -211,7 +200,7 @@ class Checkpoints:
         self._last, self._passed = time.monotonic(), 0
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
-        for partial in folder.glob(".*.partial") if folder is not None else ():
+        for partial in folder.glob(f"{PARTIAL}*") if folder is not None else ():
             partial.unlink()
 
     def steps_left(self, step: int) -> int | None:

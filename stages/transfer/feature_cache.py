@@ -220,6 +220,7 @@ def _cached(cache: Path | None, key: str, compute: Callable[[], Arrays], reporte
 
 
 def _write(arrays: Arrays, folder: Path) -> None:
+    folder.mkdir()
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     (folder / "digests.json").write_text(json.dumps({name: _digest(array) for name, array in arrays.items()}))

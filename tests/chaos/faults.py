@@ -186,11 +186,11 @@ def _command(strategy: str, outputs: Path, fault: Fault | None) -> None:
 def _kill_while_writing(process: BaseProcess, outputs: Path, number: int) -> None:
     """Kills all of a run while it writes its checkpoint of that number, or the next one that is seen in time.
 
-    Its temporary name, `.step-00000048.npz.partial`, is there then.
+    A file named `.partial-…step-00000048.npz` is there then.
     """
     while process.exitcode is None:
-        names = [path.name for path in outputs.glob("runs/*/*/checkpoints/.*.partial")]
-        if any(int(name[6:14]) >= number * EVERY_STEPS for name in names):
+        names = [path.name for path in outputs.glob("runs/*/*/checkpoints/.partial-*step-*.npz")]
+        if any(int(name[-12:-4]) >= number * EVERY_STEPS for name in names):
             for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
                 one.kill()
             return

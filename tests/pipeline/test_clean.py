@@ -37,7 +37,7 @@ def make_run(outputs: Path, name: str, status: str, days: float = 40, place: str
         "checkpoints/step-00000010.npz",
         "checkpoints/step-00000020.npz",
         "checkpoints/damaged-step-00000005.npz",
-        "checkpoints/.step-00000030.npz.partial",
+        "checkpoints/.partial-7-step-00000030.npz",
     ):
         (folder / file).write_bytes(bytes(10_000))
     aged(folder, days)
@@ -61,7 +61,7 @@ def clean(outputs: Path, *arguments: str) -> int:
     return main(["--outputs", str(outputs), *arguments])
 
 
-LEFTOVERS = {"checkpoints/damaged-step-00000005.npz", "checkpoints/.step-00000030.npz.partial"}
+LEFTOVERS = {"checkpoints/damaged-step-00000005.npz", "checkpoints/.partial-7-step-00000030.npz"}
 CHECKPOINTS = {"checkpoints/step-00000010.npz", "checkpoints/step-00000020.npz"}
 
 
@@ -117,6 +117,7 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
     cache = outputs / "cache"
 
     def fill(folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         (folder / "data.npy").write_bytes(bytes(100_000))
 
     for name in ("old", "other", "new"):

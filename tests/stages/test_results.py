@@ -108,7 +108,7 @@ def test_the_export_equals_the_model(policy: str, replicas: int, tmp_path: Path)
     exported = export(trained, dataset, ExportSettings(), tmp_path)
     assert exported.max_abs_diff <= 1e-6
     assert (exported.path / "saved_model.pb").is_file()
-    assert not list(tmp_path.rglob("partial*"))
+    assert not list(tmp_path.rglob("*partial*"))
 
 
 def test_the_export_takes_unscaled_pixels_in_a_fresh_process(tmp_path: Path) -> None:

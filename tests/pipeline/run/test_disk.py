@@ -74,7 +74,7 @@ def test_a_full_disk_fails_the_run_in_one_line_and_costs_no_checkpoint(small_dis
     kept = checkpoints(disk)
     assert kept
     step = max(read(path).step for path in kept)  # each of them is whole
-    assert not list(disk.rglob(".*.partial"))
+    assert not list(disk.rglob(".partial-*"))
     assert summary(disk)["status"] == "FAILED"
     mount("-o", "remount,size=64m", str(disk))
     again = run(disk)

@@ -267,7 +267,7 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
     last.write_bytes(
         {"cut": content[:-100], "empty": bytearray(), "another file": bytearray(b"PK not so")}.get(damage, content)
     )
-    (folder / ".step-00000013.npz.partial").write_bytes(content)
+    (folder / ".partial-step-00000013.npz").write_bytes(content)
     whole, _ = run(one_device(), None)
     resumed, told = run(one_device(), tmp_path)
     assert told.resumed_from == 10
@@ -276,7 +276,7 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
     assert whole is not None
     assert resumed is not None
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
-    assert not list(folder.glob(".*.partial"))
+    assert not list(folder.glob(".partial-*"))
 
 
 def test_a_damaged_checkpoint_costs_no_later_one(tmp_path: Path) -> None:

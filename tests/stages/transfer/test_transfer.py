@@ -273,7 +273,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     assert "is damaged, and computed again" in told.warned[0]
     np.testing.assert_array_equal(first.train.images, third.train.images)
     assert features(tmp_path)[1].calls == 0
-    assert not list(tmp_path.glob("partial-*"))
+    assert not list(tmp_path.glob(".partial-*"))
 
 
 def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Files and folders that are written whole or not at all. Imports no TensorFlow: the framework writes by it, too."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+PARTIAL = ".partial-"
+"""Begins the name of what is not whole yet. Its end is that of the file: some writers go by the suffix."""
+
+
+def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], durable: bool = True) -> None:
+    """Replaces the file or the folder `path`: killed at any moment, it leaves the old content or the new.
+
+    A folder cannot take another's name, so that an old one is removed first, once the new one is whole.
+
+    Args:
+        content: text, for UTF-8; bytes; or a function that makes the file or the folder at the path it is given.
+        durable: outlasts a power failure once this returns, for one or two milliseconds.
+
+    Raises:
+        OSError: where there is no room. The old content stays, and nothing else.
+    """
+    thread = threading.current_thread()
+    number = "" if thread is threading.main_thread() else f"{thread.native_id}-"  # two may write the same file
+    partial = path.with_name(f"{PARTIAL}{number}{path.name}")
+    try:
+        _remove(partial)  # of a process that was killed
+        if isinstance(content, str):
+            partial.write_text(content, encoding="utf-8")
+        elif isinstance(content, bytes):
+            partial.write_bytes(content)
+        else:
+            content(partial)
+        if durable:
+            for part in (partial, *partial.rglob("*")):
+                fsync(part)
+        if path.is_dir():
+            shutil.rmtree(path)
+        partial.replace(path)
+    except BaseException:
+        _remove(partial)
+        raise
+    if durable:
+        fsync(path.parent)
+
+
+def fsync(path: Path) -> None:
+    """Flushes a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
