@@ -4,7 +4,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast faults experiments lint ui clean
+.PHONY: help run test test-fast faults experiments lint tables ui clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+tables: .venv/.installed  ## rewrites the tables of README.md and docs/ that are made from the code and conf/
+	$(BIN)/python -m pipeline.tables
 
 ui: .venv/.installed  ## MLflow's UI on the runs in outputs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///outputs/mlflow.db

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from pipeline.checks.registry import REFUSALS
+from pipeline.config.options import description, read_options
 from pipeline.paths import CONF
 
 
@@ -15,6 +16,27 @@ def refused() -> str:
     rows = ["| combination | why | try |", "|---|---|---|"]
     for refusal in REFUSALS:
         rows.append(f"| {_typed(refusal.problem)} | {_linked(refusal.reason)} | {_typed(refusal.fix)} |")
+    return "\n".join(rows)
+
+
+def groups() -> str:
+    """Returns the groups of conf/ with what they decide and their options, the default one first."""
+    options = read_options([CONF])
+    rows = ["| group | decides | options |", "|---|---|---|"]
+    for group, names in options.groups.items():
+        rows.append(f"| `{group}` | {options.about[group]} | {', '.join(f'`{name}`' for name in names)} |")
+    return "\n".join(rows)
+
+
+def options() -> str:
+    """Returns every option of conf/ with the first line of its file."""
+    found = read_options([CONF])
+    rows = ["| option | |", "|---|---|"]
+    for group, names in found.groups.items():
+        for name in names:
+            default = " (default)" if found.defaults.get(group) == name else ""
+            text = description(CONF / group / f"{name}.yaml").rstrip(".")
+            rows.append(f"| `{group}={name}`{default} | {text} |")
     return "\n".join(rows)
 
 
@@ -29,7 +51,7 @@ def _linked(reason: str) -> str:
     return re.sub(r"github\.com/(\w+)-team/(\w+)/issues/(\d+)", r"[\2#\3](https://\g<0>)", reason)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"refused": refused}
+TABLES: Mapping[str, Callable[[], str]] = {"refused": refused, "groups": groups, "options": options}
 """From the name of each table to the function that makes it."""
 
 

@@ -43,8 +43,10 @@ def help_text(options: Options) -> str:
     """Returns what `--help` prints, with every group and option of `options`."""
     column = max(map(len, options.groups), default=0)
     rows = []
+    indent = " " * (column + 4)
     for group, names in options.groups.items():
-        indent = " " * (column + 4)
-        text = ", ".join(names if options.defaults.get(group) is not None else ("(none)", *names))
-        rows.append(textwrap.fill(text, _WIDTH, initial_indent=f"  {group:{column}}  ", subsequent_indent=indent))
+        listed = ", ".join(names if options.defaults.get(group) is not None else ("(none)", *names))
+        lines = [options.about[group]] if group in options.about else []
+        lines += textwrap.wrap(listed, _WIDTH - len(indent))
+        rows.append(f"  {group:{column}}  " + f"\n{indent}".join(lines))
     return _HEAD + "\n".join(rows) + "\n" + _TAIL

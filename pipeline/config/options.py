@@ -1,6 +1,7 @@
 """The options of every group, as the folders of the configuration have them; nothing is composed."""
 
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,12 @@ class Options:
 
     groups: from each group, in the order of the defaults list, to its options, the default one first.
     defaults: from each group of the defaults list to its option; None: none is chosen.
+    about: from groups to what they decide, the comment on their line of the defaults list.
     """
 
     groups: Mapping[str, tuple[str, ...]]
     defaults: Mapping[str, str | None]
+    about: Mapping[str, str]
 
 
 def read_options(folders: Sequence[Path], primary: str = "config") -> Options:
@@ -36,7 +39,19 @@ def read_options(folders: Sequence[Path], primary: str = "config") -> Options:
             group, *below = path.relative_to(folder).with_suffix("").parts
             if below and group not in ("hydra", "schema") and not group.startswith((".", "_")):
                 found.setdefault(group, set()).add("/".join(below))
-    return Options({group: _in_order(names, defaults.get(group)) for group, names in found.items()}, defaults)
+    groups = {group: _in_order(names, defaults.get(group)) for group, names in found.items()}
+    return Options(groups, defaults, _about(folders[0] / f"{primary}.yaml"))
+
+
+def description(path: Path) -> str:
+    """Returns what an option's file says of itself: its first line of comment, but for Hydra's `@package`."""
+    lines = [line.strip("# \n") for line in path.read_text().splitlines() if line.startswith("#")]
+    return next((line for line in lines if not line.startswith("@")), "")
+
+
+def _about(primary: Path) -> dict[str, str]:
+    text = primary.read_text() if primary.is_file() else ""
+    return dict(re.findall(r"(?m)^ *- (\w+): \w+ *# *(.+)$", text))
 
 
 def package_folder(address: str) -> Path:
