@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config.schemas import TrackingSettings
+from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import default_outputs, shorter
 from pipeline.redaction.mask import guard_output, learn_arguments, redact
 from pipeline.run import rebuild
@@ -21,6 +21,7 @@ from pipeline.run.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment, streams
 from pipeline.tracking.journal import NAME, Journal
+from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.tracker import Patience
 from stages.errors import UserError
 
@@ -87,6 +88,11 @@ def _settle(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
         if not journal.unsent and journal.trusted and not asked:
             return 0  # it has everything, and cannot be asked without its password
         raise UserError(f"the password of {address} was not kept", "the whole address", f"--uri={address}")
+    target = journal.store.get("target") or MLFLOW_RUN
+    if target != MLFLOW_RUN:
+        if journal.is_closed:
+            return 0
+        raise UserError(f"it was recorded by {target}", "the command that recorded it, which sends the rest")
     settings = TrackingSettings(kind="server" if uri else kind, uri=address)
     outputs = outputs_of(folder) or outputs
     count = journal.unsent
@@ -112,7 +118,6 @@ def _deleted_by_hand(folder: Path, settings: TrackingSettings, outputs: Path, ru
     from sqlalchemy.exc import SQLAlchemyError
 
     from pipeline.tracking.mlflow_run import lifecycle
-    from pipeline.tracking.spec import RunSpec
 
     try:
         return run_id is not None and lifecycle(RunSpec(settings, outputs, folder, "", ""), run_id) == "deleted"

@@ -121,6 +121,12 @@ UNUSED: tuple[Unused, ...] = (
     _of_schedule("decay_factor", "step", "plateau"),
     _of_schedule("patience", "plateau"),
     Unused(
+        r"tracking\.(_target_|options.*)",
+        lambda experiment: experiment.tracking.kind == "off",
+        "tracking=off records nothing",
+        "tracking=local",
+    ),
+    Unused(
         r"tracking\.uri",
         lambda experiment: experiment.tracking.kind != "server",
         "only tracking=server has an address",

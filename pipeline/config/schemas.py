@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigStore
@@ -18,6 +19,9 @@ LONGEST_NAME, LONGEST_TAG = 200, 5000
 """Bytes of a folder's name, with room for a suffix; characters of a tag's text in MLflow."""
 
 
+MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
+
+
 @dataclass
 class TrackingSettings:
     """Where runs are recorded."""
@@ -25,6 +29,10 @@ class TrackingSettings:
     kind: str = choice("local", "local", "server", "off")
     """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`."""
     uri: str | None = None
+    _target_: str = MLFLOW_RUN
+    """The class of a run in its store: `MlflowRun`, or a `pipeline.tracking.stored_run.StoredRun` of one's own."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """For a class of one's own, such as `+tracking.options.project=digits`."""
     untracked: bool = False
     """Whether the recorded diff holds the contents of new files that git does not know yet; else only their names and
     digests. What is secret in them is masked as everywhere, as far as it can be told."""

@@ -29,7 +29,8 @@ from pipeline.run.settle import flush, record_end
 from pipeline.run.summary import NAME, Summary
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
-from pipeline.tracking.tracker import NullTracker, Patience, Tracker
+from pipeline.tracking.spec import RunSpec, open_tracker
+from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
@@ -78,7 +79,7 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
         code.write(folder)
         Origin.of(summary).write(folder)  # before the summary: by this it is found where that is damaged
         summary.write(folder)
-        tracker = _open_tracker(job, folder, state, console)
+        tracker = open_tracker(_spec(job, folder, state), console.warn)
     except BaseException as error:
         if is_new and isinstance(error, (UserError, OSError)):  # after a signal the store may know the run: it is kept
             shutil.rmtree(folder, ignore_errors=True)
@@ -115,13 +116,8 @@ def _copy_weights(run: Summary, folder: Path, weights: str) -> None:
     checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints", weights, name)
 
 
-def _open_tracker(job: Job, folder: Path, code: provenance.CodeState | None, console: Console) -> Tracker:
+def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
     experiment = job.experiment
-    if experiment.tracking.kind == "off":
-        return NullTracker()
-    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
-    from pipeline.tracking.spec import RunSpec
-
     tags = {**experiment.tags, "command": provenance.command()}
     if code is not None:
         tags["git.commit"] = code.commit
@@ -130,10 +126,15 @@ def _open_tracker(job: Job, folder: Path, code: provenance.CodeState | None, con
     if job.forked is not None:
         tags["forked_from"] = job.forked.run_id or job.forked.folder
         tags["fork_weights"] = experiment.fork_weights
-    place = job.sweep.experiment if job.sweep else experiment.name
-    parent = job.sweep.run_id if job.sweep else None
-    spec = RunSpec(experiment.tracking, experiment.outputs, folder, place, folder.name, parent)
-    return JournaledTracker.begin(spec, tags, console.warn)
+    return RunSpec(
+        settings=experiment.tracking,
+        outputs=experiment.outputs,
+        folder=folder,
+        experiment=job.sweep.experiment if job.sweep else experiment.name,
+        name=folder.name,
+        parent=job.sweep.run_id if job.sweep else None,
+        tags=tags,
+    )
 
 
 def describe(job: Job, run: Run) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.experiment import Experiment
-from pipeline.config.schemas import TrackingSettings
+from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
+from pipeline.paths import shorter
 from pipeline.run.console import Console
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
@@ -17,6 +18,7 @@ from pipeline.run.summary import NAME, Summary
 from pipeline.system.signal_listener import Interrupted, Request
 from pipeline.system.signals import stopping
 from pipeline.tracking.journal import ENDED, Journal
+from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
 
@@ -37,13 +39,22 @@ class Settled:
     open_with: str | None
 
 
-def settings_for(folder: Path, given: TrackingSettings) -> TrackingSettings:
-    """Returns where the run in `folder` is recorded: `given`, with its password, where that is of the same kind."""
+def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
+    """Returns the store of the run in `folder`: `tracking`, with its password, where that is of the same kind.
+
+    Raises:
+        UserError: where a class of the user's own recorded it that `tracking` does not name: a folder names no code.
+    """
     store = Journal(folder).store
     kind = store.get("kind")
-    if kind is None or kind == given.kind:
-        return given
-    return TrackingSettings(kind=kind, uri=store.get("uri"))
+    target = store.get("target") or MLFLOW_RUN
+    if kind is None or (kind, target) == (tracking.kind, tracking._target_):
+        return tracking
+    if target not in (MLFLOW_RUN, tracking._target_):
+        raise UserError(
+            f"{shorter(folder)} was recorded by {target}", "the same setting again", f"tracking._target_={target}"
+        )
+    return replace(tracking, kind=kind, uri=store.get("uri"), _target_=target)
 
 
 def settle(
@@ -67,8 +78,7 @@ def settle(
     Raises:
         UserError: where the store cannot be used.
     """
-    from pipeline.tracking.journaled import JournaledTracker
-    from pipeline.tracking.spec import RunSpec
+    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
 
     journal, origin, summary = Journal(folder), Origin.read(folder), read_run(folder, warn)
     was_lost = not journal.trusted or journal.run_id is None
@@ -83,7 +93,7 @@ def settle(
         name=journal.store.get("name") or folder.name,
         parent=parent or sweep.run_id or journal.store.get("parent"),
     )
-    tracker = JournaledTracker(spec, {}, warn)
+    tracker = JournaledTracker(spec, warn)
     if summary is not None and summary.status in ENDED:
         if was_lost:
             _record_again(tracker, folder, summary)

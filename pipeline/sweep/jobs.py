@@ -48,6 +48,7 @@ from pipeline.system.signal_listener import Interrupted
 from pipeline.system.signals import TIMED_OUT
 from pipeline.tracking.health import server_answers
 from pipeline.tracking.journal import Journal
+from pipeline.tracking.spec import RunSpec, open_tracker
 from pipeline.tracking.tracker import NullTracker, Patience, Tracker
 from stages.errors import UserError
 
@@ -215,14 +216,10 @@ def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
 
 
 def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:
-    if experiment.tracking.kind == "off":
-        return NullTracker()
-    from pipeline.tracking.journaled import JournaledTracker
-    from pipeline.tracking.spec import RunSpec
-
     tags = {**experiment.tags, "sweep": folder.name, "jobs": str(jobs)}
-    spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, f"sweep {folder.name}")
-    return JournaledTracker.begin(spec, tags, console.warn)
+    name = f"sweep {folder.name}"
+    spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, name, tags=tags)
+    return open_tracker(spec, console.warn)
 
 
 def _is_sent(folder: Path, index: Sequence[dict[str, Any]], experiment: Experiment) -> bool:

@@ -1,42 +1,28 @@
-"""Tells a store that answers slowly from one that does not answer."""
+"""Refuses a store that does not answer, or whose class is not there."""
 
-import time
 import urllib.error
 import urllib.request
-from typing import Any
-
-from mlflow import MlflowClient
 
 from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.redaction.mask import redact, without_user
+from pipeline.source_code.signatures import AbsentError, find
 from stages.errors import UserError
-
-
-class Pulse:
-    """An MLflow client that notes when the store last answered, and the seconds that its slowest answer took."""
-
-    def __init__(self, client: MlflowClient) -> None:
-        self._client = client
-        self.answered, self.slowest = time.monotonic(), 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        def call(*args: Any, **given: Any) -> Any:
-            began = time.monotonic()
-            answer = method(*args, **given)
-            self.answered = time.monotonic()
-            self.slowest = max(self.slowest, self.answered - began)
-            return answer
-
-        return call
-
 
 SERVER_TIMEOUT_SECONDS = 5
 
 
 def server_answers(experiment: Experiment) -> None:
-    """Raises UserError where the tracking server does not answer."""
+    """Raises UserError where the tracking server does not answer, or the class of the user's own does not exist."""
+    target = experiment.tracking._target_
+    try:
+        find(target)
+    except AbsentError as error:
+        raise UserError(
+            f"tracking cannot find {target}",
+            "the import path of a class, its package installed or in the working directory",
+            f"tracking._target_={MLFLOW_RUN}",
+        ) from error
     uri = experiment.tracking.uri or ""
     if experiment.tracking.kind != "server" or experiment.dry_run or not uri.startswith(("http://", "https://")):
         return

@@ -23,13 +23,16 @@ NAME, SENT = "tracking.jsonl", "tracking.sent"
 DAMAGED = f"damaged-{NAME}"
 ENDED = ("FINISHED", "FAILED", "KILLED")
 LONGEST_LINE_BYTES = 64 * 2**20
+CALLS = ("params", "tags", "forget", "metrics", "artifact", "text", "dataset", "model", "status")
+"""Methods of `pipeline.tracking.stored_run.StoredRun` that a journal may name; a line with another one is damaged."""
+
 DURABLE = ("status",)
 """Calls that are on the disk before the run continues; the others are within moments, off the training thread."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """`call`: a method of `MlflowRun`; `given`: its arguments, as JSON can hold them."""
+    """call: one of CALLS; given: its arguments, as JSON can hold them."""
 
     call: str
     given: Mapping[str, Any]
@@ -163,11 +166,12 @@ class Journal:
         for raw in _raw_lines(self.folder / NAME):
             try:
                 line = unseal(raw)
-                same = lines.setdefault(int(line["number"]), line)
-                if same != line:
+                if not isinstance(line["store"] if "store" in line else line["given"], dict):
+                    raise ValueError("it holds no names")
+                if "store" not in line and line["call"] not in CALLS:
+                    raise ValueError(f"there is no call {line['call']}")
+                if lines.setdefault(int(line["number"]), line) != line:
                     raise ValueError("another line has its number")
-                if "store" not in line:
-                    Entry(str(line["call"]), dict(line["given"]))
             except (ValueError, TypeError, KeyError):
                 self.damaged += 1
         self._written = [lines[number] for number in sorted(lines)]

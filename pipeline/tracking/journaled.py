@@ -1,69 +1,59 @@
 """The tracker of a run that is recorded in MLflow: into its journal first, from there to the store."""
 
+import importlib
 import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
-from sqlalchemy.exc import SQLAlchemyError
 
+from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
 from pipeline.tracking.journal import DAMAGED, ENDED, NAME, Journal
-from pipeline.tracking.mlflow_run import MlflowRun, Recorded
 from pipeline.tracking.params import as_text
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.spec import RunSpec
-from pipeline.tracking.tracker import Patience
+from pipeline.tracking.stored_run import Recorded, StoredRun
+from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported
 
 
-class JournaledTracker:
-    """See `pipeline.tracking.tracker.Tracker`. What the journal of a resumed run has is not recorded again."""
+class JournaledTracker(Tracker):
+    """Records into the journal first, from there to the store. What the journal of a resumed run has is left out."""
 
-    def __init__(self, spec: RunSpec, tags: Mapping[str, str], warn: Callable[[str], None]) -> None:
-        """Begins the run of `spec`, or resumes it; one that the store has lost is filled again from its journal.
-
-        Args:
-            tags: of a run that is begun.
+    def __init__(self, spec: RunSpec, warn: Callable[[str], None]) -> None:
+        """Opens the run of `spec`; one that the store has lost is filled again from its journal.
 
         Raises:
             UserError: where the store cannot be used.
         """
-        self._journal, self._warn = Journal(spec.folder), warn
+        self._journal = Journal(spec.folder)
+        self._warn = warn
         self._params: dict[str, str] = {}
         self._metrics: set[tuple[str, int]] = set()
         self._datasets: set[str] = set()
+        store = _store_class(spec.settings._target_)
         try:
-            self._run = MlflowRun(spec, self._journal.run_id, tags)
-        except (MlflowException, SQLAlchemyError, ImportError, OSError) as error:
-            raise _unusable(spec, error) from error
-        try:
+            self._run = store(spec, self._journal.run_id)
             self._agree()
-        except (MlflowException, SQLAlchemyError) as error:
+        except store.errors as error:
             raise _unusable(spec, error) from error
         for entry in self._journal.entries:
             self._remember(entry.call, entry.given)
         self._sender = Sender(self._run, self._journal, self._note_run, warn)
 
-    @classmethod
-    def begin(cls, spec: RunSpec, tags: Mapping[str, str], warn: Callable[[str], None]) -> "JournaledTracker":
-        """Begins the run of `spec`, or resumes it: it is RUNNING then.
-
-        Raises:
-            UserError: where the store cannot be used.
-        """
-        tracker = cls(spec, tags, warn)
-        resumed = bool(tracker._journal.entries)
-        tracker.status("RUNNING")
-        if resumed:
-            tracker._add("forget", names=["failed_stage", "error"])  # of the attempt before
-        tracker.tags({**tags, **({MLFLOW_RUN_NOTE: tags["note"]} if "note" in tags else {})})
-        return tracker
+    def begin(self) -> None:
+        """Makes the run RUNNING, with the tags of its `spec`."""
+        is_resumed = bool(self._journal.entries)
+        self.status("RUNNING")
+        if is_resumed:
+            self._add("forget", names=["failed_stage", "error"])  # of the attempt before
+        tags = self._run.spec.tags
+        self.tags({**tags, **({MLFLOW_RUN_NOTE: tags["note"]} if "note" in tags else {})})
 
     @property
     def run_id(self) -> str | None:
@@ -139,7 +129,7 @@ class JournaledTracker:
         if left:
             self._warn(
                 f"tracking: {left} of {len(self._journal.entries)} entries are not sent yet ({reason}); they are kept, "
-                f"and `{self._sync_command()}` sends them"
+                f"and {self._sending_command()} sends them"
             )
         return left
 
@@ -153,10 +143,12 @@ class JournaledTracker:
     def how_to_open(self) -> str:
         return self._run.open_with
 
-    def _sync_command(self) -> str:
+    def _sending_command(self) -> str:
+        if self._run.spec.settings._target_ != MLFLOW_RUN:
+            return "the same command"
         uri = str(redact(self._run.spec.settings.uri or ""))
         address = " --uri=<the address, with its password>" if "***" in uri else ""
-        return f"python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}"
+        return f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}`"
 
     def _agree(self) -> None:
         """Has the journal and the store agree on which run this is, and on what of it is still to be sent."""
@@ -217,6 +209,7 @@ class JournaledTracker:
                 "run_id": self._run.run_id,
                 "kind": spec.settings.kind,
                 "uri": str(redact(spec.settings.uri)) if spec.settings.uri else None,
+                "target": spec.settings._target_,
                 "experiment": spec.experiment,
                 "name": spec.name,
                 "parent": spec.parent,
@@ -241,11 +234,30 @@ class JournaledTracker:
                 self._datasets.add(given["digest"])
 
 
+def _store_class(target: str) -> type[StoredRun]:
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _no_store(target, str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, StoredRun)):
+        raise _no_store(target, "it is no StoredRun")
+    return found
+
+
+def _no_store(target: str, reason: str) -> UserError:
+    return UserError(
+        f"tracking._target_={target} cannot be used ({reason})",
+        "a class that extends pipeline.tracking.stored_run.StoredRun",
+        f"tracking._target_={MLFLOW_RUN}",
+    )
+
+
 def _unusable(spec: RunSpec, error: Exception) -> UserError:
     reason = " ".join(str(error).split())[:200]
     return UserError(
         f"tracking={spec.settings.kind} cannot be used ({reason})",
-        "a store that MLflow can open",
+        "a store that can be opened",
         "tracking=local",
     )
 

@@ -4,22 +4,24 @@ Everything here may be done twice: what was sent, and not noted as sent before t
 """
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlflow import MlflowClient
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction.mask import redact
-from pipeline.tracking.health import Pulse
 from pipeline.tracking.journal import Entry
 from pipeline.tracking.saved_model import mlflow_model
 from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.store import experiment_id, how_to_open, open_client, was_replaced
+from pipeline.tracking.stored_run import Answers, Recorded, StoredRun
 from stages.results import Exported
 
 PER_BATCH = 100
@@ -31,81 +33,67 @@ FOLDER = "folder"
 REPLACES = "replaces_run"
 """The tag with the id of the run that was lost, of one that was filled again from its journal."""
 
+TOO_LARGE = 413
+
 UPLOAD_BYTES_PER_SECOND = 500_000
 """A store that takes files more slowly than this is taken for one that does not answer."""
 
 
-@dataclass
-class Recorded:
-    """What a store has of a run. points: of each metric, from the step to its value and its time in milliseconds.
+class TimedClient:
+    """An MLflow client that notes how long the store takes for its answers."""
 
-    ended: when, in milliseconds.
-    """
+    def __init__(self, client: MlflowClient, answers: Answers) -> None:
+        self._client = client
+        self._answers = answers
 
-    points: dict[str, dict[int, tuple[float, int]]] = field(default_factory=dict)
-    params: dict[str, str] = field(default_factory=dict)
-    datasets: set[str] = field(default_factory=set)
-    status: str = "RUNNING"
-    ended: int = 0
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(*positional: Any, **named: Any) -> Any:
+            began = time.monotonic()
+            answer = method(*positional, **named)
+            self._answers.note(began)
+            return answer
+
+        return call
 
 
-class MlflowRun:
-    """The run of `spec` in its store; `run_id`: as it was noted, None for one that is begun, or begun and not noted.
+class MlflowRun(StoredRun):
+    """The run of `spec` in MLflow, which is filled again where its store has lost it."""
 
-    is_new: whether the store had no such run; tags: given to one that is begun.
-
-    Raises:
-        MlflowException, SQLAlchemyError, ImportError, OSError: where the store cannot be used.
-    """
-
-    def __init__(self, spec: RunSpec, run_id: str | None, tags: Mapping[str, str]) -> None:
-        self.spec, self._tags = spec, dict(tags)
-        self.known: Recorded | None = None
-        """What the store has, while a journal is sent again; points of the same name and step are left out then."""
-        self.allowance = 0.0
-        """Seconds that the request under way may take by the size of its file."""
-        self.reopen(run_id)
+    errors = (MlflowException, SQLAlchemyError, ImportError, OSError)
 
     def reopen(self, run_id: str | None) -> None:
-        """Connects again, and finds the run, or begins one in its place."""
         spec = self.spec
-        client: Any = Pulse(open_client(spec.settings, spec.outputs))
+        self.answers = Answers()
+        client: Any = TimedClient(open_client(spec.settings, spec.outputs), self.answers)
         experiment = experiment_id(client, spec.settings, spec.outputs, spec.experiment)
-        found = client.get_run(run_id) if run_id and _lifecycle(spec, client, run_id) == "active" else None
-        found = found or _by_folder(spec, client, experiment)
-        self.is_new = found is None
-        if found is None:
-            given = {**redact(dict(self._tags)), FOLDER: spec.key}
-            given |= {MLFLOW_PARENT_RUN_ID: spec.parent} if spec.parent else {}
-            given |= {REPLACES: run_id} if run_id else {}
-            plain = {str(name): str(value) for name, value in given.items()}
-            found = client.create_run(experiment, tags=plain, run_name=spec.name)
-        self._client, self.run_id, self._experiment = client, str(found.info.run_id), str(found.info.experiment_id)
+        run = client.get_run(run_id) if run_id and _lifecycle(spec, client, run_id) == "active" else None
+        run = run or _by_folder(spec, client, experiment)
+        self.is_new = run is None
+        if run is None:
+            tags = {**redact(dict(spec.tags)), FOLDER: spec.key}
+            tags |= {MLFLOW_PARENT_RUN_ID: spec.parent} if spec.parent else {}
+            tags |= {REPLACES: run_id} if run_id else {}
+            plain = {str(name): str(value) for name, value in tags.items()}
+            run = client.create_run(experiment, tags=plain, run_name=spec.name)
+        self._client = client
+        self.run_id = str(run.info.run_id)
+        self._experiment = str(run.info.experiment_id)
 
     @property
     def open_with(self) -> str:
         return how_to_open(self.spec.settings, self.spec.outputs, self._experiment, self.run_id)
 
-    @property
-    def pulse(self) -> Pulse:
-        return self._client
-
     def may_be_lost(self, refused: bool) -> bool:
-        """Returns whether an entry failed because the store no longer has the run; raises if the store is away.
-
-        Args:
-            refused: whether the store answered that it does not take the entry.
-        """
-        return was_replaced(self.spec.settings, self.spec.outputs) or (refused and not self.is_there())
+        return was_replaced(self.spec.settings, self.spec.outputs) or super().may_be_lost(refused)
 
     def is_there(self) -> bool:
-        """Returns whether the store still has the run, and still is the one that was opened; raises if it is away."""
         if was_replaced(self.spec.settings, self.spec.outputs):
             return False
         return _lifecycle(self.spec, self._client, self.run_id) == "active"
 
     def recorded(self) -> Recorded:
-        """Returns what the store has of the run."""
         run = self._client.get_run(self.run_id)
         history = {name: self._client.get_metric_history(self.run_id, name) for name in run.data.metrics}
         points = {
@@ -115,10 +103,7 @@ class MlflowRun:
         return Recorded(points, dict(run.data.params), {given.dataset.digest for given in inputs}, *_end(run))
 
     def lacks(self, entries: Sequence[Entry]) -> bool:
-        """Returns whether the store misses any of `entries`, as far as one request can tell.
-
-        It shows the last point of each metric: a store that was replaced by an older one shows an older point.
-        """
+        """See `StoredRun`: of each metric the last point, which is an older one in a store that was put back."""
         run = self._client.get_run(self.run_id)
         last = {point.key: point.step for point in run.data._metric_objs}
         status = None
@@ -134,10 +119,12 @@ class MlflowRun:
                 status = entry.given["status"]
         return status is not None and run.info.status != status
 
-    def send(self, entry: Entry) -> None:
-        """Sends an entry of a journal."""
-        self.allowance = 0.0
-        getattr(self, entry.call)(**entry.given)
+    def refuses(self, error: Exception) -> bool:
+        if isinstance(error, RestException) and error.get_http_status_code() == TOO_LARGE:
+            return True
+        if isinstance(error, MlflowException):
+            return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST")
+        return super().refuses(error)
 
     def params(self, values: Mapping[str, str]) -> None:
         entries = [Param(name, text) for name, text in values.items()]
@@ -150,14 +137,13 @@ class MlflowRun:
             self._client.log_batch(self.run_id, tags=entries[start : start + PER_BATCH])
 
     def forget(self, names: Sequence[str]) -> None:
-        """Takes tags away."""
         there = self._client.get_run(self.run_id).data.tags
         for name in names:
             if name in there:
                 self._client.delete_tag(self.run_id, name)
 
     def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
-        """Records metrics with the time, in milliseconds, at which they came: MLflow keeps equal ones once."""
+        """See `StoredRun`: MLflow keeps points that are equal in their time, too, once."""
         there = self.known.points if self.known else {}
         missing = [Metric(name, value, time, step) for name, value in values.items() if step not in there.get(name, ())]
         if missing:
@@ -207,7 +193,6 @@ class MlflowRun:
         self.tags({"model_uri": f"models:/{logged.model_id}"})
 
     def status(self, status: str, time: int) -> None:
-        """Makes the run `RUNNING`, or ends it at `time`, in milliseconds."""
         if status == "RUNNING":
             self._client.update_run(self.run_id, status)
         else:

@@ -5,11 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from mlflow.exceptions import MlflowException, RestException
-
 from pipeline.redaction.mask import redact
 from pipeline.tracking.journal import Entry, Journal, names_of
-from pipeline.tracking.mlflow_run import MlflowRun
+from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
 
 RETRY_SECONDS = 2.0
@@ -24,8 +22,6 @@ LONGEST_REQUEST_SECONDS = 45.0
 MOST_RESENT = 3
 """How often the whole journal is sent again to a store that turns out not to have all of it."""
 
-TOO_LARGE = 413
-
 
 class Sender:
     """Sends what `journal` has and the store has not, in order, for as long as it takes.
@@ -38,7 +34,7 @@ class Sender:
     """
 
     def __init__(
-        self, run: MlflowRun, journal: Journal, note_run: Callable[[], None], warn: Callable[[str], None]
+        self, run: StoredRun, journal: Journal, note_run: Callable[[], None], warn: Callable[[str], None]
     ) -> None:
         self.trouble: str | None = None
         self._run, self._journal, self._note_run, self._warn = run, journal, note_run, warn
@@ -63,15 +59,15 @@ class Sender:
         began = time.monotonic()
         told = began + TOLD_AFTER_SECONDS
         while not self._idle.wait(POLL_SECONDS):
-            now, pulse = time.monotonic(), self._run.pulse
-            quiet = max(patience.seconds, SLOWEST_ANSWERS * pulse.slowest) + self._run.allowance
+            now, answers = time.monotonic(), self._run.answers
+            quiet = max(patience.seconds, SLOWEST_ANSWERS * answers.slowest) + self._run.allowance
             if patience.limit is None:
                 quiet = patience.seconds
             elif self.trouble is None:  # a request is under way, and may yet be answered
                 quiet = max(quiet, LONGEST_REQUEST_SECONDS)
             if patience.stopped():
                 return "it was stopped while it waited"
-            if now - max(began, pulse.answered) > quiet:
+            if now - max(began, answers.last) > quiet:
                 return self.trouble or f"the store has not answered for {quiet:.0f} s"
             if now - began > patience.longest:
                 return self.trouble or f"the store is too slow: not done after {patience.longest:.0f} s"
@@ -112,7 +108,7 @@ class Sender:
             self._run.send(entry)
         except Exception as error:  # whatever it is, training goes on
             try:
-                if self._run.may_be_lost(_is_refusal(error)):
+                if self._run.may_be_lost(self._run.refuses(error)):
                     return self._replace()
                 refused = self._refusal(entry, error)
             except Exception as second:
@@ -131,7 +127,7 @@ class Sender:
 
     def _refusal(self, entry: Entry, error: Exception) -> str | None:
         """Returns what of an entry the store will never take, and why; raises `error` where it may yet."""
-        if not _is_refusal(error):
+        if not self._run.refuses(error):
             raise error
         refused = []
         values = entry.given.get("values", {})
@@ -140,7 +136,7 @@ class Sender:
             try:
                 self._run.send(part)
             except Exception as alone:
-                if not _is_refusal(alone):
+                if not self._run.refuses(alone):
                     raise
                 refused.append(f"{names_of(part)} ({_reason(alone)})")
         if len(values) <= 1:
@@ -193,12 +189,3 @@ def _time(seconds: float) -> str:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(redact(str(error))).split())[:200]}"
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Returns whether sending it again could not help, as long as the run is there."""
-    if isinstance(error, RestException) and error.get_http_status_code() == TOO_LARGE:
-        return True
-    if isinstance(error, MlflowException):
-        return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST")
-    return isinstance(error, (FileNotFoundError, PermissionError))

@@ -1,9 +1,9 @@
-"""What a tracker does, and the one that does nothing."""
+"""The tracker that a run and its stages record with, and the one that records nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stages.results import Dataset, Exported
 
@@ -45,12 +45,13 @@ class Patience:
         return self.seconds if self.limit is None else self.limit
 
 
-class Tracker(Protocol):
-    """Records one run."""
+class Tracker:
+    """Records one run. This one records nothing: a tracker overrides all of it."""
 
     @property
     def run_id(self) -> str | None:
         """The run's id, or None where nothing is recorded."""
+        return None
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Records parameters by dotted names; a value may be of any length. One that has changed becomes a tag."""
@@ -59,7 +60,7 @@ class Tracker(Protocol):
         """Records tags, which unlike parameters may change when a run is resumed."""
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Records one batch of metrics at `step`; what has been recorded of a name at that step stays."""
+        """Records one batch of metrics at `step`; the first value of a name at a step stays."""
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Records a file or directory under `folder`."""
@@ -74,45 +75,20 @@ class Tracker(Protocol):
         """Records a SavedModel as a model of the run."""
 
     def status(self, status: str) -> None:
-        """Records what the run is: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
+        """Records the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
 
     def flush(self, patience: Patience) -> int:
-        """Waits until the store has everything; says why and what to type where it has not, and returns how many
-        entries it misses."""
+        """Waits until the store has everything, and returns how many entries it misses; warns why, and what to type."""
+        return 0
 
     def close(self, patience: float | None = None) -> int:
         """Ends: nothing is sent afterwards. `patience`: seconds to wait before, in all, as `flush` does."""
+        return 0
 
     def how_to_open(self) -> str | None:
         """Returns what to type and where to look, a line each, or None where nothing is recorded."""
-
-
-class NullTracker:
-    """Records nothing."""
-
-    run_id: str | None = None
-
-    def params(self, values: Mapping[str, Any]) -> None: ...
-
-    def tags(self, values: Mapping[str, str]) -> None: ...
-
-    def metrics(self, values: Mapping[str, float], step: int = 0) -> None: ...
-
-    def artifact(self, path: Path, folder: str = "") -> None: ...
-
-    def text(self, content: str, name: str) -> None: ...
-
-    def dataset(self, dataset: Dataset) -> None: ...
-
-    def model(self, exported: Exported) -> None: ...
-
-    def status(self, status: str) -> None: ...
-
-    def flush(self, patience: Patience) -> int:
-        return 0
-
-    def close(self, patience: float | None = None) -> int:
-        return 0
-
-    def how_to_open(self) -> str | None:
         return None
+
+
+class NullTracker(Tracker):
+    """Records nothing."""

@@ -3,7 +3,7 @@
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,20 +12,28 @@ from mlflow.entities import Run
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
+from pipeline.run.settle import settings_for
+from pipeline.system.sealed import seal
 from pipeline.tracking.journal import NAME, SENT, Journal
 from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.mlflow_run import MlflowRun
-from pipeline.tracking.spec import RunSpec
+from pipeline.tracking.spec import RunSpec, open_tracker
+from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
+from stages.errors import UserError
 
 LOCAL = TrackingSettings(kind="local")
 EPOCHS = 6
 
 
-def begin(outputs: Path, name: str = "run", warn: Callable[[str], None] = print) -> JournaledTracker:
+def begin(
+    outputs: Path, name: str = "run", warn: Callable[[str], None] = print, settings: TrackingSettings = LOCAL
+) -> JournaledTracker:
     folder = outputs / "runs" / "tried" / name
     folder.mkdir(parents=True, exist_ok=True)
-    return JournaledTracker.begin(RunSpec(LOCAL, outputs, folder, "tried", name), {"note": "x"}, warn)
+    tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", name, tags={"note": "x"}), warn)
+    assert isinstance(tracker, JournaledTracker)
+    return tracker
 
 
 def record(tracker: JournaledTracker, epochs: int) -> None:
@@ -325,9 +333,10 @@ def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(
     assert len(journal.refused) == 2
 
 
-def slow(run: MlflowRun, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def slow(run: StoredRun, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has every request of `run` take so long."""
-    real = run.pulse._client
+    assert isinstance(run, MlflowRun)
+    real = run._client._client
 
     class Slow:
         def __getattr__(self, name: str) -> Callable[..., object]:
@@ -337,7 +346,7 @@ def slow(run: MlflowRun, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Non
 
             return call
 
-    monkeypatch.setattr(run.pulse, "_client", Slow())
+    monkeypatch.setattr(run._client, "_client", Slow())
 
 
 def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,3 +398,82 @@ def test_a_journal_costs_training_less_than_a_millisecond_an_epoch(tmp_path: Pat
         times.append(time.perf_counter() - began)
     assert sorted(times)[100] < 0.001
     assert (tmp_path / NAME).stat().st_size > 200 * 300
+
+
+class TextRun(StoredRun):
+    """A store of a user's own: a text file. It is away while there is a file `away`, and refuses `bad`."""
+
+    def reopen(self, run_id: str | None) -> None:
+        super().reopen(run_id or "mine")
+        self.is_new = run_id is None
+
+    def refuses(self, error: Exception) -> bool:
+        return isinstance(error, ValueError)
+
+    def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
+        if (self.spec.outputs / "away").exists():
+            raise ConnectionError("away")
+        if "bad" in values:
+            raise ValueError("bad")
+        self._write(f"{step} {dict(values)}")
+
+    def status(self, status: str, time: int) -> None:
+        self._write(status)
+
+    def _write(self, line: str) -> None:
+        with (self.spec.outputs / self.spec.settings.options["file"]).open("a") as file:
+            file.write(f"{line}\n")
+
+
+OWN = TrackingSettings(_target_=f"{__name__}.TextRun", options={"file": "mine.txt"})
+
+
+def test_a_store_of_ones_own_has_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is lost while it is away, nor twice in a resumed run; what it refuses is named."""
+    monkeypatch.setattr("pipeline.tracking.sender.RETRY_SECONDS", 0.1)
+    tracker = begin(tmp_path, settings=OWN)
+    tracker.metrics({"loss": 1.0}, 1)
+    tracker.flush(Patience(30))
+    (tmp_path / "away").touch()
+    tracker.metrics({"loss": 0.5}, 2)
+    assert tracker.close(0.5) == 1
+    (tmp_path / "away").unlink()
+    tracker = begin(tmp_path, settings=OWN)
+    assert tracker.run_id == "mine"
+    for step, loss in ((1, 1.0), (2, 0.5), (3, 0.25)):
+        tracker.metrics({"loss": loss}, step)
+    tracker.metrics({"bad": 0.0}, 3)
+    tracker.status("FINISHED")
+    assert tracker.close(30) == 0
+    assert (tmp_path / "mine.txt").read_text().splitlines() == [
+        "RUNNING",
+        "1 {'loss': 1.0}",
+        "2 {'loss': 0.5}",
+        "RUNNING",
+        "3 {'loss': 0.25}",
+        "FINISHED",
+    ]
+    assert "the store refuses metrics 'bad' (ValueError: bad)" in capsys.readouterr().out
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_folder_names_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a method by a line of its journal, nor a class that the command does not name."""
+    begin(tmp_path, settings=OWN).close(30)
+    folder = tmp_path / "runs" / "tried" / "run"
+    with pytest.raises(UserError, match=r"was recorded by .*TextRun.*tracking\._target_=.*TextRun"):
+        settings_for(folder, LOCAL)
+    assert settings_for(folder, OWN) == OWN
+    assert sync.main([f"--outputs={tmp_path}"]) == 1
+    assert "it was recorded by" in capsys.readouterr().err
+    with (folder / NAME).open("a") as file:
+        number = len((folder / NAME).read_text().splitlines())
+        file.write(seal({"number": number, "call": "reopen", "given": {"run_id": "x"}}) + "\n")
+    journal = Journal(folder)
+    assert journal.damaged == 1
+    assert all(entry.call != "reopen" for entry in journal.entries)
+    for target in ("os.system", "no.such.Class", "pipeline.tracking.tracker.Tracker", "x"):
+        with pytest.raises(UserError, match=rf"tracking\._target_={target} cannot be used"):
+            begin(tmp_path, "other", settings=TrackingSettings(_target_=target))

@@ -25,7 +25,7 @@ from pipeline.system.processes import process_context
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
-from pipeline.tracking.spec import RunSpec
+from pipeline.tracking.spec import RunSpec, open_tracker
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
@@ -38,10 +38,12 @@ def begin(
     outputs: Path, name: str = "a run", tags: dict[str, str] | None = None, parent: str | None = None,
     settings: TrackingSettings = LOCAL, experiment: str = "tried",
 ) -> JournaledTracker:  # fmt: skip
-    """Begins a run, or goes on with it, in a folder of that name."""
+    """Begins or resumes a run in a folder of that name."""
     folder = outputs / "runs" / experiment / name
     folder.mkdir(parents=True, exist_ok=True)
-    return JournaledTracker.begin(RunSpec(settings, outputs, folder, experiment, name, parent), tags or {}, print)
+    tracker = open_tracker(RunSpec(settings, outputs, folder, experiment, name, parent, tags or {}), print)
+    assert isinstance(tracker, JournaledTracker)
+    return tracker
 
 
 @pytest.fixture
