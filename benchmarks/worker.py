@@ -28,8 +28,8 @@ def main() -> None:
         results[f"{name}/weights"] = weights
         for key, value in means.items():
             results[f"{name}/{key}"] = value
-    if where.on_exit:
-        where.on_exit()
+    if where.record.on_exit:
+        where.record.on_exit()
     if given["task"]["index"] == 0:
         np.savez(path, **results)
 

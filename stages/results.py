@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Record:
     """Everything that the runner records for a stage.
 
+    A result of the types below adds what is recorded of all of its type, as its `implied_record`.
+
     params: facts that the stage found out, under the stage's name.
     metrics: numbers by their full name, such as `test/accuracy`; a one-element array or tensor counts as a number.
     files: artifacts, from the folder they are filed under to a file or directory on disk, or any iterable of them.
@@ -34,6 +36,10 @@ class Record:
     weights: for `summary.json`, the epoch whose weights the result has (`epoch`, counted from 1), whether that is the
         `best` or the `last` (`selection`), by which metric it was chosen (`monitor`), and whether they are exponential
         moving averages (`ema`); None for a stage that does not train.
+    summary: facts for `summary.json`: `replicas` and `precision` under these keys, all others under `facts`.
+    datasets: inputs of the run; each fingerprint is recorded once.
+    models: exported models, which are uploaded.
+    on_exit: called when every stage has run.
 
     Raises:
         UserError: if one of these is not a mapping, or `files` holds something that is not a path.
@@ -43,9 +49,13 @@ class Record:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, Any] | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    datasets: tuple[Dataset, ...] = ()
+    models: tuple[Exported, ...] = ()
+    on_exit: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("params", "metrics", "files"):
+        for name in ("params", "metrics", "files", "summary"):
             value = getattr(self, name)
             if not isinstance(value, Mapping):
                 raise UserError(f"Record.{name} is of type {type(value).__name__}", "a mapping from names to values")
@@ -96,7 +106,6 @@ class Strategy:
     layers: for model parallelism, from patterns of layer names to devices; None: every replica holds the whole model.
     coordinator: a ClusterCoordinator where workers train asynchronously on variables that servers keep, else None.
     fixed_shapes: whether every batch must have the same shape, as on TPUs.
-    on_exit: called when every stage has run; waits for the other workers, which would take this one for dead.
     """
 
     distribution: tf.distribute.Strategy
@@ -104,7 +113,6 @@ class Strategy:
     layers: Mapping[str, str] | None = None
     coordinator: tf.distribute.coordinator.ClusterCoordinator | None = None
     fixed_shapes: bool = False
-    on_exit: Callable[[], object] | None = None
     record: Record = Record()
 
     @property
@@ -116,6 +124,10 @@ class Strategy:
     def replicas(self) -> int:
         """The number of replicas that compute, whether they share batches or take turns."""
         return 1 if self.layers is not None else len(self.devices)
+
+    @property
+    def implied_record(self) -> Record:
+        return Record(summary={"replicas": self.replicas, "devices": list(self.devices)})
 
 
 @dataclass(frozen=True)
@@ -238,6 +250,10 @@ class Dataset:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    @property
+    def implied_record(self) -> Record:
+        return Record(datasets=(self,))
+
 
 @dataclass(frozen=True)
 class Model:
@@ -264,6 +280,10 @@ class Model:
     def has_own_loss(self) -> bool:
         """Whether the network says itself what its loss is."""
         return bool(getattr(self.network, "has_own_loss", False))
+
+    @property
+    def implied_record(self) -> Record:
+        return Record(summary={"precision": self.policy})
 
     def on_one_device(self) -> Model:
         """Returns this model with its present weights where one process can score and export it."""
@@ -303,6 +323,7 @@ class Exported:
     """A SavedModel: `serving_default` takes float32 [N, H, W, C] unscaled pixels, gives float32 [N, classes].
 
     max_abs_diff: the largest difference between its probabilities, reloaded, and the model's.
+    format: its key under `exported` in `summary.json`.
     """
 
     path: Path
@@ -310,3 +331,8 @@ class Exported:
     class_names: tuple[str, ...]
     max_abs_diff: float
     record: Record = Record()
+    format: str = "saved_model"
+
+    @property
+    def implied_record(self) -> Record:
+        return Record(models=(self,))

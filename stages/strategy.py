@@ -1,11 +1,13 @@
 """The `strategy` stage: devices and replicas, before TensorFlow starts them."""
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from stages.distribution import devices
 from stages.distribution.cluster_strategies import multi_worker, parameter_server, tpu
 from stages.errors import UserError
-from stages.results import Record, Strategy
+from stages.results import Strategy
 from stages.settings import strategy as known
 from stages.settings.strategy import StrategySettings
 
@@ -49,7 +51,7 @@ def strategy(settings: StrategySettings) -> Strategy:
         case _:
             raise TypeError(f"no strategy for {type(settings).__name__}")
     params = {"replicas": made.replicas, "devices": ",".join(made.devices)}
-    return Strategy(**{**vars(made), "record": Record(params=params)})
+    return replace(made, record=replace(made.record, params=params))
 
 
 def _names(settings: known.DevicesSettings) -> list[str]:

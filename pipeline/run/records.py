@@ -5,12 +5,12 @@ import json
 import math
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from stages.results import Record, as_number
+from stages.results import Dataset, Exported, Record, as_number
 
 EXACT_INTEGER = 2**53
 """Beyond this, a float64 (all that MLflow and `summary.json` hold) skips integers."""
@@ -25,7 +25,7 @@ _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 class Recorded:
     """Metrics and parameters by the names under which they are tracked, files by folder.
 
-    warnings: a line for each value that is changed or lost. weights: see `stages.results.Record`.
+    warnings: a line for each value that is changed or lost. All others: see `stages.results.Record`.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -33,9 +33,13 @@ class Recorded:
     files: list[tuple[Path, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     weights: Mapping[str, Any] | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    datasets: list[Dataset] = field(default_factory=list)
+    models: list[Exported] = field(default_factory=list)
+    on_exit: list[Callable[[], object]] = field(default_factory=list)
 
 
-def recorded(stage: str, makes: str, result: Any, folder: Path) -> Recorded:
+def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequence[Record] = ()) -> Recorded:
     """Returns what to record of the `result` of `stage`.
 
     A `Record`, or an object with one as `record`, says it itself. Of a mapping, a named tuple or a dataclass without
@@ -45,9 +49,14 @@ def recorded(stage: str, makes: str, result: Any, folder: Path) -> Recorded:
     Args:
         makes: the name of the result, for a value that has no name of its own.
         folder: the run's folder, to which relative paths may be relative.
+        earlier: records of earlier stages; a result that hands one of them on does not record it again.
     """
     found = Recorded()
-    _add(found, stage, makes, result, folder)
+    if not any(getattr(result, "record", None) is record for record in earlier):
+        _add(found, stage, makes, result, folder)
+    implied = getattr(result, "implied_record", None)
+    if isinstance(implied, Record):
+        _add_record(found, stage, implied, folder)
     return found
 
 
@@ -105,6 +114,14 @@ def _add_record(found: Recorded, stage: str, record: Record, folder: Path) -> No
     metrics, others, warnings = clean_metrics(record.metrics)
     found.metrics |= metrics
     found.weights = record.weights or found.weights
+    found.datasets += record.datasets
+    found.models += record.models
+    found.on_exit += [record.on_exit] if record.on_exit else []
+    for name, value in record.summary.items():
+        if _is_plain(value):
+            found.summary[name] = value
+        else:
+            found.warnings.append(f"{name} is a {_kind(value)}, which summary.json cannot hold")
     found.params |= {f"{stage}/{name}": value for name, value in record.params.items()}
     found.warnings += warnings
     for name, value in others.items():

@@ -25,7 +25,7 @@ from pipeline.tracking.tracker import Tracker
 from pipeline.tracking.weights import local_weights
 from stages.errors import UserError
 from stages.reporter import Stop
-from stages.results import Dataset, Exported, Model, Record, Strategy
+from stages.results import Record
 from stages.safe_places import on_safe_place, safe_place
 from stages.settings.model import ModelSettings
 
@@ -142,6 +142,7 @@ def run_stages(
     given = {"reporter": reporter, "folder": folder, "cache": cache}
     results: dict[str, Any] = {}
     records: list[Record] = []
+    on_exit: list[Callable[[], object]] = []
     summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
     on_safe_place(_visit_safe_place)
     for index, stage in enumerate(stages):
@@ -161,24 +162,23 @@ def run_stages(
             console.end_progress()
         seconds = time.perf_counter() - began
         summary.stages[name] = StageOutcome("ran", seconds)
-        record = getattr(result, "record", None)
-        if not any(record is before for before in records):  # that of an earlier stage is recorded
-            _record(recorded(name, stage.planned.makes, result, folder), name, reporter, tracker)
-        if isinstance(record, Record):
+        found = recorded(name, stage.planned.makes, result, folder, records)
+        _record(found, name, reporter, tracker, summary)
+        on_exit += found.on_exit
+        if isinstance(record := getattr(result, "record", None), Record):
             records.append(record)
         tracker.metrics({f"{name}/seconds": seconds})
         summary.metrics[f"{name}/seconds"] = seconds
-        _summarize(result, tracker, summary, new_dataset="dataset" not in results)
-        if isinstance(result, Strategy) and machine.gpus() and not any("GPU" in device for device in result.devices):
+        devices = found.summary.get("devices")
+        if devices and machine.gpus() and not any("GPU" in device for device in devices):
             console.warn(
                 f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
             )
         results[stage.planned.makes] = result
     _visit_safe_place()
-    for result in results.values():
-        if isinstance(result, Strategy) and result.on_exit is not None:
-            with signals.interruptible():
-                result.on_exit()
+    for leave in on_exit:
+        with signals.interruptible():
+            leave()
 
 
 def _visit_safe_place() -> None:
@@ -212,7 +212,7 @@ def _accepts_none(function: Callable[..., Any], name: str) -> bool:
     return "None" in annotation or "Optional" in annotation
 
 
-def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker) -> None:
+def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker, summary: Summary) -> None:
     for line in found.warnings:
         reporter.warn_once(f"{stage}: {line}")
     reporter.metrics(found.metrics, step=0)
@@ -222,18 +222,12 @@ def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker
     for path, place in found.files:
         redact_file(path)
         tracker.artifact(path, str(redact(place)))
-
-
-def _summarize(result: Any, tracker: Tracker, summary: Summary, new_dataset: bool) -> None:
-    if isinstance(result, Strategy):
-        summary.replicas = result.replicas
-    if isinstance(result, Model):
-        summary.precision = result.policy
-    if isinstance(result, Dataset) and new_dataset:
-        tracker.dataset(result)
-    if isinstance(result, Exported):
-        summary.exported["saved_model"] = str(result.path)
-        tracker.model(result)
+    summary.add_facts(found.summary)
+    for dataset in found.datasets:
+        tracker.dataset(dataset)
+    for model in found.models:
+        summary.exported[model.format] = str(model.path)
+        tracker.model(model)
 
 
 def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:

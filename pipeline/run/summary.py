@@ -33,6 +33,7 @@ class Summary:
         the last command. They are start_seconds (imports, configuration, the beginning of the run), those of the stages
         and recording_seconds (what is recorded between the stages, and the end of the run).
     identity: equal in runs whose settings would give the same result; code: of all its sources.
+    facts: what stages summarize beside `replicas` and `precision`, such as `devices`.
     """
 
     run_id: str | None
@@ -55,10 +56,19 @@ class Summary:
     weights: dict[str, Any] | None = None
     start_seconds: float = 0.0
     recording_seconds: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def failed_stage(self) -> str | None:
         return next((name for name, stage in self.stages.items() if stage.status == "failed"), None)
+
+    def add_facts(self, facts: Mapping[str, Any]) -> None:
+        """Takes what a stage summarizes: see `stages.results.Record`."""
+        for name, value in facts.items():
+            if name in ("replicas", "precision"):
+                setattr(self, name, value)
+            else:
+                self.facts[name] = value
 
     def begin_stages(self, started: float) -> None:
         """Notes that now, after what was `started` then (`time.monotonic()`), the first stage begins."""

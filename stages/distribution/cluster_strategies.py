@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from stages.distribution.collectives import mean_over_workers
 from stages.errors import UserError
-from stages.results import Strategy
+from stages.results import Record, Strategy
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, TpuSettings
 
 LOOK_SECONDS = 2.0
@@ -39,7 +39,8 @@ def multi_worker(settings: MultiWorkerSettings) -> Strategy:
         for index in range(here)
     ]
     strategy = Strategy(distribution, tuple(found))
-    return replace(strategy, on_exit=partial(mean_over_workers, strategy, 0.0))
+    # A worker that ends early would be taken for dead by the others: each waits for all.
+    return replace(strategy, record=Record(on_exit=partial(mean_over_workers, strategy, 0.0)))
 
 
 def parameter_server(settings: ParameterServerSettings) -> Strategy:

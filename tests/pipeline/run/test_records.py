@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,7 +21,8 @@ from pipeline.run.runner import BoundStage, run_stages
 from pipeline.run.summary import Summary
 from pipeline.tracking.tracker import NullTracker
 from stages.errors import UserError
-from stages.results import Record, as_number
+from stages.results import Dataset, Exported, Model, Record, Strategy, as_number
+from tests.stages.experiments import real_digits
 
 
 class Kept(NullTracker):
@@ -30,6 +32,8 @@ class Kept(NullTracker):
         self.kept: dict[str, Any] = {}
         self.numbers: dict[tuple[str, int], float] = {}
         self.files: list[tuple[Path, str]] = []
+        self.datasets: list[Dataset] = []
+        self.models: list[Exported] = []
 
     def params(self, values: Any) -> None:
         self.kept |= values
@@ -39,6 +43,12 @@ class Kept(NullTracker):
 
     def artifact(self, path: Path, folder: str = "") -> None:
         self.files.append((path, folder))
+
+    def dataset(self, dataset: Dataset) -> None:
+        self.datasets.append(dataset)
+
+    def model(self, exported: Exported) -> None:
+        self.models.append(exported)
 
 
 class Heard(Console):
@@ -288,6 +298,38 @@ def test_a_record_that_is_handed_on_is_recorded_once(tmp_path: Path) -> None:
     tracker, console, _ = run(tmp_path, load=lambda: WithDict(record), denoise=lambda: WithDict(record, 0.1))
     assert list(tracker.kept) == ["load/a"]
     assert console.warned == []
+
+
+def test_results_without_a_record_are_recorded_by_their_type(tmp_path: Path) -> None:
+    dataset, exported = real_digits(64), Exported(tmp_path, (8, 8, 1), ("a", "b"), 0.0)
+    tracker, console, summary = run(
+        tmp_path,
+        strategy=lambda: Strategy(tf.distribute.get_strategy(), ("/cpu:0", "/cpu:1")),
+        load=lambda: dataclasses.replace(dataset, record=Record()),
+        model=lambda: Model(keras.Sequential(), "logits", "mixed_bfloat16"),
+        export=lambda: exported,
+    )
+    assert (summary.replicas, summary.precision) == (2, "mixed_bfloat16")
+    assert summary.facts == {"devices": ["/cpu:0", "/cpu:1"]}
+    assert summary.exported == {"saved_model": str(tmp_path)}
+    assert [one.fingerprint for one in tracker.datasets] == [dataset.fingerprint]
+    assert tracker.models == [exported]
+    assert console.warned == []
+
+
+def test_a_stage_summarizes_what_it_likes_and_is_called_on_exit_once(tmp_path: Path) -> None:
+    calls: list[str] = []
+    record = Record(summary={"tokens": 3, "network": object()}, on_exit=lambda: calls.append("left"))
+
+    def last(first_result: WithDict) -> WithDict:
+        assert not calls
+        return WithDict(first_result.record)
+
+    _, console, summary = run(tmp_path, first=lambda: WithDict(record), last=last)
+    assert summary.facts == {"tokens": 3}
+    assert console.warned == ["first: network is a object, which summary.json cannot hold"]
+    assert calls == ["left"]
+    assert Summary.read(summary.write(tmp_path).parent).facts == {"tokens": 3}
 
 
 def test_what_is_reported_while_a_stage_runs_is_held_to_the_same(tmp_path: Path) -> None:
