@@ -1,5 +1,6 @@
 """`python -m pipeline`: composes the configuration, then runs one job, or with -m a sweep of them."""
 
+from pipeline.system import early_signals  # noqa: F401  # acts while the rest is imported
 
 # isort: split
 

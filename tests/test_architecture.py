@@ -146,3 +146,9 @@ def test_constraints_pin_everything_and_hold_no_address() -> None:
 
 def test_outputs_stand_in_the_tree_and_are_not_committed() -> None:
     assert (ROOT / "outputs" / ".gitignore").read_text() == "*\n!.gitignore\n"
+
+
+def test_signals_are_handled_before_the_rest_of_the_command_is_imported() -> None:
+    first = next(node for node in ast.parse((ROOT / "pipeline" / "__main__.py").read_text()).body[1:])
+    assert isinstance(first, ast.ImportFrom)
+    assert [alias.name for alias in first.names] == ["early_signals"]
