@@ -87,7 +87,6 @@ def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
                     "optimizer",
                     "schedule",
                     "precision",
-                    "tracking",
                     "cluster",
                 )
                 if schema_has_it:
