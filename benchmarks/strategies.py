@@ -57,9 +57,9 @@ def table() -> str:
             cells[name, where] = _difference(name, where, one, partial(_weights, case, make))
     with tempfile.TemporaryDirectory() as folder:
         names = [name for name in CASES if (name, "multi_worker") not in REFUSED]
-        codes, printed = run_workers(2, "benchmarks.worker", f"{folder}/workers.npz", *names)
+        codes, printed = run_workers(2, "benchmarks.worker", f"{folder}/workers.npz", str(STEPS), *names)
         assert codes == [0, 0], printed
-        code, printed = run_chief("benchmarks.worker", f"{folder}/chief.npz", *CASES)
+        code, printed = run_chief("benchmarks.worker", f"{folder}/chief.npz", str(STEPS), *CASES)
         assert code == 0, printed
         workers, chief = dict(np.load(f"{folder}/workers.npz")), dict(np.load(f"{folder}/chief.npz"))
     for name in CASES:

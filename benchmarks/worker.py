@@ -1,4 +1,4 @@
-"""`python -m benchmarks.worker FILE CASE…`: a worker or the chief of `TF_CONFIG`; the first writes what came of it."""
+"""`python -m benchmarks.worker FILE STEPS CASE…`: a member of the cluster in `TF_CONFIG`; the first writes results."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from stages.strategy import strategy
 
 def main() -> None:
     """Runs the cases under the strategy that the cluster is for: with servers, ParameterServerStrategy."""
-    path, *names = sys.argv[1:]
+    path, steps, *names = sys.argv[1:]
     given = json.loads(os.environ["TF_CONFIG"])
     servers = "ps" in given["cluster"]
     where = strategy(
@@ -24,7 +24,7 @@ def main() -> None:
     )
     results: dict[str, Any] = {}
     for name in names:
-        weights, means = run(CASES[name], where)
+        weights, means = run(CASES[name], where, int(steps))
         results[f"{name}/weights"] = weights
         for key, value in means.items():
             results[f"{name}/{key}"] = value

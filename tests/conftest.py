@@ -1,15 +1,16 @@
 """What all tests share: one TensorFlow of four logical CPUs, one migrated MLflow store, small real data."""
 
+import functools
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline.system import environment
+from tests import commands
 
 environment.prepare()
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the laws are about logical CPU devices, whatever the machine has
@@ -24,6 +25,8 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
 )
 tf.config.experimental.enable_op_determinism()
+# What TensorFlow makes of a graph before it runs takes a third of the time of a short training. Commands do it.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 @pytest.fixture(scope="session")
@@ -48,13 +51,8 @@ def outputs(tmp_path: Path, migrated_store: Path) -> Path:
 
 @pytest.fixture
 def pipeline_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `python -m pipeline` in a process of its own, from a directory that is not the project's."""
-
-    def run(*arguments: str, module: str = "pipeline", timeout: float = 240) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False)
-
-    return run
+    """Runs `python -m pipeline` from a directory that is not the project's; for options see `commands.start`."""
+    return functools.partial(commands.run, cwd=tmp_path)
 
 
 def shared(*parts: str) -> Path:

@@ -4,14 +4,13 @@ The files are the page's own: each code block that begins with a comment naming 
 """
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -30,16 +29,13 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline", "--config-dir", "my_conf", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, cwd=package, capture_output=True, text=True, timeout=240, check=False, env=environment
-    )
+def run(package: Path, *arguments: str, trains: bool = False) -> subprocess.CompletedProcess[str]:
+    return commands.run("--config-dir", "my_conf", *arguments, cwd=package, trains=trains)
 
 
 def test_a_data_set_a_model_and_a_stage_of_ones_own(package: Path, outputs: Path) -> None:
-    done = run(package, "data=stripes", "model=tiny", "pipeline=calibrated", "train.epochs=3", f"outputs={outputs}")
+    given = ("data=stripes", "model=tiny", "pipeline=calibrated", "train.epochs=3", f"outputs={outputs}")
+    done = run(package, *given, trains=True)
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = outputs.glob("runs/*/*/summary.json")
     summary = json.loads(path.read_text())

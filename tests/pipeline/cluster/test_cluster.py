@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from benchmarks.clusters import run_chief, run_workers
 from pipeline.cluster.task import local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from tests import commands
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +30,9 @@ class Running:
     def __init__(self, outputs: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.outputs = outputs
         self.log = outputs.parent / f"printed-{time.monotonic_ns()}.txt"
-        command = [sys.executable, "-m", "pipeline", *arguments, f"outputs={outputs}"]
-        self.process = subprocess.Popen(
-            command,
+        self.process = commands.start(
+            *arguments,
+            f"outputs={outputs}",
             cwd=outputs.parent,
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,

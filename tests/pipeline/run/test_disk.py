@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from stages.training.checkpoints import read
+from tests import commands
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -49,8 +50,12 @@ def small_disk(tmp_path: Path, migrated_store: Path) -> Iterator[Callable[[int],
 
 
 def run(outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline", *GIVEN, *given, f"outputs={outputs}"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    return commands.run(*GIVEN, *given, f"outputs={outputs}")
+
+
+def started(outputs: Path) -> commands.Command:
+    given = (*GIVEN, "train.epochs=5000", f"outputs={outputs}")
+    return commands.start(*given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def summary(outputs: Path) -> dict[str, Any]:
@@ -86,8 +91,7 @@ def test_a_full_disk_fails_the_run_in_one_line_and_costs_no_checkpoint(small_dis
 def test_a_disk_that_stays_full_fails_the_run_in_one_line(small_disk: Callable[[int], Path]) -> None:
     """Not one more byte fits: no log, no summary, no record; what happened is said all the same."""
     disk = small_disk(4000)
-    command = [sys.executable, "-m", "pipeline", *GIVEN, "train.epochs=5000", f"outputs={disk}"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with started(disk) as process:
         assert process.stdout is not None
         assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
         with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
@@ -106,8 +110,7 @@ def test_a_disk_that_stays_full_fails_the_run_in_one_line(small_disk: Callable[[
 
 
 def test_a_folder_that_becomes_read_only_fails_the_run(tmp_path: Path, outputs: Path) -> None:
-    command = [sys.executable, "-m", "pipeline", *GIVEN, "train.epochs=5000", f"outputs={outputs}"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with started(outputs) as process:
         assert process.stdout is not None
         assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
         [folder] = outputs.glob("runs/*/*/checkpoints")

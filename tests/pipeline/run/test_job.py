@@ -29,6 +29,7 @@ from pipeline.sync import main as sync
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
 from stages.results import Dataset, Record, Trained
+from tests import commands
 from tests.pipeline.experiments import QUICK, experiment
 
 pytestmark = pytest.mark.slow
@@ -243,9 +244,7 @@ def test_tracking_can_be_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_run_as_killed(number: int, code: int, outputs: Path) -> None:
-    command = [sys.executable, "-m", "pipeline", f"model._target_={__name__}.slow", f"outputs={outputs}"]
-    root = Path(__file__).resolve().parents[3]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+    with commands.start(f"model._target_={__name__}.slow", f"outputs={outputs}", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
         began = time.monotonic()
@@ -272,9 +271,7 @@ def test_a_signal_while_the_run_is_started_leaves_no_running_run(
 
 
 def test_a_second_signal_does_not_cost_the_record(outputs: Path) -> None:
-    command = [sys.executable, "-m", "pipeline", f"model._target_={__name__}.slow", f"outputs={outputs}"]
-    root = Path(__file__).resolve().parents[3]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+    with commands.start(f"model._target_={__name__}.slow", f"outputs={outputs}", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
         os.kill(process.pid, signal.SIGINT)

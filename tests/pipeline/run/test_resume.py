@@ -7,7 +7,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +28,7 @@ from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import Summary
 from pipeline.run.trust import with_overrides_of_run
 from stages.errors import UserError
-from tests.conftest import ROOT
+from tests import commands
 from tests.pipeline.experiments import QUICK, experiment
 
 pytestmark = pytest.mark.slow
@@ -39,8 +38,7 @@ LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
 
 def stopped(outputs: Path, *given: str, number: int = signal.SIGTERM) -> Summary:
     """Returns a run that a signal has stopped after an epoch or more."""
-    command = [sys.executable, "-m", "pipeline", *LONG, *given, f"outputs={outputs}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with commands.start(*LONG, *given, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
         began = time.monotonic()
@@ -166,8 +164,7 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(out
     given = ("strategy=mirrored", "train.early_stopping_patience=1", "train.steps_per_call=1")
     before = stopped(outputs, *given, number=signal.SIGINT)
     saved = saved_step(before)
-    command = [sys.executable, "-m", "pipeline", f"resume={before.run_id}", "strategy=one_device", f"outputs={outputs}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = commands.run(f"resume={before.run_id}", "strategy=one_device", f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
     after = last(outputs)
     assert (after.run_id, after.folder) == (before.run_id, before.folder)
@@ -275,7 +272,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_a_wrong_name_is_answered_in_one_line(pipeline_command: Command, tmp_path: Path) -> None:
-    done = pipeline_command("resume=12345678", f"outputs={tmp_path}/outputs")
+    done = pipeline_command("resume=12345678", f"outputs={tmp_path}/outputs", trains=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Expected the folder of a run")
     assert resume.SHORTEST_ID == 4

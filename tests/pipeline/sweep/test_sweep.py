@@ -24,6 +24,7 @@ from pipeline.sweep.comparison import compare, latest, write
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.jobs import job_labels, run_sweep, slug
 from stages.errors import UserError
+from tests import commands
 from tests.pipeline.experiments import QUICK, experiment
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
     assert files == {"comparison.md", "comparison.csv", "comparison.png"}
     assert done.stdout.count("epoch 2/2") == 4
-    again = pipeline_command("--outputs", str(outputs), module="pipeline.compare")
+    again = pipeline_command("--outputs", str(outputs), module="pipeline.compare", trains=False)
     assert again.returncode == 0
     assert "one_device" in again.stdout
 
@@ -97,11 +98,10 @@ def kill_itself(settings: object) -> None:
 
 
 def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
-    command = [
-        sys.executable, "-m", "pipeline", "-m",
-        f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, f"outputs={outputs}",
+    given = [
+        "-m", f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, f"outputs={outputs}",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = commands.run(*given)
     assert done.returncode == 3, done.stdout + done.stderr
     assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "FINISHED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FINISHED"]
@@ -113,16 +113,16 @@ def stop_itself(settings: object) -> None:
 
 def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
     """One hangs, one trains for too long and saves, one is short: the sweep goes on over both."""
-    command = [
-        sys.executable, "-m", "pipeline", "-m", "hang_seconds=10", "job_timeout_seconds=25", QUICK[1],
+    given = [
+        "-m", "hang_seconds=5", "job_timeout_seconds=15", QUICK[1],
         f"data._target_={__name__}.stop_itself,stages.load.digits.digits", "train.epochs=10000", f"outputs={outputs}",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = commands.run(*given)
     assert done.returncode == 3, done.stdout + done.stderr
     assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "KILLED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "KILLED"]
     assert "it gave no sign of life for" in done.stdout
-    assert "stopped by job_timeout_seconds=25" in done.stdout
+    assert "stopped by job_timeout_seconds=15" in done.stdout
     assert "exit code 124" in done.stdout
     assert list(latest(outputs).glob("2_*/checkpoints/step-*.npz"))
 
@@ -147,8 +147,8 @@ def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
     """Interrupted while the first job's process is being made, and killed while it trains."""
-    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2", "train.epochs=10000", f"outputs={outputs}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    given = ("-m", "seed=1,2", "train.epochs=10000", f"outputs={outputs}")
+    with commands.start(*given, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         awaited = "job 1/2" if number == signal.SIGINT else "epoch     1/10000"
         assert any(awaited in line for line in iter(process.stdout.readline, ""))
@@ -189,8 +189,8 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
 
 def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
     """Stopped in its second job; then the same command; then once more, which is a new sweep."""
-    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2", *QUICK, "train.epochs=8", f"outputs={outputs}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    given = ["-m", "seed=1,2", *QUICK, "train.epochs=8", f"outputs={outputs}"]
+    with commands.start(*given, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert any("job 2/2" in line for line in iter(process.stdout.readline, ""))
         assert any("epoch 1/8" in line for line in iter(process.stdout.readline, ""))
@@ -200,7 +200,7 @@ def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
     assert "continue    python -m pipeline -m seed=1,2" in printed
     first = compare(latest(outputs))
     assert [job.status for job in first.jobs] == ["FINISHED", "KILLED"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = commands.run(*given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 jobs, gone on with" in done.stdout
     assert "job 1/2  seed=1: has finished" in done.stdout
@@ -210,9 +210,9 @@ def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
     assert len(children) == 2
     assert [job.status for job in compare(latest(outputs)).jobs] == ["FINISHED"] * 2
-    given = [experiment("seed=1", *QUICK, "train.epochs=8", outputs=outputs)]
+    first_job = experiment("seed=1", *QUICK, "train.epochs=8", outputs=outputs)
     index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
-    assert unfinished(index, given[0], sources(given[0]), print, has_everything) is None
+    assert unfinished(index, first_job, sources(first_job), print, has_everything) is None
 
 
 def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +232,9 @@ def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest
 
 
 def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:
-    done = pipeline_command("-m", "strategy=one_device,mirrored", "dry_run=true", f"outputs={tmp_path}/outputs")
+    done = pipeline_command(
+        "-m", "strategy=one_device,mirrored", "dry_run=true", f"outputs={tmp_path}/outputs", trains=False
+    )
     assert done.returncode == 0
     assert done.stdout.count("-> trained") == 2
     assert not list((tmp_path / "outputs").glob("*"))
@@ -288,7 +290,7 @@ def test_what_became_of_a_job_is_told(tmp_path: Path) -> None:
 
 
 def test_there_is_nothing_to_compare(pipeline_command: Command, tmp_path: Path) -> None:
-    done = pipeline_command("--outputs", str(tmp_path), module="pipeline.compare")
+    done = pipeline_command("--outputs", str(tmp_path), module="pipeline.compare", trains=False)
     assert done.returncode == 2
     assert "there is no sweep" in done.stderr
     with pytest.raises(UserError, match="holds no sweep"):

@@ -23,6 +23,7 @@ from pipeline.run.summary import Summary
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.system.signals import CLOSED_OUTPUT
+from tests import commands
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -48,8 +49,19 @@ def deaf(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]
 
 
 @contextmanager
-def running(outputs: Path, *given: str, ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "pipeline", *LONG, *given, f"outputs={outputs}"]
+def running(outputs: Path, *given: str) -> Iterator[commands.Command]:
+    arguments = (*LONG, *given, f"outputs={outputs}")
+    with commands.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def begun(outputs: Path, ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Runs the command in a process that begins with it: for signals that come, or are ignored, from the first on."""
+    command = [sys.executable, "-m", "pipeline", *LONG, f"outputs={outputs}"]
     ignore = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if ignored else None
     with subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=ignore
@@ -60,12 +72,15 @@ def running(outputs: Path, *given: str, ignored: bool = False) -> Iterator[subpr
             process.kill()
 
 
-def wait_for(process: subprocess.Popen[str], pattern: str) -> None:
+Process = commands.Command | subprocess.Popen[str]
+
+
+def wait_for(process: Process, pattern: str) -> None:
     assert process.stdout is not None
     assert any(re.search(pattern, line) for line in iter(process.stdout.readline, "")), pattern
 
 
-def end(process: subprocess.Popen[str], outputs: Path, code: int) -> Summary:
+def end(process: Process, outputs: Path, code: int) -> Summary:
     """Waits for the end of `process` and returns its run, which is KILLED in MLflow, too."""
     began = time.monotonic()
     assert process.wait(60) == code
@@ -105,7 +120,7 @@ def test_a_hangup_and_a_closed_output_save_and_the_same_command_resumes(outputs:
 
 def test_nohup_is_respected_and_a_second_signal_is_not_lost(outputs: Path) -> None:
     """Neither a hangup nor the console's end stops it; two SIGINTs 0.4 s apart do, as one would."""
-    with running(outputs, ignored=True) as process:
+    with begun(outputs, ignored=True) as process:
         wait_for(process, r"epoch +2/")
         process.send_signal(signal.SIGHUP)
         wait_for(process, r"epoch +9/")
@@ -136,7 +151,7 @@ def test_a_signal_at_any_moment_is_heard(outputs: Path, tmp_path: Path) -> None:
         shutil.copytree(outputs, place)
         number = moments.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
         moment = moments.uniform(latest / 2, latest)
-        with running(place) as process:
+        with begun(place) as process:
             time.sleep(moment)
             process.send_signal(number)
             began = time.monotonic()

@@ -47,13 +47,16 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
     ),
     "model_parallel 2": lambda: strategy(ModelParallelSettings(deterministic=False)),
 }
+STEPS = 20
+"""More than an epoch of most cases, so that the last batch of one is among them, and the first of the next."""
+
 ON_WORKERS = [name for name in CASES if name != "bfloat16"]  # refused: collectives cannot send it
 NOT_PLACED = ("own loss, penalty and metric", "XLA (mlp)")  # refused: no graph of layers; XLA is for one device
 
 
 @functools.cache
 def one_device(name: str) -> tuple[np.ndarray, dict[str, float]]:
-    return run(CASES[name], strategy(OneDeviceSettings(deterministic=False, device="/cpu:0")))
+    return run(CASES[name], strategy(OneDeviceSettings(deterministic=False, device="/cpu:0")), STEPS)
 
 
 def assert_equal(name: str, weights: np.ndarray, means: Mapping[str, float]) -> None:
@@ -74,20 +77,39 @@ def test_a_case_trains(name: str) -> None:
 
 
 EQUAL = [name for name, case in CASES.items() if case.bound < 1]
-PAIRS = [(name, where) for where in STRATEGIES for name in EQUAL]
-PAIRS = [(name, where) for name, where in PAIRS if where != "model_parallel 2" or name not in NOT_PLACED]
+SHARES = ["SGD, a last batch of 4", "SGD, a last batch of 1", "accumulation in 3 parts", "BatchNorm synchronized"]
+"""Cases in which it matters how many replicas share a batch."""
+
+# Each case runs where variables are mirrored, and where they are central. The others of STRATEGIES differ from those,
+# or from one device, in one thing each, and run what that thing can change: placement, shares, or the reduction.
+CHOSEN: Mapping[str, list[str]] = {
+    "default": ["SGD, a last batch of 1", "XLA (mlp)", "mixed_float16"],
+    "another device": ["Adam, a last batch of 1", "moving averages 0.9", "XLA (mlp)", "mixed_float16"],
+    "mirrored 2": EQUAL,
+    "mirrored 3": [*SHARES, "SGD, batches of 63", "own loss, penalty and metric", "smoothed labels, class weights"],
+    "mirrored 4, hierarchical copy": [*SHARES[1:], "norm clipped at 0.5", "mixed_float16", "float64"],
+    "central_storage 2": EQUAL,
+    "central_storage 3": [*SHARES[1:], "moving averages 0.9"],
+    "model_parallel 2": [name for name in EQUAL if name not in (*NOT_PLACED, *SHARES[:1], "SGD, batches of 63")],
+}
+PAIRS = [(name, where) for where in STRATEGIES for name in CHOSEN[where]]
+
+
+@functools.cache
+def trained(name: str, where: str) -> tuple[np.ndarray, dict[str, float]]:
+    return run(CASES[name], STRATEGIES[where](), STEPS)
 
 
 @pytest.mark.parametrize(("name", "where"), PAIRS)
 def test_a_strategy_equals_one_device(name: str, where: str) -> None:
-    assert_equal(name, *run(CASES[name], STRATEGIES[where]()))
+    assert_equal(name, *trained(name, where))
 
 
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, np.ndarray]:
     """What two worker processes make of all cases."""
     path = tmp_path_factory.mktemp("workers") / "results.npz"
-    codes, output = run_workers(2, "benchmarks.worker", str(path), *ON_WORKERS)
+    codes, output = run_workers(2, "benchmarks.worker", str(path), str(STEPS), *ON_WORKERS)
     assert codes == [0, 0], output
     return dict(np.load(path))
 
@@ -102,14 +124,14 @@ def test_two_workers_equal_one_device(name: str, two_workers: Mapping[str, np.nd
 @pytest.mark.parametrize("where", ["default", "mirrored 2", "central_storage 2", "model_parallel 2"])
 def test_a_run_is_bit_identical_to_its_repetition(where: str) -> None:
     """With dropout, which is another in each replica."""
-    first, again = (run(CASES["Adam, dropout"], STRATEGIES[where]()) for _ in range(2))
+    first, again = (run(CASES["Adam, dropout"], STRATEGIES[where](), STEPS) for _ in range(2))
     np.testing.assert_array_equal(first[0], again[0])
     assert first[1] == again[1]
 
 
 def test_workers_repeat_each_other_to_the_bit(two_workers: Mapping[str, np.ndarray], tmp_path: Path) -> None:
     path = tmp_path / "again.npz"
-    assert run_workers(2, "benchmarks.worker", str(path), "Adam, dropout")[0] == [0, 0]
+    assert run_workers(2, "benchmarks.worker", str(path), str(STEPS), "Adam, dropout")[0] == [0, 0]
     np.testing.assert_array_equal(np.load(path)["Adam, dropout/weights"], two_workers["Adam, dropout/weights"])
 
 
@@ -117,12 +139,12 @@ def test_workers_repeat_each_other_to_the_bit(two_workers: Mapping[str, np.ndarr
 def test_an_overflow_in_one_replica_skips_one_step_everywhere(
     where: str, two_workers: Mapping[str, np.ndarray]
 ) -> None:
-    """The image is one of 3,200, and 50 batches of 64 are one epoch: one replica sees it, once."""
+    """The image is one of an epoch, and the steps are those of one: one replica sees it, once."""
     name = "mixed_float16, an overflow"
     if where == "two workers":
         means = {key: float(two_workers[f"{name}/{key}"]) for key in ("loss", "loss_scale", "skipped_steps")}
     else:
-        _, means = one_device(name) if where == "one device" else run(CASES[name], STRATEGIES[where]())
+        _, means = one_device(name) if where == "one device" else trained(name, where)
     assert means["skipped_steps"] == 1
     assert means["loss_scale"] == 2.0**14
     assert means["loss"] < 2.3  # training went on
@@ -163,7 +185,7 @@ def test_fixed_shapes_give_the_same_numbers(replicas: int) -> None:
     case = CASES["SGD, a last batch of 4"]
     expected, _ = one_device("SGD, a last batch of 4")
     settings = MirroredSettings(deterministic=False, cpu_replicas=replicas)
-    found, _ = run(case, dataclasses.replace(strategy(settings), fixed_shapes=True))
+    found, _ = run(case, dataclasses.replace(strategy(settings), fixed_shapes=True), STEPS)
     assert np.abs(found - expected).max() <= case.bound
 
 

@@ -1,0 +1,258 @@
+"""`python -m <module>` in processes forked from servers that have imported what the module imports.
+
+A command that starts TensorFlow and MLflow takes six seconds of computing before it does anything; forked, hundredths
+of one. Everything else is as in a process of its own: arguments, environment, directory, streams, signals, exit code.
+What is about the start of a process itself is tested with `sys.executable` instead.
+"""
+
+import functools
+import gc
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from pipeline.system import environment
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LIGHT = (
+    "pipeline.command_line.completion",
+    "pipeline.command_line.compose",
+    "pipeline.command_line.help",
+    "pipeline.run.launch",
+    "pipeline.sweep.jobs",
+)
+"""Modules of a command that ends before it needs TensorFlow."""
+
+HEAVY = (
+    *LIGHT,
+    "pipeline.system.preload",
+    "pipeline.sync",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "mlflow.store.model_registry.sqlalchemy_store",
+)
+"""Modules of one that trains."""
+
+
+class Command:
+    """A running command, with what `subprocess.Popen` offers of it."""
+
+    def __init__(self, connection: socket.socket, stdout: IO[str] | None, stderr: IO[str] | None) -> None:
+        self.stdout, self.stderr = stdout, stderr
+        self.returncode: int | None = None
+        self._connection = connection
+        self.pid = self._receive(None)
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait()
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            try:
+                self.returncode = self._receive(timeout)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0) from None
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _receive(self, timeout: float | None) -> int:
+        self._connection.settimeout(timeout)
+        number = self._connection.recv(4)
+        assert len(number) == 4, "the process that forks commands has gone"
+        return int(struct.unpack("i", number)[0])
+
+
+def start(
+    *arguments: str,
+    module: str = "pipeline",
+    cwd: Path | str = ROOT,
+    env: Mapping[str, str] | None = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    start_new_session: bool = False,
+    trains: bool = True,
+) -> Command:
+    """Starts `python -m <module> <arguments>`; streams are given as to `subprocess.Popen`, and are text.
+
+    Args:
+        env: the whole environment; None: that of this process.
+        trains: whether the command needs TensorFlow.
+    """
+    order = {
+        "arguments": arguments,
+        "module": module,
+        "cwd": str(cwd),
+        "env": dict(os.environ if env is None else env),
+        "session": start_new_session,
+    }
+    own: list[IO[str] | None] = []
+    theirs: list[int] = []
+    opened: list[int] = []
+    for number, stream in ((1, stdout), (2, stderr)):
+        reader = None
+        if stream == subprocess.PIPE:
+            readable, writable = os.pipe()
+            reader = os.fdopen(readable)
+            opened.append(writable)
+        elif stream == subprocess.DEVNULL:
+            writable = os.open(os.devnull, os.O_WRONLY)
+            opened.append(writable)
+        elif stream == subprocess.STDOUT:
+            writable = theirs[0]
+        else:
+            writable = number if stream is None else stream.fileno()
+        own.append(reader)
+        theirs.append(writable)
+    mine, their_connection = socket.socketpair()
+    with their_connection:
+        _server(HEAVY if trains else LIGHT).send(order, [their_connection.fileno(), *theirs])
+    for number in opened:
+        os.close(number)
+    return Command(mine, *own)
+
+
+def run(*arguments: str, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end and returns its exit code and what it printed. For `options` see `start`."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        command = start(*arguments, stdout=out, stderr=err, **options)
+        try:
+            code = command.wait(timeout)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            raise
+        return subprocess.CompletedProcess(arguments, code, _text(out), _text(err))
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+class _Server:
+    """The process that commands are forked from; it ends with this one."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with theirs:
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, env=environment)
+
+    def send(self, order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        text = json.dumps(order).encode()
+        socket.send_fds(self._socket, [struct.pack("i", len(text))], list(descriptors))
+        self._socket.sendall(text)
+
+
+_server = functools.cache(_Server)
+
+
+def _serve(orders: socket.socket) -> None:
+    while True:
+        length, descriptors, _, _ = socket.recv_fds(orders, 4, 3)
+        if not length:
+            return
+        text = b""
+        while len(text) < struct.unpack("i", length)[0]:
+            text += orders.recv(65536)
+        order = json.loads(text)
+        if os.fork() == 0:
+            orders.close()
+            _watch(order, *descriptors)
+        for number in descriptors:
+            os.close(number)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _watch(order: Mapping[str, Any], connection: int, out: int, err: int) -> None:
+    """Forks the command, and tells its process id and then its exit code."""
+    began = os.fork()
+    if began == 0:
+        os.close(connection)
+        _become(order, out, err)
+    for number in (out, err):
+        os.close(number)
+    os.setsid()  # signals to the group are the command's
+    with suppress(BrokenPipeError):
+        os.write(connection, struct.pack("i", began))
+        os.write(connection, struct.pack("i", os.waitstatus_to_exitcode(os.waitpid(began, 0)[1])))
+    os._exit(0)
+
+
+def _become(order: Mapping[str, Any], out: int, err: int) -> None:
+    """Runs the command in this process, and ends it."""
+    if order["session"]:
+        os.setsid()
+    for number, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, err)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc]
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), errors="backslashreplace", line_buffering=True
+    )
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.path[0] = order["cwd"]  # as `python -m` has it
+    sys.argv = [order["module"], *order["arguments"]]
+    code = 1
+    try:
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    environment.prepare()
+    for _module in sys.argv[2:]:
+        import_module(_module)
+    gc.freeze()  # else the collector of each child would copy every page
+    _serve(connection)
