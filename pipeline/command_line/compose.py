@@ -93,7 +93,7 @@ class Composer:
             UserError: where a file gives one of Hydra's own settings.
             HydraException, OmegaConfBaseException: where it cannot be composed; see `messages.explain`.
         """
-        return self._composed(self._overrides)
+        return self.compose(self._overrides)
 
     def count(self) -> int:
         """Returns how many jobs the sweep has, without composing them."""
@@ -103,12 +103,12 @@ class Composer:
         """Yields every combination of the values given, the last key changing fastest; raises as `one` does."""
         parsed = functools.cache(OverridesParser.create().parse_override)
         for lines in itertools.product(*(sweep_lines(override) for override in self._overrides)):
-            yield self._composed([parsed(line) for line in lines])
+            yield self.compose([parsed(line) for line in lines])
 
     def first(self) -> Composed:
         """Returns the first job of the sweep, whatever their number; raises as `one` does."""
         lines = [next(sweep_lines(override)) for override in self._overrides]
-        return self._composed(OverridesParser.create().parse_overrides(lines))
+        return self.compose(OverridesParser.create().parse_overrides(lines))
 
     def keys(self) -> list[str]:
         """Returns the dotted names that exist under the options that were chosen, else under the default ones."""
@@ -122,7 +122,7 @@ class Composer:
         chosen = [override for override in self._overrides if self._chooses(override)]
         for attempt in ([one for one in chosen if not one.is_sweep_override()], []):
             try:
-                return list(listed(self._composed(attempt).document))
+                return list(listed(self.compose(attempt).document))
             except Exception:  # whatever is wrong is being explained already
                 continue
         return []
@@ -153,7 +153,7 @@ class Composer:
         repository = self.loader.repository  # type: ignore[attr-defined]
         return bool(repository.group_exists(override.key_or_group)) and not isinstance(override.value(), dict)
 
-    def _composed(self, overrides: Sequence[Override]) -> Composed:
+    def compose(self, overrides: Sequence[Override]) -> Composed:
         """Returns a job: its options are composed once for all jobs that share them, its values set in a copy."""
         lines = tuple(str(override.input_line) for override in overrides)
         options = tuple(line for line, override in zip(lines, overrides, strict=True) if self._chooses(override))

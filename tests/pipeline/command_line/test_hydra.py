@@ -91,7 +91,7 @@ def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
                 )
                 if schema_has_it:
                     continue
-                one = composer._composed(parsed([given], OPTIONS))
+                one = composer.compose(parsed([given], OPTIONS))
                 with pytest.raises(UserError) as refused:
                     read(one.document, one.choices)
                 assert node in str(refused.value)
