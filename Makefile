@@ -1,7 +1,9 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`. Both make .venv when it is missing.
 PYTHON ?= python3.11
 BIN := .venv/bin
-WORKERS ?= 2
+WORKERS ?= 3
+# A worker takes whole files, the longest first: what the tests of a file share is made once.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast faults experiments lint tables ui clean
@@ -13,10 +15,10 @@ run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" 
 	$(BIN)/python -m pipeline $(ARGS)
 
 test: lint  ## everything: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts how many ended as if nobody had
 	$(BIN)/python -m tests.chaos.faults $(ARGS)

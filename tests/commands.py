@@ -113,7 +113,8 @@ def start(
 
     Args:
         env: the whole environment; None: that of this process.
-        trains: whether the command needs TensorFlow.
+        trains: whether the command needs TensorFlow. A sweep does not: its jobs do, and a server of its own forks them.
+            With TensorFlow imported it would fork them itself, from threads that MLflow has started.
     """
     order = {
         "arguments": arguments,
@@ -142,7 +143,7 @@ def start(
         theirs.append(writable)
     mine, their_connection = socket.socketpair()
     with their_connection:
-        _server(HEAVY if trains else LIGHT).send(order, [their_connection.fileno(), *theirs])
+        _server(HEAVY if trains and "-m" not in arguments else LIGHT).send(order, [their_connection.fileno(), *theirs])
     for number in opened:
         os.close(number)
     return Command(mine, *own)

@@ -19,6 +19,14 @@ with environment.quiet_stderr():
     import tensorflow as tf
 
 ROOT = Path(__file__).resolve().parent.parent
+LONGEST = (
+    "pipeline/cluster/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
+    "chaos/test_faults.py", "pipeline/command_line/test_hostile_values.py", "stages/training/test_resume.py",
+    "stages/networks/test_networks.py", "stages/training/test_fork.py", "pipeline/system/test_signals.py",
+    "pipeline/run/test_disk.py", "stages/networks/test_precision.py", "pipeline/run/test_resume.py",
+    "stages/training/test_loop.py",
+)  # fmt: skip
+"""The files that take longest, longest first: whoever begins with them does not end alone."""
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 tf.config.set_logical_device_configuration(
@@ -27,6 +35,12 @@ tf.config.set_logical_device_configuration(
 tf.config.experimental.enable_op_determinism()
 # What TensorFlow makes of a graph before it runs takes a third of the time of a short training. Commands do it.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take longest first."""
+    ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pipeline.command_line.arguments import read_arguments
-from pipeline.command_line.compose import Composer
+from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
 
 QUICK = ("train.epochs=2", "model.network.filters=[8,16]")
@@ -21,6 +21,10 @@ def _composer() -> Composer:
 
 def experiment(*overrides: str, outputs: Path | None = None) -> Experiment:
     """Returns what `python -m pipeline <overrides>` would run."""
-    lines = [*overrides, *([f"outputs={outputs}"] if outputs else [])]
-    composed = _composer().compose(OverridesParser.create().parse_overrides(lines))
+    composed = compose(*overrides, *([f"outputs={outputs}"] if outputs else []))
     return read(composed.document, composed.choices)
+
+
+def compose(*overrides: str) -> Composed:
+    """Returns the configuration that `overrides` give, not yet read."""
+    return _composer().compose(OverridesParser.create().parse_overrides(overrides))

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
 from pipeline.config.limits import check_arguments
-from pipeline.config.schemas import SCHEMAS, TopSettings, is_address, register_schemas
+from pipeline.config.schemas import SCHEMAS, TopSettings, is_address
 from pipeline.paths import CONF
 from stages.errors import UserError
+from tests.pipeline.experiments import compose
 
 HOSTILE: tuple[Any, ...] = (
     2**31, 2**63, -(2**63), 10**400, 1e400, float("nan"), float("-inf"), 1e-320, -1, -0.0, "1e400", "nan", "", " ",
@@ -38,17 +37,6 @@ CHOSEN = {
 }  # fmt: skip
 OPTIONS = {"resnet": "model=resnet20", "application": "model=application", "cnn_photo": "model=cnn_photo"}
 GIVEN = {"tfds": ["data.name=mnist", "data.download=true"], "image_folder": ["data.dir=."], "tpu": ["strategy.name=a"]}
-
-
-def composed(*overrides: str) -> tuple[DictConfig, dict[str, str]]:
-    register_schemas()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        document = compose("config", [*overrides, "dry_run=true"], return_hydra_config=True)
-    choices = dict(document.hydra.runtime.choices)
-    with open_dict(document):
-        document.pop("hydra")
-    return document, choices
 
 
 def parts() -> Iterator[tuple[str, list[str], str, type]]:
@@ -87,7 +75,8 @@ def refusal(document: DictConfig, choices: dict[str, str], path: str, value: Any
 @pytest.mark.parametrize("part", list(parts()), ids=lambda part: part[0])
 def test_every_setting_takes_every_value_or_refuses_it(part: tuple[str, list[str], str, type]) -> None:
     _, overrides, place, schema = part
-    document, choices = composed(*overrides)
+    composed = compose(*overrides, "dry_run=true")
+    document, choices = composed.document, composed.choices
     for field in dataclasses.fields(schema):
         if (first_definition(schema, field.name), field.name) in SEEN or field.name in ("pipeline", "outputs"):
             continue
