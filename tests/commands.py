@@ -149,7 +149,7 @@ def start(
     return Command(mine, *own)
 
 
-def run(*arguments: str, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, timeout: float = 600, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end and returns its exit code and what it printed. For `options` see `start`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         command = start(*arguments, stdout=out, stderr=err, **options)

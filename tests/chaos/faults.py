@@ -56,7 +56,7 @@ STRATEGIES = {
     "multi_worker": ("strategy=multi_worker", "deterministic=true", "model.network.dropout=0"),
 }
 TOLERANCE = {"one_device": 0.0, "mirrored": 0.0, "multi_worker": 1e-6}
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 600
 
 
 @dataclass(frozen=True)

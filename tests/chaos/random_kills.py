@@ -42,7 +42,7 @@ GIVEN = (
     "deterministic=true",
 )
 LAST_EPOCH = re.compile(rf"^epoch +{EPOCHS}/{EPOCHS} ", re.MULTILINE)
-LIMIT_SECONDS = 240.0
+LIMIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)

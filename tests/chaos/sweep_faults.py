@@ -32,7 +32,7 @@ GIVEN = (
     "deterministic=true",
     "train.checkpoint_every_steps=20",
 )
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 600
 
 
 def run(outputs: Path, kill_after: float | None = None) -> tuple[int, float]:

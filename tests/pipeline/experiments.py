@@ -27,4 +27,4 @@ def experiment(*overrides: str, outputs: Path | None = None) -> Experiment:
 
 def compose(*overrides: str) -> Composed:
     """Returns the configuration that `overrides` give, not yet read."""
-    return _composer().compose(OverridesParser.create().parse_overrides(overrides))
+    return _composer().compose(OverridesParser.create().parse_overrides([*overrides]))

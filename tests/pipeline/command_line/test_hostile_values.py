@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def first_definition(schema: type, name: str) -> str:
     return next(base.__name__ for base in reversed(schema.__mro__) if name in inspect.get_annotations(base))
 
 
-def refusal(document: DictConfig, choices: dict[str, str], path: str, value: Any) -> UserError | None:
+def refusal(document: DictConfig, choices: Mapping[str, str], path: str, value: Any) -> UserError | None:
     """Returns the error that the command would show with `value` at `path`, or None where it is taken."""
     changed = document.copy()
     try:

@@ -98,7 +98,7 @@ def test_a_disk_that_stays_full_fails_the_run_in_one_line(small_disk: Callable[[
             while True:
                 filler.write(bytes(1024))
         printed = process.stdout.read()
-        assert process.wait(60) == 1, printed
+        assert process.wait(300) == 1, printed
     assert "No space left on device" in printed
     assert "Traceback" not in printed
     assert printed.count("error: train: ") == 1
@@ -118,7 +118,7 @@ def test_a_folder_that_becomes_read_only_fails_the_run(tmp_path: Path, outputs: 
         try:
             mount("-o", "remount,bind,ro", str(folder))
             printed = process.stdout.read()
-            assert process.wait(60) == 1, printed
+            assert process.wait(300) == 1, printed
         finally:
             subprocess.run(["umount", "--lazy", str(folder)], check=False)
     assert "Read-only file system" in printed

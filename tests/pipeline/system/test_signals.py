@@ -83,7 +83,7 @@ def wait_for(process: Process, pattern: str) -> None:
 def end(process: Process, outputs: Path, code: int) -> Summary:
     """Waits for the end of `process` and returns its run, which is KILLED in MLflow, too."""
     began = time.monotonic()
-    assert process.wait(60) == code
+    assert process.wait(300) == code
     assert time.monotonic() - began < HEARD_SECONDS
     assert process.stderr is not None
     assert not re.search("Traceback|Exception ignored|BrokenPipe|SystemExit", process.stderr.read())
