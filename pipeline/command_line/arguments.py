@@ -29,12 +29,12 @@ _MODES = {"run": "--run", "sweep": "-m", "show": "--cfg job", "info": "--info", 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was typed after the command.
+    """The command line after the command's name.
 
     overrides: in their order, wherever the flags stood between them.
     inherited: overrides of the run that is resumed or forked, where the command has none of its own.
     show: whether the configuration is printed instead of run, `package` of it, with its interpolations `resolve`d.
-    info: what Hydra is asked to print of itself.
+    info: the topic on which Hydra prints what it knows of itself.
     folders: of the configuration: the primary one, then those of --config-dir and `hydra.searchpath`.
     """
 
@@ -58,37 +58,37 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     Raises:
         UserError: for a flag that does not exist, has no effect here, is given twice, or does not go with another.
     """
-    given = _parser().parse_intermixed_args(list(words))
-    if given.hydra_help:
-        raise UserError("--hydra-help tells what Hydra can do and this command does not", "--help", "--help")
-    if given.experimental_rerun is not None:
+    flags = _parser().parse_intermixed_args(list(words))
+    if flags.hydra_help:
+        raise UserError("--hydra-help shows what Hydra can do and this command does not", "--help", "--help")
+    if flags.experimental_rerun is not None:
         raise UserError("--experimental-rerun is not supported", ("resume=<run>", "fork=<run>"), "resume=<run>")
-    if given.cfg not in (None, "job"):
-        raise UserError(f"--cfg {given.cfg} shows Hydra's own settings, which have no effect", "job", "--cfg job")
-    given.show = given.cfg == "job"
-    modes = [flag for name, flag in _MODES.items() if getattr(given, name) not in (None, False)]
+    if flags.cfg not in (None, "job"):
+        raise UserError(f"--cfg {flags.cfg} shows Hydra's own settings, which have no effect", "job", "--cfg job")
+    flags.show = flags.cfg == "job"
+    modes = [flag for name, flag in _MODES.items() if getattr(flags, name) not in (None, False)]
     if len(modes) > 1:
         raise UserError(f"{' and '.join(modes)} do not go together", tuple(_MODES.values()), modes[-1])
     for name in ("resolve", "package"):
-        if getattr(given, name) and not given.show:
+        if getattr(flags, name) and not flags.show:
             raise UserError(f"--{name} does nothing without --cfg job", "--cfg job with it", f"--cfg job --{name}")
-    folders = [_folder(given.config_path, "--config-path") if given.config_path else CONF]
-    if given.config_dir:
-        folders.append(_folder(given.config_dir, "--config-dir"))
-    searched = [word for word in given.overrides if word.lstrip("+").startswith("hydra.searchpath=")]
-    folders += [package_folder(address) for word in searched for address in _addresses(word)]
+    folders = [_folder(flags.config_path, "--config-path") if flags.config_path else CONF]
+    if flags.config_dir:
+        folders.append(_folder(flags.config_dir, "--config-dir"))
+    search_paths = [word for word in flags.overrides if word.lstrip("+").startswith("hydra.searchpath=")]
+    folders += [package_folder(address) for word in search_paths for address in _addresses(word)]
     return Arguments(
-        overrides=tuple(word for word in given.overrides if word not in searched),
-        help=given.help,
-        version=given.version,
-        sweep=given.sweep,
-        show=given.show,
-        resolve=given.resolve,
-        package=given.package,
-        info=given.info,
-        completion=given.completion,
+        overrides=tuple(word for word in flags.overrides if word not in search_paths),
+        help=flags.help,
+        version=flags.version,
+        sweep=flags.sweep,
+        show=flags.show,
+        resolve=flags.resolve,
+        package=flags.package,
+        info=flags.info,
+        completion=flags.completion,
         folders=tuple(folders),
-        primary=_primary(folders[0], given.config_name),
+        primary=_primary(folders[0], flags.config_name),
     )
 
 
@@ -112,18 +112,14 @@ class _Parser(argparse.ArgumentParser):
             word = unknown.group(1)
             if "=" in word and word.partition("=")[0] not in FLAGS:
                 raise UserError(f"unknown flag '{word}'", "key=value, without dashes", word.lstrip("-"))
-            near = difflib.get_close_matches(unknown.group(1), FLAGS, 1) or ["--help"]
-            raise UserError(f"unknown flag '{unknown.group(1)}'", FLAGS, near[0])
-        if choice := re.search(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message):
-            flag, value, options = choice.groups()
-            options = options.replace("'", "")
-            first = flag.partition("/")[0]
-            raise UserError(
-                f"unknown value '{first} {value}'", options.split(", "), f"{first} {options.partition(',')[0]}"
-            )
-        if missing := re.search(r"argument (\S+): expected one argument", message):
-            first = missing.group(1).partition("/")[0]
-            raise UserError(f"{first} has no value", "one", f"{first} <value>")
+            near = difflib.get_close_matches(word, FLAGS, 1) or ["--help"]
+            raise UserError(f"unknown flag '{word}'", FLAGS, near[0])
+        if invalid := re.search(r"argument (\S+?)(?:/\S+)?: invalid choice: '(.*)' \(choose from (.*)\)", message):
+            flag, value, listed = invalid.groups()
+            choices = listed.replace("'", "").split(", ")
+            raise UserError(f"unknown value '{flag} {value}'", choices, f"{flag} {choices[0]}")
+        if missing := re.search(r"argument (\S+?)(?:/\S+)?: expected one argument", message):
+            raise UserError(f"{missing.group(1)} has no value", "one", f"{missing.group(1)} <value>")
         raise UserError(message, "", "--help")
 
 
@@ -164,16 +160,16 @@ def _folder(text: str, flag: str) -> Path:
 def _addresses(override: str) -> list[str]:
     """Returns the folders and packages in `hydra.searchpath=[…]`."""
     try:
-        given = yaml.safe_load(override.partition("=")[2])
+        addresses = yaml.safe_load(override.partition("=")[2])
     except yaml.YAMLError:
-        given = None
-    if not isinstance(given, list) or not all(isinstance(address, str) for address in given):
+        addresses = None
+    if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
         raise UserError(
-            f"{override} is no list of folders",
+            f"{override} is not a list of folders",
             "folders, or packages as pkg://<package>, in brackets",
             "'hydra.searchpath=[pkg://my_package.conf]'",
         )
-    return given
+    return addresses
 
 
 def _primary(folder: Path, name: str | None) -> str:

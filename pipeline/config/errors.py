@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf say of a wrong configuration, in one line for the user."""
+"""Errors of Hydra and OmegaConf about a wrong configuration, in one line for the user."""
 
 import difflib
 import re
@@ -24,7 +24,7 @@ _TYPES = {
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Tells as a mistake of the user's what Hydra and OmegaConf let through of files and values they cannot read."""
+    """Raises UserError for what Hydra and OmegaConf let through of files and values that they cannot read."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, UserError):
@@ -46,43 +46,59 @@ def explain(error: BaseException, keys: Iterable[str] = (), addable: Iterable[st
     if isinstance(error, yaml.YAMLError):
         mark = getattr(error, "problem_mark", None)
         place = f" ({mark.name}, line {mark.line + 1})" if mark is not None else ""
-        return UserError(f"a file of the configuration is no YAML{place}: {getattr(error, 'problem', error)}", "YAML")
+        problem = f"a file of the configuration is not YAML{place}: {getattr(error, 'problem', error)}"
+        return UserError(problem, "YAML")
     if isinstance(error, UnicodeDecodeError):
         return UserError("a file of the configuration is not written in UTF-8", "YAML in UTF-8")
     if isinstance(error, RecursionError):
         return UserError("the configuration refers to itself", "interpolations without a circle")
     text = " ".join(str(part) for part in _chain(error))
-    if absent := re.search(r"Interpolation key '([^']+)' not found", text):
-        holder = re.search(r"full_key: (\S+)", text)
+    return _unknown_name(text, list(keys), list(addable)) or _wrong_value(error, text)
+
+
+def _unknown_name(text: str, keys: list[str], addable: list[str]) -> UserError | None:
+    """Returns the error for a message about a name that does not exist, or exists already; None for another one."""
+    full_key = re.search(r"full_key: (\S+)", text)
+    if reference := re.search(r"Interpolation key '([^']+)' not found", text):
+        holder = full_key.group(1) if full_key else ""
         return UserError(
-            f"{holder.group(1) if holder else 'a setting'} refers to ${{{absent.group(1)}}}, which does not exist",
+            f"{holder or 'a setting'} refers to ${{{reference.group(1)}}}, which does not exist",
             "${<a dotted name>}",
-            f"{holder.group(1)}=<value>" if holder else "",
+            f"{holder}=<value>" if holder else "",
         )
-    if unknown := re.search(r"Key '([^']+)' (?:is )?not in|Could not override '([^']+)'", text):
-        whole = re.search(r"Could not override '([^']+)'", text) or re.search(r"full_key: (\S+)", text)
-        return unknown_key(whole.group(1) if whole else unknown.group(1), list(keys), list(addable))
-    if isinstance(error, ValidationError) or "could not be converted" in text or "ValidationError" in text:
-        return _wrong_type(text)
-    if ambiguous := re.search(r"Ambiguous value for argument '([^']+)'", text):
-        key, _, value = ambiguous.group(1).partition("=")
-        return UserError(
-            f"{key}={value} gives several values to one run",
-            "one value, a list in brackets, or a sweep with -m",
-            f"python -m pipeline -m {key}={value}",
-        )
-    if deleted := re.search(r"Error merging override ~([\w.]+)|Could not delete from config. '([^']+)' does not", text):
-        return _not_deletable(deleted.group(1), deleted.group(2))
+    overridden = re.search(r"Could not override '([^']+)'", text)
+    if unknown := overridden or re.search(r"Key '([^']+)' (?:is )?not in", text):
+        return unknown_key((overridden or full_key or unknown).group(1), keys, addable)
+    if absent := re.search(r"Could not delete from config. '([^']+)' does not", text):
+        return UserError(f"~{absent.group(1)}: there is no {absent.group(1)}", "", "python -m pipeline --cfg job")
+    if deleted := re.search(r"Error merging override ~([\w.]+)", text):
+        name = deleted.group(1)
+        return UserError(f"~{name}: a setting cannot be removed", "another value", f"{name}=<value>")
     if present := re.search(r"An item is already at '([^']+)'", text):
         name = present.group(1)
         return UserError(f"+{name}: there is a {name} already", "no plus sign", f"{name}=<value>")
     if misplaced := re.search(r"Override (\S+?)@\S* looks like a config group", text):
-        return unknown_key(misplaced.group(1), list(keys))
-    if missing := re.search(r"Missing mandatory value: (\S+)", text):
-        return UserError(f"{missing.group(1)} is not given", "a value", f"{missing.group(1)}=<value>")
-    full = re.search(r"full_key: (\S+)", text)
-    what = f"{full.group(1)} is wrong" if full else "the configuration is wrong"
-    return UserError(f"{what} ({_first_sentence(error)})", "", "python -m pipeline --cfg job")
+        return unknown_key(misplaced.group(1), keys)
+    return None
+
+
+def _wrong_value(error: BaseException, text: str) -> UserError:
+    """Returns the error for a message about a value, or about anything else."""
+    if isinstance(error, ValidationError) or "could not be converted" in text or "ValidationError" in text:
+        return _wrong_type(text)
+    if ambiguous := re.search(r"Ambiguous value for argument '([^']+)'", text):
+        override = ambiguous.group(1)
+        return UserError(
+            f"{override} gives several values to one run",
+            "one value, a list in brackets, or a sweep with -m",
+            f"python -m pipeline -m {override}",
+        )
+    full_key = re.search(r"full_key: (\S+)", text)
+    if missing := re.search(r"(?i)missing mandatory value: (\S+)", text):
+        name = (full_key or missing).group(1)
+        return UserError(f"{name} has no value", "a value", f"{name}=<value>")
+    subject = f"{full_key.group(1)} is wrong" if full_key else "the configuration is wrong"
+    return UserError(f"{subject} ({_first_sentence(error)})", "", "python -m pipeline --cfg job")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -90,12 +106,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None:
         yield link
         link = link.__cause__ or link.__context__
-
-
-def _not_deletable(name: str | None, absent: str | None) -> UserError:
-    if absent is not None:
-        return UserError(f"~{absent}: there is no {absent}", "", "python -m pipeline --cfg job")
-    return UserError(f"~{name}: a setting cannot be removed", "another value", f"{name}=<value>")
 
 
 def _missing_option(error: MissingConfigException) -> UserError:
@@ -148,8 +158,8 @@ def _wrong_type(text: str) -> UserError:
 
 def wrong_type(name: str, value: object, kind: str) -> UserError:
     """Returns the error for a value of another type than `kind`, such as `Integer` or `int`."""
-    wanted = _TYPES.get(kind, kind)
-    return UserError(f"{name}={value} has the wrong type", wanted, f"{name}=<{wanted.removeprefix('a ')}>")
+    expected = _TYPES.get(kind, kind)
+    return UserError(f"{name}={value} has the wrong type", expected, f"{name}=<{expected.removeprefix('a ')}>")
 
 
 def _first_sentence(error: BaseException) -> str:

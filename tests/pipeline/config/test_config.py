@@ -93,6 +93,7 @@ WRONG = {
     "train.monitor=speed": r"train\.monitor=speed is not known\. Expected one of: val_loss, val_accuracy",
     "train.epochs=1,2": r"several values to one run.*Try: python -m pipeline -m train\.epochs=1,2",
     "data": r"'data' is not an override\. Expected one of: data=digits, .*Try: data=digits",
+    "data=tfds": r"data\.name has no value\. Expected a value\. Try: data\.name=<value>",
     "data=mnist data.dir=/nope": r"data\.dir=/nope is not a directory",
     "data=mnist data.dir=/": r"data\.name=mnist is not prepared in /\. .*data\.download=true",
     "data=synthetic data.examples=20": r"data\.examples=20 leaves a split with fewer than 10",
