@@ -18,7 +18,7 @@ MORE = (
     "data.split_seed=-1",
     "strategy=mirrored strategy.cpu_replicas=65", "strategy.device=cpu", "strategy=mirrored strategy.devices=[x]",
     "name=" + "x" * 300, "name=-", "+tags.a@b=1", "data=synthetic data.examples=11 data.num_classes=16",
-    "data=synthetic data.val_fraction=0.001", "train.epochs=1 schedule.warmup_epochs=1", 
+    "data=synthetic data.val_fraction=0.001", "train.epochs=1 schedule.warmup_epochs=1",
     "data=image_folder data.dir=. data.size=x",
     "data=image_folder data.dir=. data.channels=2", "train=fit strategy=mirrored", "train.callbacks=[3]",
     "train=fit strategy=mirrored train.batch_size=63", "tracking=server tracking.uri=http://[::1",
