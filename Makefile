@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make run` and `make test`. Both make .venv when it is missing.
+# Two commands do everything on a fresh machine: `make run` and `make test`. Both create .venv if it is missing.
 PYTHON ?= python3.11
 BIN := .venv/bin
 WORKERS ?= 3
@@ -20,12 +20,12 @@ test: lint  ## everything: linting, types, the whole suite; ARGS="-k resume" sel
 test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)
 	$(PYTEST) -m "not slow" $(ARGS)
 
-faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts how many ended as if nobody had
+faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts those that end as an uninterrupted one
 	$(BIN)/python -m tests.chaos.faults $(ARGS)
 	$(BIN)/python -m tests.chaos.sweep_faults
 	$(BIN)/python -m tests.chaos.random_kills
 
-experiments: .venv/.installed  ## the reference experiments whose data is at hand, against what their headers say
+experiments: .venv/.installed  ## the reference experiments whose data is available, against their files' headers
 	$(BIN)/python -m benchmarks.experiments $(ARGS)
 
 lint: .venv/.installed  ## ruff and mypy

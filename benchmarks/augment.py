@@ -1,4 +1,4 @@
-"""`python -m benchmarks.augment`: what the input makes in a second, by how it changes images.
+"""`python -m benchmarks.augment`: images per second of the input, for each kind of augmentation.
 
 96×96×3 images in batches of 32, nothing else running. All ways take turns, five rounds; the figures are medians, and
 only their ratios to the input that changes nothing mean anything on a shared machine. The last column is the time that

@@ -1,4 +1,4 @@
-"""Short trainings on real digits that every synchronous strategy must end with the weights of one device.
+"""Short trainings on real digits: every synchronous strategy must reach the weights of one device.
 
 The tests hold each of them to its bound, `python -m benchmarks.strategies` prints how far apart they are.
 """
@@ -104,7 +104,7 @@ CASES: dict[str, Case] = {
     "AdamW, decay 0.1": Case(train={"optimizer": AdamWSettings(weight_decay=0.1)}),
     "norm clipped at 0.5": Case(train=_sgd(learning_rate=0.05, clip_norm=0.5)),
     "accumulation in 3 parts": Case(train=_sgd(accumulation=3)),
-    "moving averages 0.9": Case(train=_sgd(ema_momentum=0.9)),
+    "EMA 0.9": Case(train=_sgd(ema_momentum=0.9)),
     "cosine after a warm-up": Case(train={**_sgd(), "schedule": ScheduleSettings(name="cosine", warmup_epochs=1)}),
     "smoothed labels, class weights": Case(
         train={**_sgd(), "label_smoothing": 0.1, "class_weights": [float(1 + index % 3) for index in range(10)]}
@@ -147,7 +147,7 @@ def step_of(
 
 
 def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, dict[str, float]]:
-    """Returns all weights as one vector, averages where they are kept, and the means of the steps."""
+    """Returns all weights as one vector, the EMA where there is one, and the means of the steps."""
     dataset = real_digits(64 * steps if case.overflow else case.examples)
     if case.overflow:
         images = np.array(dataset.train.images[:], np.float32)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.checkpoints`: what a checkpoint costs training.
+"""`python -m benchmarks.checkpoints`: time that checkpoints take from training.
 
 The convnet of `experiment=mnist_cnn` on images of MNIST's size, batch 64, Adam, one device. Segments of training
 with a checkpoint at their beginning, which is read while training waits and written while it goes on, take turns with

@@ -1,4 +1,4 @@
-"""An epoch of tf_flowers at 96 px through the cache, against the same training steps on one batch that stays.
+"""An epoch of tf_flowers at 96 px through the cache, against the same training steps on one constant batch.
 
     python -m benchmarks.epoch [--dir <where TFDS keeps tf_flowers>]
 

@@ -1,4 +1,4 @@
-"""Runs the reference experiments whose data is at hand, and compares each with what its header says is to expect.
+"""Runs the reference experiments whose data is available, and compares each with the range in its file's header.
 
     python -m benchmarks.experiments [--data ../shared/data] [names …]
 

@@ -1,4 +1,4 @@
-"""The input alone, without a model: prepared images against TFDS's tutorials, each in a process of its own, in turns.
+"""The input alone, without a model: prepared images against the TFDS tutorials, in processes of their own, interleaved.
 
     python -m benchmarks.input [--dir <where TFDS keeps tf_flowers>]
 

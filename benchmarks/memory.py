@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory`: the memory that training, evaluation and export take, against what is estimated.
+"""`python -m benchmarks.memory`: memory of training, evaluation and export, measured and estimated.
 
 Each case has a fresh process. Measured is how much the resident set grew at its highest (Linux: VmHWM, which
 /proc/self/clear_refs resets) over what it was when the stage began, its data and its model being there and what had

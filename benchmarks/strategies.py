@@ -1,7 +1,7 @@
-"""`python -m benchmarks.strategies [FILE]`: how far every strategy ends from one device, over precisions and features.
+"""`python -m benchmarks.strategies [FILE]`: difference of every strategy from one device, over precisions and features.
 
-Each cell is a training of 50 steps on real digits, run now: the largest difference of any weight. Of a FILE, such as
-docs/strategies.md, what stands between its two marks is replaced by the table. Takes about four minutes on two cores.
+Each cell is a training of 50 steps on real digits: the largest difference of any weight. In FILE, such as
+docs/strategies.md, the table replaces what is between its two marks. Takes about four minutes on two cores.
 """
 
 import sys
