@@ -1,6 +1,5 @@
 """The `model` stage: builds the network in the strategy's scope, in the precision that was asked for."""
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
+from stages.targets import import_target
 from stages.transfer.backbone import freeze
 from stages.transfer.pretrained import load_weights
 
@@ -158,9 +158,8 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
     """Returns the function that `_target_` names, and the settings for it."""
     given = dict(network if isinstance(network, Mapping) else vars(network))
     target = str(given.pop("_target_", ""))
-    module, _, name = target.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name), given
+        return import_target(target), given
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"model.network._target_={target} cannot be imported ({error})",

@@ -12,10 +12,11 @@ from pipeline.config.experiment import Experiment
 from pipeline.source_code.annotations import declared_settings
 from pipeline.source_code.signatures import AbsentError, find, plain_types, signature
 from stages.errors import UserError
+from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSettings
 from stages.settings.ranges import check, known_as
 
-GIVEN_TO_NETWORKS = 2
-"""The first parameters of a network's function, the shape of an image and the number of classes, are no settings."""
+PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
+"""First parameters that are no settings: an image's shape and the number of classes, the peak rate and the steps."""
 
 
 def check_own_settings(experiment: Experiment) -> None:
@@ -33,7 +34,7 @@ def check_own_settings(experiment: Experiment) -> None:
                 typed(wanted, group, settings, experiment.document)
         for path, node in _nodes(settings, group):
             if path != group:
-                _check_call(path, node, GIVEN_TO_NETWORKS if path == "model.network" else 0)
+                _check_call(path, node, PASSED_BY_STAGES.get(path, 0))
 
 
 def typed(wanted: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
@@ -75,6 +76,9 @@ def _nodes(settings: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _nodes(part, f"{path}[{index}]")
         return
     names: dict[str, str] = {}
+    if isinstance(settings, (CustomOptimizerSettings, CustomScheduleSettings)):
+        yield f"{path}.arguments", settings.call()
+        return
     if dataclasses.is_dataclass(settings):
         names = {field.name: known_as(field, path) for field in dataclasses.fields(settings)}
         settings = {name: getattr(settings, name) for name in names}
@@ -93,6 +97,7 @@ def _check_call(path: str, node: Mapping[str, Any], already_given: int) -> None:
     except AbsentError as error:
         absent = error.args[0]
         named = absent if "." in absent else f"package {absent}"
+        path = path.removesuffix(".arguments")
         raise UserError(
             f"{path}._target_={target}: there is no {named}",
             "the import path of a function or a class, its package installed or in the working directory",

@@ -115,7 +115,7 @@ def _names_split(name: str) -> Condition:
 
 
 UNUSED: tuple[Unused, ...] = (
-    _of_schedule("warmup_epochs", "constant", "cosine", "step"),
+    _of_schedule("warmup_epochs", "constant", "cosine", "step", "custom"),
     _of_schedule("final_share", "cosine", "plateau"),
     _of_schedule("decay_epochs", "step"),
     _of_schedule("decay_factor", "step", "plateau"),

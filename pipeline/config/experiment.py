@@ -199,7 +199,7 @@ def _no_function(group: str, name: str) -> UserError:
     return UserError(
         f"{name}: {group} is given by its settings, not by a function",
         choose,
-        f"{group}={options[0]}" if options else "",
+        f"{group}=custom {name}=…" if "custom" in options else f"{group}={options[0]}" if options else "",
     )
 
 

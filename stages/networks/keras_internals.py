@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.backend.tensorflow import core, random
 from keras.src.models import Functional
 
@@ -56,6 +57,48 @@ def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
     Keras 3.15: `Layer.__setattr__` hands every value to a tracker.
     """
     layer.__dict__[name] = value
+
+
+def takes_weight_decay(optimizer: keras.optimizers.Optimizer, variable: tf.Variable) -> bool:
+    """Returns whether `optimizer` lets the weights of `variable` decay; see `Optimizer.exclude_from_weight_decay`.
+
+    Keras 3.15: `Optimizer._use_weight_decay`.
+    """
+    return bool(optimizer._use_weight_decay(variable))
+
+
+_APPLIES = (
+    "apply", "apply_gradients", "iterations", "learning_rate", "_backend_apply_gradients", "_backend_update_step",
+    "_apply_weight_decay", "_filter_empty_gradients", "_overwrite_variables_directly_with_gradients",
+    "finalize_variable_values",
+)  # fmt: skip
+
+
+def overridden_beside_update_step(optimizer: keras.optimizers.Optimizer) -> list[str]:
+    """Returns the methods by which `optimizer` applies gradients otherwise than by `update_step` and weight decay.
+
+    Keras 3.15: `BaseOptimizer.apply`.
+    """
+    return [
+        name for name in _APPLIES if getattr(type(optimizer), name) is not getattr(keras.optimizers.Optimizer, name)
+    ]
+
+
+def untracked_variables(optimizer: keras.optimizers.Optimizer) -> list[str]:
+    """Returns attributes with variables that `optimizer.variables` has not, so that no checkpoint has them, either.
+
+    Keras 3.15: `Optimizer.add_variable` tracks what it makes; `_trainable_variables` are those of the network.
+    """
+    known = {id(getattr(variable, "value", variable)) for variable in optimizer.variables}
+    names = []
+    for name, attribute in vars(optimizer).items():
+        if name in ("_trainable_variables", "_variables", "_tracker") or name.startswith("_self_"):  # of Trackable
+            continue
+        parts = tf.nest.flatten(list(attribute) if isinstance(attribute, (list, tuple)) else attribute)
+        values = [getattr(part, "value", part) for part in parts if isinstance(part, (keras.Variable, tf.Variable))]
+        if any(id(value) not in known for value in values):
+            names.append(name)
+    return names
 
 
 def preprocess_input_of(application: Callable[..., keras.Model]) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """Keras optimizers and learning-rate schedules from their settings."""
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import keras
@@ -7,7 +8,16 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.networks.precision import keras_floats
-from stages.settings.optimizer import AdamSettings, AdamWSettings, OptimizerSettings, ScheduleSettings, SgdSettings
+from stages.settings.optimizer import (
+    AdamSettings,
+    AdamWSettings,
+    CustomOptimizerSettings,
+    CustomScheduleSettings,
+    OptimizerSettings,
+    ScheduleSettings,
+    SgdSettings,
+)
+from stages.targets import import_target
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
@@ -37,7 +47,59 @@ def _built(settings: OptimizerSettings, rate: Rate, policy: str, **options: Any)
         if isinstance(settings, AdamWSettings):
             return keras.optimizers.AdamW(rate, **{**given, "weight_decay": settings.weight_decay})
         return keras.optimizers.Adam(rate, **given)
+    if isinstance(settings, CustomOptimizerSettings):
+        return _custom(settings, rate, policy, options)
     raise UserError(f"optimizer={settings} is of no known kind", ("sgd", "adam", "adamw"), "optimizer=adam")
+
+
+_OWN_OF_TRAINING = {
+    "clipnorm": "optimizer.clip_norm",
+    "clipvalue": "optimizer.clip_norm",
+    "global_clipnorm": "optimizer.clip_norm",
+    "use_ema": "optimizer.ema_momentum",
+    "gradient_accumulation_steps": "optimizer.accumulation",
+    "loss_scale_factor": "precision",
+}
+"""What `keras.optimizers.Optimizer` does when it applies gradients, and the setting by which training does it."""
+
+
+def _custom(
+    settings: CustomOptimizerSettings, rate: Rate, policy: str, options: dict[str, Any]
+) -> keras.optimizers.Optimizer:
+    """Returns the optimizer that `settings` name.
+
+    Args:
+        options: of Keras' own clipping and EMA.
+    """
+    if policy in ("bfloat16", "float16"):
+        raise UserError(
+            f"optimizer=custom with precision={policy}: nobody knows whether its state fits into half precision",
+            "optimizer=sgd, or mixed, mixed_bfloat16, mixed_float16, whose variables are float32",
+            f"precision=mixed_{policy}",
+        )
+    arguments = {**settings.arguments, **{name: value for name, value in options.items() if value is not None}}
+    if settings.weight_decay:
+        arguments["weight_decay"] = settings.weight_decay
+    arguments = {name: _exact(value, policy) for name, value in arguments.items()}
+    place = f"optimizer._target_={settings._target_}"
+    try:
+        optimizer = import_target(settings._target_)(learning_rate=rate, **arguments)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{place} cannot be made ({error})",
+            "a subclass of keras.optimizers.Optimizer that takes learning_rate and optimizer.arguments",
+            "optimizer._target_=keras.optimizers.Lion",
+        ) from error
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UserError(f"{place} is no Keras optimizer", "a subclass of keras.optimizers.Optimizer")
+    for name, setting in _OWN_OF_TRAINING.items():
+        if getattr(optimizer, name, None) and name not in options:
+            raise UserError(f"{place} sets {name}, which training does by itself", f"{setting} instead of it")
+    expected = rate(0) if callable(rate) else rate
+    taken = keras.ops.convert_to_numpy(optimizer.learning_rate)
+    if not np.isclose(float(taken), float(expected), rtol=1e-6):
+        raise UserError(f"{place} does not take the learning rate that it is given", f"learning_rate={expected:g}")
+    return optimizer
 
 
 def _exact(number: Any, policy: str) -> Any:
@@ -70,14 +132,55 @@ def learning_rate(
         last = [round(epoch * steps_per_epoch) - 1 for epoch in sorted(settings.decay_epochs)]
         rates = [peak * settings.decay_factor**index for index in range(len(last) + 1)]
         after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in last], rates)
+    elif isinstance(settings, CustomScheduleSettings):
+        after = _custom_schedule(settings, peak, total - warmup)
     rate = WarmUp(peak, warmup, after) if warmup else after
     return Shifted(rate, shift) if shift and callable(rate) else rate
+
+
+def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) -> Rate:
+    try:
+        schedule = import_target(settings._target_)(peak, steps, **settings.arguments)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"schedule._target_={settings._target_} cannot be made ({error})",
+            "a function (peak, steps, **arguments) that returns a Keras schedule, or a function of the step",
+            "schedule._target_=keras.optimizers.schedules.CosineDecay",
+        ) from error
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return schedule
+    if callable(schedule):
+        return FunctionOfStep(schedule)
+    if isinstance(schedule, (int, float)):
+        return _exact(float(schedule), "float64" if isinstance(peak, np.float64) else "float32")
+    raise UserError(
+        f"schedule._target_={settings._target_} returns {type(schedule).__name__}",
+        "a Keras schedule, a function of the step, or a number",
+    )
 
 
 def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
     """Returns the rate of the optimizer's last step; its `learning_rate` is already that of the next."""
     last = rate(optimizer.iterations - 1) if callable(rate) else optimizer.learning_rate
     return float(keras.ops.convert_to_numpy(last))
+
+
+@keras.saving.register_keras_serializable(package="pipeline")
+class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule from a function of the step, a float tensor [] counted from 0; Keras itself passes functions none."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, step: Any) -> Any:
+        return self.function(keras.ops.cast(step, keras.config.floatx()))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"function": keras.saving.serialize_keras_object(self.function)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "FunctionOfStep":
+        return cls(keras.saving.deserialize_keras_object(config["function"]))
 
 
 @keras.saving.register_keras_serializable(package="pipeline")

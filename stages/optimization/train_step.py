@@ -40,7 +40,8 @@ class Step:
             self.loss_scale = LossScale(settings.batch_size) if scaled else None
             momentum = settings.optimizer.ema_momentum
             self.averages = Averages(variables, momentum) if momentum else None
-            optimizer.build(variables)
+            whole = model.network.trainable_variables  # some of Keras' optimizers ask for a variable's path
+            optimizer.build(whole if len(whole) == len(variables) else variables)
         self._update = Update(optimizer, self.gradients, self.loss_scale, self.averages)
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> None:

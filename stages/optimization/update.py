@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from stages.errors import UserError
+from stages.networks.keras_internals import overridden_beside_update_step, takes_weight_decay, untracked_variables
 from stages.optimization.ema import Averages
 from stages.optimization.gradients import Gradients
 from stages.optimization.loss_scale import LossScale
@@ -26,6 +28,7 @@ class Update:
         loss_scale: LossScale | None,
         averages: Averages | None,
     ) -> None:
+        _check_updatable(optimizer, gradients)
         self._optimizer, self._loss_scale, self._averages = optimizer, loss_scale, averages
         self._variables, self._constraints = gradients.variables, gradients.constraints
         self._state = [variable.value for variable in gradients.state]
@@ -53,7 +56,7 @@ class Update:
         for variable, gradient, constraint in zip(self._variables, gradients, self._constraints, strict=True):
 
             def update(copy: tf.Variable, gradient: tf.Tensor, constraint: Any = constraint) -> None:
-                if optimizer.weight_decay is not None:
+                if optimizer.weight_decay is not None and takes_weight_decay(optimizer, copy):
                     copy.assign_sub(copy * tf.cast(optimizer.weight_decay * rate, copy.dtype))
                 optimizer.update_step(gradient, copy, rate)
                 if constraint is not None:
@@ -65,3 +68,32 @@ class Update:
         if self._averages is not None:
             self._averages.update(distribution, first)
         optimizer.iterations.value.assign_add(1)  # Keras' own assign_add reads, adds and writes: workers lose counts
+
+
+_ELEMENT_BY_ELEMENT = ("SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Lion", "Ftrl")
+"""Optimizers of Keras that update the parts of a variable as they would update the whole."""
+
+
+def _check_updatable(optimizer: keras.optimizers.Optimizer, gradients: Gradients) -> None:
+    """Raises UserError where calling `update_step` alone would train to other weights, or a resumed run would."""
+    name = type(optimizer).__name__
+    overridden = overridden_beside_update_step(optimizer)
+    if overridden:
+        raise UserError(
+            f"train=loop calls an optimizer's update_step alone, and {name} overrides {', '.join(overridden)}",
+            "an optimizer that leaves them as they are in Keras, or train=fit",
+            "train=fit",
+        )
+    untracked = untracked_variables(optimizer)
+    if untracked:
+        raise UserError(
+            f"{name} has variables that no checkpoint would have: {', '.join(untracked)}",
+            "variables made by add_variable or add_variable_from_reference, in build",
+        )
+    is_known = type(optimizer) in [getattr(keras.optimizers, known) for known in _ELEMENT_BY_ELEMENT]
+    if len(gradients.variables) > len(gradients.model.network.trainable_variables) and not is_known:
+        raise UserError(
+            f"strategy.shard_kib parts the weights, and {name} may need them whole",
+            "strategy.shard_kib=0, or an optimizer that updates each weight by itself",
+            "strategy.shard_kib=0",
+        )

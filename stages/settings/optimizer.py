@@ -1,6 +1,7 @@
 """Settings of the optimizer and of its learning rate over a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -58,6 +59,26 @@ class AdamWSettings(AdamSettings):
 
 
 @dataclass(kw_only=True)
+class CustomOptimizerSettings(OptimizerSettings):
+    """A Keras optimizer of any package: `_target_(learning_rate=…, weight_decay=…, **arguments)`."""
+
+    _target_: str = ""
+    name: str = choice("custom", "custom")
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def call(self) -> dict[str, Any]:
+        """Returns `_target_` and the arguments that it is always called with."""
+        return {"_target_": self._target_, "learning_rate": self.learning_rate, **self.arguments}
+
+    def check(self, path: str) -> None:
+        super().check(path)
+        if not self._target_:
+            raise UserError(
+                f"{path}=custom names no optimizer", "its import path", f"{path}._target_=keras.optimizers.Lion"
+            )
+
+
+@dataclass(kw_only=True)
 class ScheduleSettings:
     """The learning rate over the run, as a share of `optimizer.learning_rate`."""
 
@@ -79,3 +100,24 @@ class ScheduleSettings:
                 f"{path}.warmup_epochs=0, or constant, cosine, step with a warm-up",
                 f"{path}.warmup_epochs=0",
             )
+
+
+@dataclass(kw_only=True)
+class CustomScheduleSettings(ScheduleSettings):
+    """A schedule of any package, after the warm-up: `_target_(peak, steps, **arguments)`.
+
+    It returns a rate, a Keras schedule, or a function from the step, a float tensor [] counted from 0, to the rate.
+    """
+
+    _target_: str = ""
+    name: str = choice("custom", "custom")
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def call(self) -> dict[str, Any]:
+        """Returns `_target_` and its arguments but for `peak` and `steps`."""
+        return {"_target_": self._target_, **self.arguments}
+
+    def check(self, path: str) -> None:
+        if not self._target_:
+            fix = f"{path}._target_=keras.optimizers.schedules.CosineDecay"
+            raise UserError(f"{path}=custom names no schedule", "its import path", fix)

@@ -1,6 +1,5 @@
 """Keras callbacks of a run: the best weights, early stopping, and the user's own."""
 
-import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from stages.reporter import Reporter
 from stages.results import as_number
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import atomic_write
+from stages.targets import import_target
 from stages.training.serialization import state_of
 from stages.training.timing import Timing
 
@@ -232,9 +232,8 @@ def _imported(given: Any, index: int) -> keras.callbacks.Callback:
         return given
     settings = dict(given) if isinstance(given, Mapping) else {}
     target = str(settings.pop("_target_", ""))
-    module, _, name = target.rpartition(".")
     try:
-        callback = getattr(importlib.import_module(module), name)(**settings)
+        callback = import_target(target)(**settings)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UserError(
             f"train.callbacks[{index}]={given} cannot be made ({error})",

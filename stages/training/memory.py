@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import keras
 import tensorflow as tf
 
 from stages.data.free_memory import available_memory
@@ -15,7 +16,9 @@ from stages.networks.inference_memory import (
     replicas_per_memory,
     scoring_batch,
 )
+from stages.optimization.optimizers import build_optimizer
 from stages.results import Dataset, Model, Strategy
+from stages.settings.optimizer import CustomOptimizerSettings, OptimizerSettings
 from stages.settings.train import TrainSettings
 
 _MIB = 2**20
@@ -83,8 +86,7 @@ def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: Train
     network, optimizer, sharing = model.network, settings.optimizer, replicas_per_memory(strategy)
     weights = sum(_bytes(variable) for variable in network.variables)
     trained = sum(_bytes(variable) for variable in network.trainable_variables)
-    slots = {"adam": 2, "adamw": 2}.get(optimizer.name, 1 if getattr(optimizer, "momentum", 0) else 0)
-    kept = (slots + (1 if optimizer.ema_momentum else 0)) * trained
+    kept = _slot_bytes(model, optimizer) + (trained if optimizer.ema_momentum else 0)
     copies = 0 if on_gpus(strategy) else 2 * weights + kept  # the best epoch's, and a checkpoint on its way to disk
     summed = 2 * trained  # each replica's gradients, and their means
     image = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
@@ -127,6 +129,26 @@ def check_memory(
             f"train.batch_size={fitting}" if fitting else "model=cnn",
         )
     return {"memory_estimate_mib": round(needed / _MIB)}
+
+
+def _slot_bytes(model: Model, settings: OptimizerSettings) -> int:
+    """Returns the bytes that the optimizer keeps for the trained weights.
+
+    An optimizer that this project does not know is built, for one variable at a time.
+    """
+    variables = model.network.trainable_variables
+    if not isinstance(settings, CustomOptimizerSettings):
+        slots = {"adam": 2, "adamw": 2}.get(settings.name, 1 if getattr(settings, "momentum", 0) else 0)
+        return slots * sum(_bytes(variable) for variable in variables)
+    total = 0
+    for variable in variables:
+        with tf.device("/cpu:0"):
+            stand_in = keras.Variable(initializer="zeros", shape=variable.shape, dtype=variable.dtype)
+            optimizer = build_optimizer(settings, settings.learning_rate, model.policy)
+            before = len(optimizer.variables)
+            optimizer.build([stand_in])
+        total += sum(_bytes(slot) for slot in optimizer.variables[before:])
+    return total
 
 
 def _bytes(variable: object) -> int:

@@ -240,3 +240,21 @@ def test_a_changed_module_is_read_again(path: Path) -> None:
     write(path, {"own_net.py": "other = 1\n"})
     with pytest.raises(LookupError):
         find("own_net.tiny")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("optimizer=custom", r"names no optimizer.*Try: optimizer\._target_=keras\.optimizers\.Lion"),
+        ("optimizer=custom optimizer._target_=keras.optimizers.Lino", r"optimizer\._target_=.*there is no keras.opt"),
+        ("schedule=custom", r"names no schedule.*Try: schedule\._target_="),
+        (
+            "schedule=custom schedule._target_=keras.optimizers.schedules.CosineDecay +schedule.arguments.alfa=1",
+            r"unknown setting 'schedule\.arguments\.alfa'.*schedule\.arguments\.alpha",
+        ),
+    ],
+)
+def test_an_optimizer_and_a_schedule_by_target_are_checked(given: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        prepare(experiment(*given.split()))
+    prepare(experiment("optimizer=custom", "optimizer._target_=keras.optimizers.Lion", "optimizer.learning_rate=1e-3"))

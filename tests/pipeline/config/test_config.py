@@ -109,7 +109,7 @@ WRONG = {
     "schedule.warmup_epochs=30": r"schedule\.warmup_epochs=30 fills all of train\.epochs=30\. Expected less than 30",
     "tags.note=x": r"tags\.note is new.*Try: \+tags\.note=",
     "+model.network.blah=3": r"unknown setting 'model\.network\.blah'\. Expected one of: model\.network\.filters",
-    "optimizer=null": r"a group cannot be null\. Expected one of: adam, adamw, sgd\. Try: optimizer=adam",
+    "optimizer=null": r"a group cannot be null\. Expected one of: adam, adamw, custom, sgd\. Try: optimizer=adam",
     "strategy=mirrored strategy.devices=[/cpu:0,cpu:0]": r"names a device twice",
     "outputs=/proc/nope": r"outputs=/proc/nope cannot be written",
     "-m strategy=one_device,nope": r"unknown option 'strategy=nope'",

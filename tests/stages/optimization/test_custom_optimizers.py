@@ -1,0 +1,194 @@
+"""An optimizer or a schedule of one's own obeys the laws of the project's, or is refused."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.fit import fit
+from stages.model import model
+from stages.optimization.optimizers import build_optimizer, learning_rate
+from stages.results import Dataset, Model, Strategy
+from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.optimizer import (
+    AdamSettings,
+    CustomOptimizerSettings,
+    CustomScheduleSettings,
+    ScheduleSettings,
+    SgdSettings,
+)
+from stages.settings.train import FitSettings, TrainSettings
+from stages.train import train
+from stages.training.memory import estimate
+from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, start
+from tests.stages.training.test_loop import overflowing
+from tests.stages.training.test_resume import Stopper
+
+
+class Decaying(keras.optimizers.Optimizer):
+    """Momentum whose factor grows with the steps: a slot for each weight, and a counter of its own."""
+
+    def __init__(self, learning_rate: float, growth: float = 0.1, **options: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **options)
+        self.growth = growth
+
+    def build(self, variables: list[Any]) -> None:
+        super().build(variables)
+        self.slots = self.add_optimizer_variables(variables, "slot")
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
+        slot = self.slots[self._get_variable_index(variable)]
+        step = keras.ops.cast(self.iterations, variable.dtype)
+        factor = keras.ops.cast(self.growth, variable.dtype) * step / (step + 1)
+        self.assign(slot, slot * factor + gradient)
+        self.assign_sub(variable, slot * keras.ops.cast(learning_rate, variable.dtype))
+
+
+class Forgetful(Decaying):
+    """Has a variable that no checkpoint would have."""
+
+    def build(self, variables: list[Any]) -> None:
+        super().build(variables)
+        self.calls = tf.Variable(0.0)
+
+
+class Deaf(Decaying):
+    """Takes a learning rate of its own."""
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate=0.5)
+
+
+def halving(peak: float, steps: int, share: float = 0.5) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a schedule that ends at `share` of the peak."""
+    return lambda step: peak * (1 - (1 - share) * step / steps)
+
+
+OPTIMIZERS = {
+    "Lion": CustomOptimizerSettings(_target_="keras.optimizers.Lion", arguments={"beta_1": 0.8}),
+    "Lamb, decay": CustomOptimizerSettings(_target_="keras.optimizers.Lamb", weight_decay=0.1),
+    "Adafactor": CustomOptimizerSettings(_target_="keras.optimizers.Adafactor"),
+    "one's own": CustomOptimizerSettings(_target_=f"{__name__}.Decaying", learning_rate=0.05),
+}
+HALVING = CustomScheduleSettings(_target_=f"{__name__}.halving", arguments={"share": 0.1}, warmup_epochs=0.5)
+
+
+def small_mlp(dataset: Dataset, where: Strategy, policy: str = "float64") -> Model:
+    precision = PrecisionSettings(policy=policy)
+    return model(dataset, where, ModelSettings(network=MlpSettings(hidden=[16]), precision=precision, seed=1))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_two_replicas_equal_one_device(name: str) -> None:
+    dataset, given = real_digits(195), settings(optimizer=OPTIMIZERS[name])
+    one, two = (after_steps(where, dataset, given, 12, small_mlp)[0] for where in (one_device(), mirrored(2)))
+    before = flat(small_mlp(dataset, one_device()).network)
+    assert np.abs(flat(one.network) - before).max() > 1e-3
+    np.testing.assert_allclose(flat(one.network), flat(two.network), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_resumed_training_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    dataset, where = real_digits(150), one_device()
+    given = settings(optimizer=OPTIMIZERS[name], schedule=HALVING, steps_per_call=1)
+
+    def run(folder: Path | None, at: int | None = None) -> np.ndarray | None:
+        try:
+            trained = train(small_mlp(dataset, where, "float32"), dataset, where, given, Stopper(at), folder)
+        except KeyboardInterrupt:
+            return None
+        return flat(trained.model.network)
+
+    whole = run(None)
+    assert run(tmp_path, 4) is None
+    resumed = run(tmp_path)
+    assert resumed is not None
+    np.testing.assert_array_equal(whole, resumed)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("name", ["Lion", "one's own"])
+def test_float16_overflow_skips_one_step_everywhere(name: str, replicas: int) -> None:
+    dataset = overflowing(real_digits(320), 17)
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    model = small_mlp(dataset, where, "mixed_float16")
+    loop = start(where, model, dataset, settings(optimizer=OPTIMIZERS[name]))
+    loop.run(0, 5)
+    assert loop.step.loss_scale is not None
+    assert int(loop.step.loss_scale.skipped_steps.numpy()) == 1
+    assert int(loop.step.optimizer.iterations.numpy()) == 4
+    for variable in model.network.trainable_variables:
+        copies = [copy.numpy() for copy in where.distribution.experimental_local_results(variable.value)]
+        assert all(np.isfinite(copy).all() and np.array_equal(copy, copies[0]) for copy in copies)
+
+
+@pytest.mark.parametrize("name", ["Lion", "Lamb, decay", "one's own"])
+def test_fit_gives_the_weights_of_the_loop(name: str) -> None:
+    dataset, where, weights = real_digits(128), one_device(), []
+    engines: list[tuple[Any, type[TrainSettings]]] = [(train, TrainSettings), (fit, FitSettings)]
+    for engine, kind in engines:
+        given = settings(optimizer=OPTIMIZERS[name], schedule=HALVING, epochs=1)
+        built = small_mlp(dataset, where)
+        engine(built, dataset, where, kind(**{**vars(given), "_target_": kind._target_}))
+        weights.append(flat(built.network))
+    np.testing.assert_allclose(weights[0], weights[1], atol=1e-6)
+
+
+def test_a_custom_adam_is_adam() -> None:
+    dataset, custom = real_digits(64), CustomOptimizerSettings(_target_="keras.optimizers.Adam", learning_rate=0.01)
+    weights, bytes_taken = [], []
+    for optimizer in (AdamSettings(learning_rate=0.01), custom):
+        given = settings(optimizer=optimizer)
+        model = after_steps(one_device(), dataset, given, 3, partial(small_mlp, policy="float32"))[0]
+        weights.append(flat(model.network))
+        bytes_taken.append(estimate(model, dataset, one_device(), given).fixed)
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert bytes_taken[0] == bytes_taken[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "message"),
+    [
+        ("keras.optimizers.Nadam", {}, "Nadam overrides _backend_update_step.*Try: train=fit"),
+        ("keras.optimizers.Muon", {}, "Muon overrides _apply_weight_decay"),
+        ("keras.optimizers.Lion", {"clipnorm": 1.0}, "sets clipnorm.*optimizer.clip_norm"),
+        ("keras.optimizers.Lion", {"beta_9": 1.0}, "cannot be made"),
+        ("keras.optimizers.Absent", {}, "cannot be made"),
+        ("keras.layers.ReLU", {}, "cannot be made"),
+        (f"{__name__}.Forgetful", {}, "no checkpoint would have: calls"),
+        (f"{__name__}.Deaf", {}, "does not take the learning rate"),
+    ],
+)
+def test_what_would_train_otherwise_in_silence_is_refused(target: str, arguments: dict[str, Any], message: str) -> None:
+    dataset, where = real_digits(64), one_device()
+    given = settings(optimizer=CustomOptimizerSettings(_target_=target, arguments=arguments))
+    with pytest.raises(UserError, match=message):
+        start(where, small_mlp(dataset, where), dataset, given)
+
+
+def test_half_precision_variables_are_refused() -> None:
+    with pytest.raises(UserError, match="precision=mixed_bfloat16"):
+        build_optimizer(OPTIMIZERS["Lion"], 0.001, "bfloat16")
+
+
+def test_a_schedule_of_keras_and_one_of_ones_own_follow_the_warm_up() -> None:
+    keras_cosine = CustomScheduleSettings(
+        _target_="keras.optimizers.schedules.CosineDecay", arguments={"alpha": 0.1}, warmup_epochs=1
+    )
+    ours = ScheduleSettings(name="cosine", final_share=0.1, warmup_epochs=1)
+    rates = [learning_rate(0.2, schedule, 10, 4) for schedule in (keras_cosine, ours)]
+    assert callable(rates[0])
+    assert callable(rates[1])
+    assert [float(rates[0](step)) for step in range(40)] == [float(rates[1](step)) for step in range(40)]
+    half = learning_rate(0.2, HALVING, 10, 4)
+    assert callable(half)
+    assert [float(half(step)) for step in (0, 5, 40)] == pytest.approx([0.04, 0.2, 0.02])
+    assert float(build_optimizer(SgdSettings(), half).learning_rate) == pytest.approx(0.04)
+    with pytest.raises(UserError, match="Absent cannot be made"):
+        learning_rate(0.2, CustomScheduleSettings(_target_="keras.Absent"), 10, 4)
