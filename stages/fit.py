@@ -18,12 +18,12 @@ from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Split, Strategy, Trained
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
-from stages.training.callbacks import Callbacks, build_callbacks, enter_phase
+from stages.training.callbacks import Callbacks, build_callbacks, prepare_callbacks
 from stages.training.checkpoints import Checkpoint, Checkpoints, newest
 from stages.training.class_weights import class_weights
 from stages.training.forks import description, forked, is_fork, with_schedule
 from stages.training.memory import check_memory
-from stages.training.outcome import finished
+from stages.training.outcome import result_of
 from stages.training.progress import Progress, epoch_line, epoch_metrics, report_resumed
 from stages.training.state import State, progress_of
 from stages.training.timing import Timing
@@ -58,9 +58,9 @@ def fit(
     with timing.of("build"):
         rate = _compile(model, strategy, settings, per_epoch, progress_of(found).shift if found is not None else 0)
     best, callbacks = build_callbacks(settings, reporter)
-    # Validation swaps the averages in by itself; the callbacks after this one see them too.
-    averages = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
-    called = [*averages, *callbacks.callbacks]
+    # Validation swaps the EMA in by itself; the callbacks after this one see it, too.
+    ema = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
+    called = [*ema, *callbacks.callbacks]
     weights = class_weights(settings.class_weights, dataset)
     size = _validation_batch(len(dataset.val), strategy.in_sync, scoring_batch(model.network, strategy))
     passes = settings.steps_per_call or 1  # whole ones in every call: Keras runs on beyond validation_steps otherwise
@@ -86,7 +86,7 @@ def fit(
             verbose=0,
             return_dict=True,
         )
-        enter_phase(report.callbacks, settings, found is not None)
+        prepare_callbacks(report.callbacks, settings, found is not None)
         if report.progress.finished:  # what was interrupted came after it
             report.callbacks.on_train_begin()
             report.callbacks.on_train_end()
@@ -109,7 +109,7 @@ def fit(
     if settings.restore_best:
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": passes, **needed}
-    return finished(model, report.progress, best, settings, params, folder, timing)
+    return result_of(model, report.progress, best, settings, params, folder, timing)
 
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, shift: int) -> Rate:
@@ -198,10 +198,10 @@ class _Report(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
         self.callbacks.timing.add("build", self.callbacks.between)
-        self._state.begin()  # last of all callbacks, which begin anew here
+        self._state.begin()  # last of all callbacks, which reset themselves here
         facts = self._found.facts if self._found is not None and is_fork(self._found) else None
         if self._found is not None:
-            self.progress, self._found = self._state.put_back(self._found), None
+            self.progress, self._found = self._state.restore(self._found), None
             self.callbacks.outside = dict(self.progress.outside)
             report_resumed(self.progress, self._state.notes, self._settings.epochs, self._reporter)
         if facts is not None:

@@ -15,11 +15,11 @@ from stages.training.engine import build_engine
 from stages.training.epochs import Epochs
 from stages.training.forks import forked, with_schedule
 from stages.training.memory import check_memory
-from stages.training.outcome import finished
+from stages.training.outcome import result_of
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
-from stages.training.phases import entered, phases
+from stages.training.phases import phases, starting_phase
 from stages.training.progress import Progress
-from stages.training.state import progress_of, put_back_weights
+from stages.training.state import progress_of, restore_weights
 from stages.training.timing import Timing
 
 
@@ -39,9 +39,9 @@ def train(
 
     Args:
         reporter: is told every epoch's metrics, and the progress within.
-        folder: the run's; takes checkpoints, `checkpoints/best.weights.h5`, `checkpoints/averages.weights.h5` where
-            averages are kept and not used, and `plots/history.png`. Training goes on from the last whole checkpoint
-            that is there. None: no files.
+        folder: the run's; takes checkpoints, `checkpoints/best.weights.h5`, `checkpoints/ema.weights.h5` where an
+            EMA is kept and not used, and `plots/history.png`. Training resumes from the last whole checkpoint in it.
+            None: no files.
         cache: what runs share; takes the features of a frozen backbone.
 
     Raises:
@@ -64,12 +64,12 @@ def train(
     # 3. Weights, and 4. fresh: from what the stage `model` has loaded, or drawn from the seed.
     checkpoint, first = _newest_of_chief(place, strategy, reporter), 0
     if checkpoint is not None:
-        checkpoint, first = entered(forked(checkpoint, model.network), plan)
+        checkpoint, first = starting_phase(forked(checkpoint, model.network), plan)
         checkpoint = with_schedule(checkpoint, steps_per_epoch(dataset.train, settings.batch_size))
-        put_back_weights(model.network, checkpoint)  # features are those of its backbone
+        restore_weights(model.network, checkpoint)  # features are those of its backbone
 
     for phase in plan[1:]:  # before the first begins, whether the next one fits
-        with timing.of("build"), phase.tried(model.network):
+        with timing.of("build"), phase.with_trainable(model.network):
             check_memory(model, dataset, strategy, phase.settings)
     params: dict[str, object] = {}
     built: BuiltPhase | None = None
@@ -90,13 +90,13 @@ def train(
     assert built is not None
 
     reporter.doing("writing the best weights")
-    averages = built.step.averages
-    if averages is not None and not settings.optimizer.ema_use and place is not None:
-        with averages.used():
-            save_weights(built.validation.present_model().network, place / "averages.weights.h5")
+    ema = built.step.ema
+    if ema is not None and not settings.optimizer.ema_use and place is not None:
+        with ema.as_weights():
+            save_weights(built.validation.present_model().network, place / "ema.weights.h5")
     if settings.restore_best:
         best.restore()
-    return finished(built.validation.present_model(), built.progress, best, settings, params, folder, timing)
+    return result_of(built.validation.present_model(), built.progress, best, settings, params, folder, timing)
 
 
 def _newest_of_chief(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:

@@ -205,7 +205,7 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
     if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
         return []
     best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
-    tested = "; test and export have its weights" + (" (moving averages)" if weights.get("ema") else "")
+    tested = "; test and export have its weights" + (" (EMA)" if weights.get("ema") else "")
     by = f" (by {weights['monitor']})" if "monitor" in weights else ""
     rows = [("best epoch", f"{best:.0f}{by}: val {_scores(metrics, 'val/best_')}")]
     if last != best:

@@ -16,8 +16,8 @@ from stages.results import Record, Strategy
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, TpuSettings
 
 LOOK_SECONDS = 2.0
-GONE = 3
-"""How often in a row nobody answers at the address of a chief that has gone."""
+LOST = 3
+"""How often in a row nobody answers at the address of a chief that is lost."""
 
 NEVER_CAME = 150
 """The same of one whose TensorFlow never started: five minutes."""
@@ -60,7 +60,7 @@ def parameter_server(settings: ParameterServerSettings) -> Strategy:
 class Serving:
     """A worker or a parameter server of `TF_CONFIG`: does what the chief sends, in threads of TensorFlow's own.
 
-    It is over when the chief has gone: when nobody answers at its address any more.
+    It is over when the chief is lost: when nobody answers at its address any more.
 
     Args:
         chief: its address, at which it has answered before.
@@ -84,7 +84,7 @@ class Serving:
     def _look_for(self, chief: str) -> None:
         host, _, port = chief.rpartition(":")
         is_known, missed = False, 0
-        while missed < (GONE if is_known else NEVER_CAME):
+        while missed < (LOST if is_known else NEVER_CAME):
             time.sleep(LOOK_SECONDS)
             try:
                 socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -95,11 +95,11 @@ class Serving:
 
 
 def serve(chief: str) -> None:
-    """Is a worker or a parameter server until the chief has gone, and then ends the process."""
+    """Is a worker or a parameter server until the chief is lost, and then ends the process."""
     serving = Serving(chief)
     while not serving.is_over():
         serving.wait(LOOK_SECONDS)
-    os._exit(0)  # past TensorFlow's destructors, which wait for members that have gone
+    os._exit(0)  # past TensorFlow's destructors, which wait for members that are lost
 
 
 def tpu(settings: TpuSettings) -> Strategy:

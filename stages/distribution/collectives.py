@@ -1,4 +1,4 @@
-"""What the workers of a cluster tell each other outside a training step. With other strategies nobody has to be asked.
+"""Collectives between the workers of a cluster outside a training step; no-ops with a single process.
 
 All workers must call these functions, in the same order: one that is waited for and does not come stops all.
 """
@@ -34,7 +34,7 @@ def is_chief(strategy: Strategy) -> bool:
 
 @contextmanager
 def others_needed(where: str) -> Iterator[None]:
-    """Says in one line that another worker has gone, where TensorFlow notices it inside the block.
+    """Turns TensorFlow's error inside the block, that another worker is lost, into one line.
 
     Raises:
         UserError: then.
@@ -44,7 +44,7 @@ def others_needed(where: str) -> Iterator[None]:
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         reason = str(error).partition("aborted by:")[2].strip() or str(error)
         raise UserError(
-            f"another worker of the cluster has gone {where} ({reason.splitlines()[0]})",
+            f"another worker of the cluster was lost {where} ({reason.splitlines()[0]})",
             "all workers until the end",
             "the same command again, or a look at that worker's log",
         ) from error

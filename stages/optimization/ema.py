@@ -1,4 +1,4 @@
-"""Exponential moving averages of the weights."""
+"""The exponential moving average (EMA) of the weights."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 
-class Averages:
+class EMA:
     """Keeps beside each of `variables` average = momentum * average + (1 - momentum) * variable, from step to step.
 
     float32, or float64 for float64 variables: half precision would round (1 - momentum) times a difference away. The
@@ -15,43 +15,44 @@ class Averages:
     """
 
     def __init__(self, variables: Sequence[tf.Variable], momentum: float) -> None:
-        self._variables, self._momentum = variables, momentum
+        self._variables = variables
+        self._momentum = momentum
         strategy = tf.distribute.get_strategy()
         self.values = []
         for variable in variables:
             with strategy.extended.colocate_vars_with(variable):
-                wide = variable.dtype if variable.dtype == tf.float64 else tf.float32
-                first = tf.cast(tf.convert_to_tensor(variable), wide)
-                self.values.append(tf.Variable(first, trainable=False, name="average"))
+                dtype = variable.dtype if variable.dtype == tf.float64 else tf.float32
+                initial = tf.cast(tf.convert_to_tensor(variable), dtype)
+                self.values.append(tf.Variable(initial, trainable=False, name="average"))
 
     def update(self, distribution: tf.distribute.Strategy, first: tf.Tensor) -> None:
-        """Takes a step's weights in, in the cross-replica context; `first`, bool []: whether it is the first step."""
+        """Updates the EMA after a step, in the cross-replica context; `first`, bool []: whether it is the first."""
 
         def toward(average: tf.Variable, weight: tf.Tensor) -> None:
-            share = tf.where(first, tf.ones([], average.dtype), tf.constant(1.0 - self._momentum, average.dtype))
-            average.assign_add(share * (tf.cast(weight, average.dtype) - average))
+            rate = tf.where(first, tf.ones([], average.dtype), tf.constant(1.0 - self._momentum, average.dtype))
+            average.assign_add(rate * (tf.cast(weight, average.dtype) - average))
 
         for average, variable in zip(self.values, self._variables, strict=True):
             distribution.extended.update(average, toward, args=(variable,), group=False)
 
-    def begin_anew(self) -> None:
-        """Makes the averages what the weights are now."""
+    def reset(self) -> None:
+        """Sets the EMA to the present weights."""
         for average, variable in zip(self.values, self._variables, strict=True):
             average.assign(tf.cast(tf.convert_to_tensor(variable), average.dtype))
 
-    def use(self) -> list[tf.Tensor]:
-        """Makes the averages the weights, and returns what these were."""
-        kept = [tf.identity(tf.convert_to_tensor(variable)) for variable in self._variables]
+    def assign_to_weights(self) -> list[tf.Tensor]:
+        """Sets the weights to the EMA, and returns their former values."""
+        weights = [tf.identity(tf.convert_to_tensor(variable)) for variable in self._variables]
         for average, variable in zip(self.values, self._variables, strict=True):
             variable.assign(tf.cast(tf.convert_to_tensor(average), variable.dtype))
-        return kept
+        return weights
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Makes the averages the weights for a while."""
-        kept = self.use()
+    def as_weights(self) -> Iterator[None]:
+        """Sets the weights to the EMA for the block, and restores them at its end."""
+        weights = self.assign_to_weights()
         try:
             yield
         finally:
-            for variable, value in zip(self._variables, kept, strict=True):
+            for variable, value in zip(self._variables, weights, strict=True):
                 variable.assign(value)

@@ -30,11 +30,11 @@ class LossScale:
         """Returns what to multiply the summed loss of a batch with: the scale is one of the mean, as elsewhere."""
         return self.value / float(self._batch_size)
 
-    def carry_on(self, before: "LossScale") -> None:
-        """Takes over the scale and the counts of the phase `before`: gradients are about as large as they were."""
-        self.value.assign(before.value)
-        self.good_steps.assign(before.good_steps)
-        self.skipped_steps.assign(before.skipped_steps)
+    def continue_from(self, previous: "LossScale") -> None:
+        """Copies the scale and the counts of the previous phase: gradients are about as large as they were."""
+        self.value.assign(previous.value)
+        self.good_steps.assign(previous.good_steps)
+        self.skipped_steps.assign(previous.skipped_steps)
 
     def apply_if(self, finite: tf.Tensor, apply: Callable[[], None]) -> None:
         """Calls `apply` where `finite` (bool []) holds, else skips the step and halves the scale."""

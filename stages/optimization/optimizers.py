@@ -27,7 +27,7 @@ def build_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Returns the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
 
-    Clipping, accumulation and averages are the training loop's; `options` are for Keras' own of them.
+    Clipping, accumulation and the EMA are the training loop's; `options` are for Keras' own of them.
 
     Args:
         policy: of the network that is trained.

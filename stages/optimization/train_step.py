@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from stages.data.batches import Batch
 from stages.distribution.accumulators import Totals
-from stages.optimization.ema import Averages
+from stages.optimization.ema import EMA
 from stages.optimization.gradients import Gradients
 from stages.optimization.loss_scale import LossScale
 from stages.optimization.update import Update
@@ -19,12 +19,12 @@ from stages.settings.train import TrainSettings
 class Step:
     """Trains the model of `gradients` with `optimizer` by one step when it is called in a replica.
 
-    The gradient of a step is that of the mean loss over the global batch, whatever share each replica has: replicas
+    The gradient of a step is that of the mean loss over the global batch, however the batch is split: replicas
     sum their gradients and their example counts in one reduction, and divide the one by the other. Keras averages the
-    means of the replicas, which is another number as soon as the shares differ.
+    means of the replicas, which is another number as soon as the per-replica batches differ.
 
     totals: sums of loss, correct predictions and examples since they were last reset.
-    averages: moving averages of the weights, or None.
+    ema: the EMA of the weights, or None.
     """
 
     def __init__(
@@ -39,17 +39,21 @@ class Step:
             self.totals = Totals(loss=(), correct=(), examples=())
             self.loss_scale = LossScale(settings.batch_size) if scaled else None
             momentum = settings.optimizer.ema_momentum
-            self.averages = Averages(variables, momentum) if momentum else None
+            self.ema = EMA(variables, momentum) if momentum else None
             whole = model.network.trainable_variables  # some of Keras' optimizers ask for a variable's path
             optimizer.build(whole if len(whole) == len(variables) else variables)
-        self._update = Update(optimizer, self.gradients, self.loss_scale, self.averages)
+        self._update = Update(optimizer, self.gradients, self.loss_scale, self.ema)
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> None:
+<<<<<<< HEAD
         """Takes `step` of the run with this replica's share of its batch."""
         self._train(self._augmented(batch), step)
 
     @tf.autograph.experimental.do_not_convert  # no control flow of Python's on tensors: half of a run's tracing
     def _train(self, batch: Batch, step: tf.Tensor) -> None:
+=======
+        """Takes `step` of the run with its per-replica batch."""
+>>>>>>> b2cd5af (EMA, restore, resume, per-replica batch: the field's words in training)
         replica = tf.distribute.get_replica_context()
         scale = tf.constant(1.0, self.gradients.dtype) if self.loss_scale is None else self.loss_scale.factor()
         mine = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
@@ -78,7 +82,7 @@ class Step:
             }
 
     def reset(self) -> None:
-        """Starts the means anew."""
+        """Resets the means."""
         self.totals.reset()
         for metric in self._model.metrics:
             metric.reset_state()

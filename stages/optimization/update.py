@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.networks.keras_internals import overridden_beside_update_step, takes_weight_decay, untracked_variables
-from stages.optimization.ema import Averages
+from stages.optimization.ema import EMA
 from stages.optimization.gradients import Gradients
 from stages.optimization.loss_scale import LossScale
 
@@ -26,10 +26,10 @@ class Update:
         optimizer: keras.optimizers.Optimizer,
         gradients: Gradients,
         loss_scale: LossScale | None,
-        averages: Averages | None,
+        ema: EMA | None,
     ) -> None:
         _check_updatable(optimizer, gradients)
-        self._optimizer, self._loss_scale, self._averages = optimizer, loss_scale, averages
+        self._optimizer, self._loss_scale, self._ema = optimizer, loss_scale, ema
         self._variables, self._constraints = gradients.variables, gradients.constraints
         self._state = [variable.value for variable in gradients.state]
 
@@ -65,8 +65,8 @@ class Update:
             distribution.extended.update(variable, update, args=(gradient,), group=False)
         for variable, value in zip(self._state, state, strict=True):
             distribution.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
-        if self._averages is not None:
-            self._averages.update(distribution, first)
+        if self._ema is not None:
+            self._ema.update(distribution, first)
         optimizer.iterations.value.assign_add(1)  # Keras' own assign_add reads, adds and writes: workers lose counts
 
 

@@ -21,13 +21,13 @@ class OptimizerSettings:
     """The norm is that of the global batch's gradient, after the sum over the replicas."""
     accumulation: int = number(1, at_least=1, at_most=65536, unit="parts of a replica's share of a batch")
     """Saves memory: a batch of 64 in 2 parts gives the gradient of 64 with the memory of 32."""
-    ema_momentum: float = number(0.0, at_least=0, below=1, unit="of moving averages of the weights; 0: none are kept")
+    ema_momentum: float = number(0.0, at_least=0, below=1, unit="of the EMA of the weights; 0: none is kept")
     ema_use: bool = False
-    """Whether validation, the best epoch, evaluation and export take the averages."""
+    """Whether validation, the best epoch, evaluation and export take the EMA."""
 
     def check(self, path: str) -> None:
         if self.ema_use and not self.ema_momentum:
-            raise UserError(f"{path}.ema_use=true, but no averages are kept", "", f"{path}.ema_momentum=0.99")
+            raise UserError(f"{path}.ema_use=true, but no EMA is kept", "", f"{path}.ema_momentum=0.99")
 
 
 @dataclass(kw_only=True)

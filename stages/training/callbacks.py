@@ -203,14 +203,14 @@ class Plateau(keras.callbacks.ReduceLROnPlateau):
             min_delta=0.0,  # as early stopping has it
             mode="max" if settings.monitor.endswith("accuracy") else "min",
         )
-        self.begin_phase(settings)
+        self.reset_least_rate(settings)
 
-    def begin_phase(self, settings: TrainSettings) -> None:
-        """Takes the least rate from the peak of the phase; the rest Keras resets in `on_train_begin`."""
+    def reset_least_rate(self, settings: TrainSettings) -> None:
+        """Sets the least rate by the peak of the phase; the rest Keras resets in `on_train_begin`."""
         self.min_lr = settings.schedule.final_share * settings.optimizer.learning_rate
 
 
-def enter_phase(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:
+def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:
     """Prepares all callbacks for a phase of the training, before `on_train_begin` is called for it.
 
     Early stopping and plateau begin again with every phase, by `on_train_begin`: their patience, their best value, and
@@ -224,7 +224,7 @@ def enter_phase(callbacks: Callbacks, settings: TrainSettings, continues: bool) 
         if continues and isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
         if isinstance(callback, Plateau):
-            callback.begin_phase(settings)
+            callback.reset_least_rate(settings)
 
 
 def _imported(given: Any, index: int) -> keras.callbacks.Callback:

@@ -47,7 +47,7 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
     """Writes `checkpoint` to `path`: after a crash at any moment there is the whole file or none of that name.
 
     Raises:
-        OSError: where it cannot be written; what was begun is gone then.
+        OSError: where it cannot be written; what was begun is removed then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, lambda partial: np.savez(partial, allow_pickle=False, **_members(checkpoint)))
@@ -247,7 +247,7 @@ class Checkpoints:
             raise UserError(
                 f"a checkpoint cannot be written to {self._folder} ({error.strerror or error})",
                 "a folder with room in it that can be written to",
-                "the same command again, once there is: the run goes on from its last whole checkpoint",
+                "the same command again, once there is: the run resumes from its last whole checkpoint",
             ) from error
         finally:
             self._writing = None

@@ -41,7 +41,7 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
 
     By `fork_weights=last` the fork continues it exactly: weights, optimizer, epoch, step. By `best` it begins with the
     weights which that run reported and exported. Where these are not the last ones, the fork stands at the end of their
-    epoch; the optimizer, whose state is that of the last step, and moving averages begin again, and the learning rate
+    epoch; the optimizer, whose state is that of the last step, and the EMA begin again, and the learning rate
     continues at its place in the schedule.
     """
     if not is_fork(checkpoint):

@@ -38,7 +38,7 @@ _GPU_RUNTIME = 128 * _MIB
 class Estimate:
     """What training takes on this host, or on each GPU, in bytes, besides what the process has taken already.
 
-    fixed: gradients, the optimizer's slots, averages, and copies of the weights for the best epoch and checkpoints.
+    fixed: gradients, the optimizer's slots, the EMA, and copies of the weights for the best epoch and checkpoints.
     per_example: of a replica's share of a batch, computed at once. per_image: of an input batch.
     replicas: of the whole batch; sharing: those of them that share this memory. scoring: a batch of the validation.
 

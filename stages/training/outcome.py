@@ -1,4 +1,4 @@
-"""The result of a training: its metrics, its files, and whose weights it has."""
+"""The result of a training: metrics, files, and the epoch whose weights it has."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from stages.training.progress import Progress, is_rate, named
 from stages.training.timing import Timing
 
 
-def finished(
+def result_of(
     model: Model,
     progress: Progress,
     best: BestWeights,
@@ -22,7 +22,7 @@ def finished(
 ) -> Trained:
     """Returns the result of a training that is over, and writes its files.
 
-    What was measured in the last epoch keeps its name (`val/loss`); that of the best epoch is `val/best_loss`.
+    Metrics of the last epoch keep their names (`val/loss`); those of the best are `val/best_loss` and so on.
     """
     rows = progress.rows
     files = {}

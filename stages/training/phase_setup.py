@@ -11,7 +11,7 @@ from stages.optimization.optimizers import Rate, build_optimizer, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
-from stages.training.callbacks import Callbacks, enter_phase
+from stages.training.callbacks import Callbacks, prepare_callbacks
 from stages.training.checkpoints import Checkpoint, Checkpoints
 from stages.training.forks import description, is_fork
 from stages.training.memory import check_memory
@@ -69,9 +69,9 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
     """
     model, strategy, reporter, callbacks = training.model, training.strategy, training.reporter, training.callbacks
     settings, number = phase.settings, phase.index + 1
-    trained, frozen = phase.begin(model.network)
+    trained, frozen = phase.set_trainable(model.network)
     if phase.index:
-        reporter.say(f"phase {number} begins: {trained:,} weights are trained, and {frozen:,} stay as they are")
+        reporter.say(f"phase {number}: {trained:,} weights are trained, {frozen:,} are frozen")
     loss = cross_entropy(model.outputs, settings.label_smoothing)
     with strategy.distribution.scope():
         per_epoch = steps_per_epoch(training.dataset.train, settings.batch_size)
@@ -113,16 +113,16 @@ def start_phase(
     network, callbacks, reporter = training.model.network, training.callbacks, training.reporter
     settings = built.phase.settings
     network.stop_training = False
-    enter_phase(callbacks, settings, checkpoint is not None or previous is not None)
+    prepare_callbacks(callbacks, settings, checkpoint is not None or previous is not None)
     callbacks.on_train_begin()
     built.state.begin(previous.state if previous is not None else None)
     if previous is not None:
         built.progress = previous.progress
         built.progress.begin_phase(built.phase.index, steps_per_epoch(built.dataset.train, settings.batch_size))
         if built.step.loss_scale is not None and previous.step.loss_scale is not None:
-            built.step.loss_scale.carry_on(previous.step.loss_scale)
+            built.step.loss_scale.continue_from(previous.step.loss_scale)
     if checkpoint is not None:
-        progress = built.progress = built.state.put_back(checkpoint)
+        progress = built.progress = built.state.restore(checkpoint)
         callbacks.added = dict(progress.added)
         callbacks.outside = dict(progress.outside) | callbacks.outside
         network.stop_training = progress.stopping

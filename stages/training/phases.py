@@ -28,17 +28,17 @@ class Phase:
     layers: int = 0
     later: int = 0
 
-    def begin(self, network: keras.Model) -> tuple[int, int]:
-        """Decides which weights of `network` are trained; returns how many numbers are, and how many stay."""
+    def set_trainable(self, network: keras.Model) -> tuple[int, int]:
+        """Makes the phase's weights of `network` trainable; returns how many are, and how many are frozen."""
         if self.layers:
             unfreeze(network, self.layers)
         trained = sum(int(np.prod(weight.shape)) for weight in network.trainable_weights)
         return trained, network.count_params() - trained
 
     @contextmanager
-    def tried(self, network: keras.Model) -> Iterator[None]:
-        """Has the phase's weights trained, and afterwards the whole backbone frozen."""
-        self.begin(network)
+    def with_trainable(self, network: keras.Model) -> Iterator[None]:
+        """Makes the phase's weights trainable for the block, and freezes the whole backbone at its end."""
+        self.set_trainable(network)
         try:
             yield
         finally:
@@ -64,7 +64,7 @@ def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
         )
     backbone = backbone_of(network)
     assert backbone is not None
-    with Phase(1, settings, settings.fine_tune_layers).tried(network):
+    with Phase(1, settings, settings.fine_tune_layers).with_trainable(network):
         some = bool(backbone.trainable_weights)
     if not some:
         raise UserError(
@@ -77,8 +77,8 @@ def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
     return first, Phase(1, second, settings.fine_tune_layers)
 
 
-def entered(checkpoint: Checkpoint, phases: Sequence[Phase]) -> tuple[Checkpoint, int]:
-    """Returns a checkpoint as this training takes it, and the phase in which it goes on.
+def starting_phase(checkpoint: Checkpoint, phases: Sequence[Phase]) -> tuple[Checkpoint, int]:
+    """Returns a checkpoint in terms of this training's phases, and the index of the phase in which it resumes.
 
     Of another training (a fork) the phase is that which its epochs belong to here: one that is past `train.epochs`
     begins with what follows them.

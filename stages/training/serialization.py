@@ -34,8 +34,8 @@ def state_of(thing: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[d
     return found, left_out
 
 
-def put_back(thing: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Gives `thing` the attributes that `state_of` has found."""
+def restore_attributes(thing: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Sets the attributes of `thing` that `state_of` has returned."""
     for key, value in state.items():
         setattr(thing, key, _decode(value, arrays))
 

@@ -1,4 +1,4 @@
-"""What the next steps of a training depend on besides settings and data: read for a checkpoint, and put back."""
+"""The state of a training, beside settings and data: read for a checkpoint, and restored from one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,14 +16,14 @@ from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 from stages.training.checkpoints import Checkpoint
 from stages.training.progress import Progress
-from stages.training.serialization import put_back, state_of
+from stages.training.serialization import restore_attributes, state_of
 
 Variable: TypeAlias = Any
 """Of Keras or of TensorFlow."""
 
 
 class State:
-    """The variables and callbacks of a training. notes: what a fork could not take over.
+    """The variables and callbacks of a training. notes: what a fork has not restored.
 
     Args:
         step: of the training loop; None where Keras' `fit` trains, which has no state between epochs but the model's,
@@ -48,14 +48,14 @@ class State:
         self._iterations = optimizer.iterations
         rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none where it is a schedule
         apart = {id(v) for v in (self._iterations, *rates)}
-        scale, self._averages = (step.loss_scale, step.averages) if step else (None, None)
+        scale, self._ema = (step.loss_scale, step.ema) if step else (None, None)
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.variables),
             "optimizer": [v for v in optimizer.variables if id(v) not in apart],
             "steps": [self._iterations],
             "rate": rates,
             "loss scale": [scale.value, scale.good_steps, scale.skipped_steps] if scale else [],
-            "averages": list(self._averages.values) if self._averages else [],
+            "averages": list(self._ema.values) if self._ema else [],
         }
         self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)] if step else []
         self._initial: list[dict[str, Any]] = [{} for _ in callbacks]
@@ -80,13 +80,16 @@ class State:
             },
         }
 
-    def begin(self, before: "State | None" = None) -> None:
-        """Notes what the callbacks are like before the first step: only what changes is kept of them.
+    def begin(self, previous: "State | None" = None) -> None:
+        """Remembers the callbacks' attributes before the first step: a checkpoint has only those that change.
 
         Args:
-            before: the state in the phase before this one, which has noted it.
+            previous: the state in the previous phase, which has done so.
         """
-        self._initial = before._initial if before else [state_of(one, "", {})[0] for one in self._callbacks]
+        if previous is not None:
+            self._initial = previous._initial
+        else:
+            self._initial = [state_of(callback, "", {})[0] for callback in self._callbacks]
 
     def read(self, progress: Progress) -> Checkpoint:
         """Returns all of it as it is now. Every worker must call it."""
@@ -96,28 +99,28 @@ class State:
             for index, variable in enumerate(part)
         }
         arrays |= {f"sums.{index}": self._sum(variable) for index, variable in enumerate(self._sums)}
-        kept = []
+        callbacks = []
         for index, (callback, initial) in enumerate(zip(self._callbacks, self._initial, strict=True)):
-            mine: dict[str, np.ndarray] = {}
-            state = state_of(callback, f"callbacks.{index}", mine)[0]
+            own_arrays: dict[str, np.ndarray] = {}
+            state = state_of(callback, f"callbacks.{index}", own_arrays)[0]
             changed = {key: value for key, value in state.items() if key not in initial or value != initial[key]}
-            arrays |= mine
-            kept.append({"kind": type(callback).__name__, "state": changed})
-        facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": kept}
+            arrays |= own_arrays
+            callbacks.append({"kind": type(callback).__name__, "state": changed})
+        facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": callbacks}
         return Checkpoint(facts, arrays)
 
-    def put_back(self, checkpoint: Checkpoint) -> Progress:
-        """Takes over a checkpoint of this training, and returns how far it was.
+    def restore(self, checkpoint: Checkpoint) -> Progress:
+        """Restores a checkpoint of this training, and returns its progress.
 
-        Of another one (`fork`) it takes the weights, what belongs to them where it fits, and the number of epochs;
-        history, callbacks and the learning rate are those of the new settings. `notes` tells what was not taken.
+        Of another training (a fork) it restores the weights, what belongs to them and fits, and the number of epochs;
+        history, callbacks and the learning rate are those of the new settings. `notes` lists what is not restored.
 
         Raises:
             UserError: where it is of other data or another model; or of other settings, unless it is a fork.
         """
         facts, fork = checkpoint.facts, bool(checkpoint.facts.get("fork"))
         self._check(facts, fork)
-        parts = self._taken(facts) if fork else list(self._parts)
+        parts = self._restored_by_fork(facts) if fork else list(self._parts)
         for name in parts:
             for index, variable in enumerate(self._parts[name]):
                 variable.assign(checkpoint.arrays[f"{name}.{index}"])
@@ -129,64 +132,72 @@ class State:
                     self._iterations.assign(progress.step - progress.began * self._per_epoch)
             if "averages" not in parts:
                 self._use_reported(checkpoint)
-                if self._averages is not None:
-                    self._averages.begin_anew()
+                if self._ema is not None:
+                    self._ema.reset()
         else:
             for callback, kept in zip(self._callbacks, facts["callbacks"], strict=True):
-                put_back(callback, kept["state"], checkpoint.arrays)
+                restore_attributes(callback, kept["state"], checkpoint.arrays)
         if progress.done:
             for index, variable in enumerate(self._sums):
-                self._put_sum(variable, checkpoint.arrays[f"sums.{index}"])
+                self._restore_sum(variable, checkpoint.arrays[f"sums.{index}"])
         return progress
 
     def _use_reported(self, checkpoint: Checkpoint) -> None:
-        """Makes a fork's weights the moving averages, where these are what the other run has reported and exported."""
+        """Sets a fork's weights to the EMA, where that is what the other run has reported and exported."""
         facts = checkpoint.facts
-        wanted = facts.get("forked", {}).get("weights") == "best" and facts.get("result", {}).get("ema")
-        kept = [checkpoint.arrays.get(f"averages.{index}") for index in range(len(facts["parts"]["averages"] or ()))]
-        if not wanted or len(kept) != len(self._trained):
+        applies = facts.get("forked", {}).get("weights") == "best" and facts.get("result", {}).get("ema")
+        averages = [
+            checkpoint.arrays.get(f"averages.{index}") for index in range(len(facts["parts"]["averages"] or ()))
+        ]
+        if not applies or len(averages) != len(self._trained):
             return
-        for variable, array in zip(self._trained, kept, strict=True):
+        for variable, array in zip(self._trained, averages, strict=True):
             if array is not None and array.shape == tuple(variable.shape):
                 variable.assign(tf.cast(array, variable.dtype))
 
-    def _taken(self, facts: Mapping[str, Any]) -> list[str]:
-        """Returns the parts that a fork takes over."""
+    def _restored_by_fork(self, facts: Mapping[str, Any]) -> list[str]:
+        """Returns the names of the parts that a fork restores."""
         own = self._facts
-        taken = [name for name in self._parts if facts["parts"][name] == own["parts"][name] and name != "rate"]
+        names = [name for name in self._parts if facts["parts"][name] == own["parts"][name] and name != "rate"]
         if facts.get("forked", {}).get("fresh"):  # the fork has said so
-            return [name for name in taken if name not in ("optimizer", "steps")]
-        if facts["optimizer"] != own["optimizer"] or "optimizer" not in taken:
-            self.notes.append("the optimizer starts anew, and its learning-rate schedule with it")
-            taken = [name for name in taken if name not in ("optimizer", "steps")]
-        return taken
+            return [name for name in names if name not in ("optimizer", "steps")]
+        if facts["optimizer"] != own["optimizer"] or "optimizer" not in names:
+            self.notes.append("the optimizer starts again, and its learning-rate schedule with it")
+            names = [name for name in names if name not in ("optimizer", "steps")]
+        return names
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
         own = self._facts
         first = _difference(facts["data"], own["data"], "data ") or _first_variable("model", facts, own)
         first = first or _first_variable("sums", facts, own)
         allowed = "a checkpoint of the same data and the same model"
-        if not first and fork and "SwapEMAWeights" in [one["kind"] for one in facts["callbacks"]]:
-            first = "its weights are averages (train=fit, optimizer.ema_use)"
+        if not first and fork and "SwapEMAWeights" in [callback["kind"] for callback in facts["callbacks"]]:
+            first = "its weights are an EMA (train=fit, optimizer.ema_use)"
             allowed = "fork_weights=best, or a fork of a run by train=loop"
         if not first and not fork:
-            kept = {"optimizer": facts["optimizer"], "callbacks": [one["kind"] for one in facts["callbacks"]]}
-            here = {"optimizer": own["optimizer"], "callbacks": [type(one).__name__ for one in self._callbacks]}
-            first = _difference(facts["order"], own["order"]) or _difference(kept, here)
+            saved = {
+                "optimizer": facts["optimizer"],
+                "callbacks": [callback["kind"] for callback in facts["callbacks"]],
+            }
+            here = {
+                "optimizer": own["optimizer"],
+                "callbacks": [type(callback).__name__ for callback in self._callbacks],
+            }
+            first = _difference(facts["order"], own["order"]) or _difference(saved, here)
             first = first or next(filter(None, (_first_variable(name, facts, own) for name in own["parts"])), "")
             allowed = "the settings that it was made with, or fork=<run id>"
         if first:
             raise UserError(f"the checkpoint belongs to another training: {first}", allowed, "resume=never")
 
     def _sum(self, variable: Variable) -> np.ndarray:
-        """Returns what each replica has added up, [replicas, …]; of several workers the sum alone, [1, …]."""
+        """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""
         value = variable.value if isinstance(variable, keras.Variable) else variable
         if has_workers(self._strategy):
             return np.array(value.read_value())[None]
         parts = self._strategy.distribution.experimental_local_results(value)
         return np.stack([np.array(part.read_value()) for part in parts])
 
-    def _put_sum(self, variable: Variable, values: np.ndarray) -> None:
+    def _restore_sum(self, variable: Variable, values: np.ndarray) -> None:
         value = variable.value if isinstance(variable, keras.Variable) else variable
         parts = self._strategy.distribution.experimental_local_results(value)
         if len(parts) != len(values) or has_workers(self._strategy):
@@ -198,7 +209,7 @@ class State:
 
 
 def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
-    """Returns how far the training of a checkpoint is, or that which a fork begins.
+    """Returns the progress of a checkpoint, or that with which a fork of it begins.
 
     Args:
         same_order: whether the fork has the same batches; where not, the epoch begins again.
@@ -212,20 +223,20 @@ def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
     )
 
 
-def put_back_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
-    """Gives `network` the weights of a checkpoint, for what is made of them before `State` puts all of it back.
+def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
+    """Restores the weights of `network` alone, before `State` restores everything.
 
     Those of another network are left to `State`, which refuses them.
     """
-    found = [checkpoint.arrays.get(f"model.{index}") for index in range(len(network.variables))]
-    if all(one is not None and one.shape == v.shape for one, v in zip(found, network.variables, strict=True)):
-        for variable, array in zip(network.variables, found, strict=True):
+    arrays = [checkpoint.arrays.get(f"model.{index}") for index in range(len(network.variables))]
+    if all(array is not None and array.shape == v.shape for array, v in zip(arrays, network.variables, strict=True)):
+        for variable, array in zip(network.variables, arrays, strict=True):
             variable.assign(array)
 
 
 def _value(variable: Variable) -> np.ndarray:
     value = variable.value if isinstance(variable, keras.Variable) else variable
-    return np.array(tf.convert_to_tensor(value))  # a copy: the next step may write over what a tensor shows
+    return np.array(tf.convert_to_tensor(value))  # a copy: the next step may overwrite the tensor's memory
 
 
 def _form(variable: Variable) -> str:

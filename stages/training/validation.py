@@ -27,7 +27,7 @@ class Validation:
         self._scored = model.on_one_device() if self._is_copy else trainable
         self._scorer = Scorer(strategy, self._scored, dataset.num_classes)
         self._batch_size = max(settings.batch_size, 256)
-        self._ema = step.averages if settings.optimizer.ema_use else None
+        self._ema = step.ema if settings.optimizer.ema_use else None
 
     def __len__(self) -> int:
         return len(self._split)
@@ -40,12 +40,12 @@ class Validation:
 
     def result_weights(self) -> AbstractContextManager[None]:
         """Gives the network, for a block, the weights that training results in: those of the EMA if it is used."""
-        return self._ema.used() if self._ema is not None else nullcontext()
+        return self._ema.as_weights() if self._ema is not None else nullcontext()
 
     def use_result_weights(self) -> None:
         """Gives the network the weights that training results in."""
         if self._ema is not None:
-            self._ema.use()
+            self._ema.assign_to_weights()
 
     def present_model(self) -> Model:
         """Returns the whole model with its present weights, where one process can score it."""

@@ -101,7 +101,7 @@ def _from_file(network: keras.Model, path: Path) -> tuple[int, str]:
             if not missing:
                 kept.clear()
                 return len(target.weights), name
-            if inside and not any(id(weight) in inside for weight in missing):  # another head: it starts anew
+            if inside and not any(id(weight) in inside for weight in missing):  # another head
                 for index, weight in enumerate(target.weights):
                     if id(weight) in inside:
                         del kept[index]

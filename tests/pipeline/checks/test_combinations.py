@@ -38,7 +38,7 @@ REFUSED: Mapping[str, str] = {
     "strategy=tpu precision=float64": "precision=float64 with strategy=tpu",
     "strategy=tpu strategy.name=local": "finds no TPU in this machine",
     "strategy=tpu strategy.name=grpc://127.0.0.1:9": "does not answer",
-    "optimizer.ema_use=true": r"no averages are kept\. Try: optimizer.ema_momentum=0.99",
+    "optimizer.ema_use=true": r"no EMA is kept\. Try: optimizer.ema_momentum=0.99",
     "schedule=plateau schedule.warmup_epochs=1": "cannot warm up as well",
     "train.class_weights=heavy": "train.class_weights=heavy weighs no classes",
     "train=fit augment=flip augment.where=model": r"Keras' fit takes its own steps.*Try: augment.where=input",

@@ -44,10 +44,7 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     made.weights = {"epoch": 30, "selection": "last", "monitor": "val_loss", "ema": True}
     Console().summary(made, None)
     printed = capsys.readouterr().out
-    assert (
-        "last epoch  30: val accuracy 0.9700, loss 0.0200; test and export have its weights (moving averages)"
-        in printed
-    )
+    assert "last epoch  30: val accuracy 0.9700, loss 0.0200; test and export have its weights (EMA)" in printed
     assert "loss 0.0120\n" in printed
 
 

@@ -266,12 +266,12 @@ def test_a_network_that_would_be_trained_wrong_is_refused(given: dict[str, Any],
         run(case, STRATEGIES[where]())
 
 
-def test_averages_of_half_precision_keep_float32() -> None:
+def test_an_ema_of_half_precision_keep_float32() -> None:
     case = dataclasses.replace(CASES["bfloat16"], train={"optimizer": SgdSettings(ema_momentum=0.99)})
     made, dataset = STRATEGIES["default"](), real_digits(64)
     loop = start(made, build(case, made, dataset), dataset, settings(optimizer=SgdSettings(ema_momentum=0.99)))
-    assert loop.step.averages is not None
-    assert {value.dtype for value in loop.step.averages.values} == {tf.float32}
+    assert loop.step.ema is not None
+    assert {value.dtype for value in loop.step.ema.values} == {tf.float32}
 
 
 def test_metrics_of_the_network_count_shared_rows_once() -> None:

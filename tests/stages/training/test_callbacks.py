@@ -15,7 +15,7 @@ from stages.results import Trained
 from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
-from stages.training.callbacks import Callbacks, Plateau, build_callbacks, enter_phase
+from stages.training.callbacks import Callbacks, Plateau, build_callbacks, prepare_callbacks
 from tests.stages.experiments import one_device, real_digits, settings, small_cnn
 from tests.stages.training.test_resume import Stopper
 
@@ -149,7 +149,7 @@ def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:
         network.compile(keras.optimizers.SGD(given.optimizer.learning_rate))
         network.stop_training = False
         callbacks.set_model(network)
-        enter_phase(callbacks, given, epoch > 0)
+        prepare_callbacks(callbacks, given, epoch > 0)
         callbacks.on_train_begin()
         rates.append([])
         for loss in losses:
@@ -172,7 +172,7 @@ def test_the_loss_scale_is_carried_into_the_next_phase() -> None:
     before, after = LossScale(64), LossScale(64)
     for variable, value in ((before.value, 4.0), (before.good_steps, 7), (before.skipped_steps, 2)):
         variable.assign(value)
-    after.carry_on(before)
+    after.continue_from(before)
     assert [float(one.numpy()) for one in (after.value, after.good_steps, after.skipped_steps)] == [4.0, 7.0, 2.0]
 
 

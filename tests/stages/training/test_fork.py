@@ -60,13 +60,13 @@ EMA = adam(ema_momentum=0.5, ema_use=True)
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
     "plain": ("loop", {}, {}, None),
     "stopped within an epoch": ("loop", {}, {}, 14),
-    "averages, and averages": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
-    "averages, then none": ("loop", {"optimizer": EMA}, {}, None),
-    "averages of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
+    "EMA, and EMA": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
+    "EMA, then none": ("loop", {"optimizer": EMA}, {}, None),
+    "EMA of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
     "the last": ("loop", {"restore_best": False}, {}, None),
     "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
     "fit": ("fit", {}, {}, None),
-    "fit with averages": ("fit", {"optimizer": EMA}, {"optimizer": EMA}, None),
+    "fit with EMA": ("fit", {"optimizer": EMA}, {"optimizer": EMA}, None),
 }
 
 

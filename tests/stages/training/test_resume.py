@@ -27,7 +27,7 @@ from stages.strategy import strategy
 from stages.train import train
 from stages.training.checkpoints import START, Checkpoint, from_bytes, newest, read, start_from, to_bytes, write
 from stages.training.progress import Progress
-from stages.training.serialization import put_back, state_of
+from stages.training.serialization import restore_attributes, state_of
 from stages.training.state import State
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 
@@ -97,7 +97,7 @@ def run(
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "one device": (one_device, {}),
     "mirrored 2": (lambda: mirrored(2), {}),
-    "mirrored 3, adam, averages, clipped": (
+    "mirrored 3, adam, EMA, clipped": (
         lambda: mirrored(3),
         {"optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True)},
     ),
@@ -152,7 +152,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(case: str, tmp_path: Pat
         assert second.rows == told.rows
 
 
-def test_loss_scale_averages_and_sums_come_back(tmp_path: Path) -> None:
+def test_loss_scale_ema_and_sums_are_restored(tmp_path: Path) -> None:
     """Of two replicas each its own sums; what would not show in the weights of a short training."""
 
     def made() -> tuple[Step, State]:
@@ -171,16 +171,16 @@ def test_loss_scale_averages_and_sums_come_back(tmp_path: Path) -> None:
         variable.assign(value)
     for part, value in zip(sums, (0.1, 0.2), strict=True):
         part.assign(value)
-    assert first.averages is not None
-    first.averages.values[0].assign(first.averages.values[0] + 1.0)
-    progress = after.put_back(from_bytes(to_bytes(before.read(Progress(1, 3, 11)))))
+    assert first.ema is not None
+    first.ema.values[0].assign(first.ema.values[0] + 1.0)
+    progress = after.restore(from_bytes(to_bytes(before.read(Progress(1, 3, 11)))))
     assert (progress.epoch, progress.done, progress.step) == (1, 3, 11)
     assert second.loss_scale is not None
-    assert second.averages is not None
+    assert second.ema is not None
     found = second.loss_scale
     assert [float(one.numpy()) for one in (found.value, found.good_steps, found.skipped_steps)] == [4, 7, 2]
     assert [float(part.numpy()) for part in second.totals.variables[0].values] == [0.1, 0.2]
-    np.testing.assert_array_equal(second.averages.values[0].numpy(), first.averages.values[0].numpy())
+    np.testing.assert_array_equal(second.ema.values[0].numpy(), first.ema.values[0].numpy())
 
 
 def test_stopped_again_and_again_it_is_still_the_same(tmp_path: Path) -> None:
@@ -215,10 +215,10 @@ def test_the_number_of_devices_may_change(now: Any, tmp_path: Path) -> None:
         assert second.rows[epoch] == pytest.approx(row, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "averages", "loss scale"])
+@pytest.mark.parametrize("kind", ["plain", "EMA", "loss scale"])
 def test_fit_goes_on_with_the_last_epoch(kind: str, tmp_path: Path) -> None:
     dataset = real_digits(512)
-    optimizer = adam(ema_momentum=0.9, ema_use=True) if kind == "averages" else adam()
+    optimizer = adam(ema_momentum=0.9, ema_use=True) if kind == "EMA" else adam()
     policy = "mixed_float16" if kind == "loss scale" else "float32"
     ours = given(optimizer=optimizer, steps_per_call=None)
     told = FitSettings(**{field.name: getattr(ours, field.name) for field in fields(ours) if field.name != "_target_"})
@@ -377,7 +377,7 @@ def test_a_fork_has_its_own_learning_rate(tmp_path: Path) -> None:
     assert [row["train/learning_rate"] for row in told.rows.values()] == pytest.approx([1e-4] * 3)
 
 
-def test_a_fork_that_switches_averages_on_averages_from_the_weights_it_takes(tmp_path: Path) -> None:
+def test_a_fork_that_switches_the_ema_on_averages_from_the_weights_it_takes(tmp_path: Path) -> None:
     run(one_device(), tmp_path / "a")
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
     source = newest(tmp_path / "a" / "checkpoints", print)
@@ -387,11 +387,11 @@ def test_a_fork_that_switches_averages_on_averages_from_the_weights_it_takes(tmp
     assert told.rows[5]["val/accuracy"] >= before - 0.05
 
 
-def test_a_fork_with_another_optimizer_says_what_starts_anew(tmp_path: Path) -> None:
+def test_a_fork_with_another_optimizer_says_what_starts_again(tmp_path: Path) -> None:
     run(one_device(), tmp_path / "a", 16)
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
     _, told = run(one_device(), tmp_path / "b", optimizer=adam())
-    assert told.warned == ["the optimizer starts anew, and its learning-rate schedule with it"]
+    assert told.warned == ["the optimizer starts again, and its learning-rate schedule with it"]
 
 
 def test_a_fork_with_another_schedule_is_where_it_would_be_in_it(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_the_state_of_a_callback_comes_back() -> None:
     state, left_out = state_of(one, "callbacks.0", arrays)
     state = json.loads(json.dumps(state))
     two = Counting()
-    put_back(two, state, arrays)
+    restore_attributes(two, state, arrays)
     assert (two.seen, two.best, type(two.best)) == (7, np.float32(0.25), np.float32)
     assert list(two.names) == list(one.names)
     assert (two.names[1], two.names["1"], two.names["3"][0]) == (("a", None), {2, 3}, 1.0)

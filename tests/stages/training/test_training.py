@@ -42,8 +42,8 @@ FEATURES: dict[str, dict[str, Any]] = {
         "optimizer": SgdSettings(learning_rate=0.001),
     },
     "early stopping": {"early_stopping_patience": 1, "monitor": "val_accuracy", "epochs": 8},
-    "averages in use": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True)},
-    "averages in use, last epoch": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
+    "EMA in use": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True)},
+    "EMA in use, last epoch": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
     "balanced classes, smoothed labels": {
         "optimizer": AdamWSettings(learning_rate=0.001, epsilon=1e-5),
         "class_weights": "balanced",
@@ -150,7 +150,7 @@ def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
     assert len(reference("early stopping")[0].history) < 8
 
 
-def test_averages_are_kept_beside(tmp_path: Path) -> None:
+def test_the_ema_is_kept_beside_the_weights(tmp_path: Path) -> None:
     """Not used, they are in a file: those that a run which uses them ends with."""
     dataset, place = real_digits(900), one_device()
     built = small_cnn(dataset, place)
@@ -159,13 +159,13 @@ def test_averages_are_kept_beside(tmp_path: Path) -> None:
     train(built, dataset, place, kept, folder=tmp_path)
     plain = run(one_device(), restore_best=False)[1]
     np.testing.assert_allclose(flat(built.network), plain, atol=1e-6)
-    built.network.load_weights(tmp_path / "checkpoints" / "averages.weights.h5")
-    np.testing.assert_allclose(flat(built.network), reference("averages in use, last epoch")[1], atol=1e-6)
+    built.network.load_weights(tmp_path / "checkpoints" / "ema.weights.h5")
+    np.testing.assert_allclose(flat(built.network), reference("EMA in use, last epoch")[1], atol=1e-6)
 
 
-def test_averages_in_use_are_what_is_validated() -> None:
-    """The averages lag behind the weights, so early validation is worse than without; weights differ, too."""
-    lagging, weights = reference("averages in use, last epoch")
+def test_an_ema_in_use_is_what_is_validated() -> None:
+    """The EMA lags behind the weights, so early validation is worse than without; weights differ, too."""
+    lagging, weights = reference("EMA in use, last epoch")
     plain, plain_weights = run(one_device(), restore_best=False)
     assert lagging.history[0]["train/loss"] == pytest.approx(plain.history[0]["train/loss"], abs=1e-6)
     assert lagging.history[0]["val/loss"] > plain.history[0]["val/loss"]
@@ -178,12 +178,12 @@ def test_averages_in_use_are_what_is_validated() -> None:
     [
         {},
         {"steps_per_call": 5},
-        FEATURES["averages in use"],
-        FEATURES["averages in use, last epoch"],
+        FEATURES["EMA in use"],
+        FEATURES["EMA in use, last epoch"],
         FEATURES["balanced classes, smoothed labels"],
         {"optimizer": SgdSettings(learning_rate=0.05, clip_norm=0.5, weight_decay=0.01)},
     ],
-    ids=["plain", "5 steps a call", "averages", "averages, last", "AdamW, weighted, smoothed", "clipped, decay"],
+    ids=["plain", "5 steps a call", "EMA", "EMA, last", "AdamW, weighted, smoothed", "clipped, decay"],
 )
 def test_fit_equals_the_loop(given: dict[str, Any], where: str) -> None:
     if where == "mirrored" and "optimizer" in given and given["optimizer"].clip_norm:

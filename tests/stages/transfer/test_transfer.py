@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Callable[[], Strategy], tuple[int, ...], dict[str, Any]]]
         {"policy": "mixed_float16", "restore_best": False},
     ),
     "central storage": (lambda: strategy(CentralStorageSettings(deterministic=False)), (8,), {}),
-    "averages, stopped early, cosine": (
+    "EMA, stopped early, cosine": (
         one_device,
         (12,),
         {
@@ -202,9 +202,7 @@ def test_phases_are_one_history_with_rates_and_weights_of_their_own(tmp_path: Pa
     assert list(reporter.rows) == [1, 2, 3, 4]
     rates = [row["train/learning_rate"] for row in trained.history]
     assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4])
-    assert [line for line in said if line.startswith("phase")] == [
-        "phase 2 begins: 674 weights are trained, and 144 stay as they are"
-    ]
+    assert [line for line in said if line.startswith("phase")] == ["phase 2: 674 weights are trained, 144 are frozen"]
     assert [line.split()[1] for line in said if line.startswith("epoch")] == ["1/4", "2/4", "3/4", "4/4"]
     changed = [
         weight.path
