@@ -34,17 +34,12 @@ class Record:
         Paths may be strings, and relative to the working directory or to the run's folder; they are kept as a `Path`
         or a tuple of them.
     weights: for `summary.json`, the epoch whose weights the result has (`epoch`, counted from 1), whether that is the
-<<<<<<< HEAD
-        `best` or the `last` (`selection`), by which metric it was chosen (`monitor`), and whether they are exponential
-        moving averages (`ema`); None for a stage that does not train.
+        `best` or the `last` (`selection`), by which metric it was chosen (`monitor`), and whether they are their
+        exponential moving average (`ema`); None for a stage that does not train.
     summary: facts for `summary.json`: `replicas` and `precision` under these keys, all others under `facts`.
     datasets: inputs of the run; each fingerprint is recorded once.
     models: exported models, which are uploaded.
     on_exit: called when every stage has run.
-=======
-        `best` or the `last` (`selection`), by which metric it was chosen (`monitor`), and whether they are their
-        exponential moving average (`ema`); None for a stage that does not train.
->>>>>>> b2cd5af (EMA, restore, resume, per-replica batch: the field's words in training)
 
     Raises:
         UserError: if one of these is not a mapping, or `files` holds something that is not a path.

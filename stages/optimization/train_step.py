@@ -45,15 +45,11 @@ class Step:
         self._update = Update(optimizer, self.gradients, self.loss_scale, self.ema)
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> None:
-<<<<<<< HEAD
-        """Takes `step` of the run with this replica's share of its batch."""
+        """Takes `step` of the run with its per-replica batch."""
         self._train(self._augmented(batch), step)
 
     @tf.autograph.experimental.do_not_convert  # no control flow of Python's on tensors: half of a run's tracing
     def _train(self, batch: Batch, step: tf.Tensor) -> None:
-=======
-        """Takes `step` of the run with its per-replica batch."""
->>>>>>> b2cd5af (EMA, restore, resume, per-replica batch: the field's words in training)
         replica = tf.distribute.get_replica_context()
         scale = tf.constant(1.0, self.gradients.dtype) if self.loss_scale is None else self.loss_scale.factor()
         mine = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
