@@ -84,12 +84,12 @@ SHARES = ["SGD, a last batch of 4", "SGD, a last batch of 1", "accumulation in 3
 # or from one device, in one thing each, and run what that thing can change: placement, shares, or the reduction.
 CHOSEN: Mapping[str, list[str]] = {
     "default": ["SGD, a last batch of 1", "XLA (mlp)", "mixed_float16"],
-    "another device": ["Adam, a last batch of 1", "moving averages 0.9", "XLA (mlp)", "mixed_float16"],
+    "another device": ["Adam, a last batch of 1", "EMA 0.9", "XLA (mlp)", "mixed_float16"],
     "mirrored 2": EQUAL,
     "mirrored 3": [*SHARES, "SGD, batches of 63", "own loss, penalty and metric", "smoothed labels, class weights"],
     "mirrored 4, hierarchical copy": [*SHARES[1:], "norm clipped at 0.5", "mixed_float16", "float64"],
     "central_storage 2": EQUAL,
-    "central_storage 3": [*SHARES[1:], "moving averages 0.9"],
+    "central_storage 3": [*SHARES[1:], "EMA 0.9"],
     "model_parallel 2": [name for name in EQUAL if name not in (*NOT_PLACED, *SHARES[:1], "SGD, batches of 63")],
 }
 PAIRS = [(name, where) for where in STRATEGIES for name in CHOSEN[where]]
