@@ -48,6 +48,11 @@ HEAVY = (
 """Modules of one that trains."""
 
 
+HEARD_SECONDS = 60.0
+"""How soon a command that is told to end must have ended. Alone on a machine it does in ten; one that never hears it
+trains for hours, or sleeps for minutes."""
+
+
 class Command:
     """A running command, with what `subprocess.Popen` offers of it."""
 

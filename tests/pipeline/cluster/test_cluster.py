@@ -126,7 +126,7 @@ def test_a_signal_saves_and_ends_all_within_ten_seconds(strategy: str, number: i
     began = time.monotonic()
     running.process.send_signal(number)
     assert running.end() == code
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < commands.HEARD_SECONDS
     assert list(Path(running.summary()["folder"]).glob("checkpoints/step-*.npz"))
     assert running.printed.count("listen on all network interfaces") == 1
     assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
@@ -139,7 +139,7 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
     began = time.monotonic()
     running.member("worker-1").terminate()
     assert running.end() == 143, running.printed
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < commands.HEARD_SECONDS
     assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
     assert "continue    python -m pipeline strategy=multi_worker" in running.printed
     [folder] = running.outputs.glob("runs/*/*")
@@ -207,7 +207,7 @@ def test_a_worker_that_dies_ends_the_others_with_a_clear_error(start: Start) -> 
     began = time.monotonic()
     running.member("worker-1").kill()
     assert running.end() == 1
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < commands.HEARD_SECONDS
     assert re.search(r"error: worker-1 was killed by signal 9: the run cannot go on", running.printed)
     assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
 

@@ -186,9 +186,9 @@ def test_added_folders_of_configuration_count(tmp_path: Path) -> None:
 
 def test_the_digest_is_cheap_and_equal_in_every_process(place: Path) -> None:
     given = experiment(TARGETS["network"] % "own_package.net.tiny")
-    mine, began = sources(given), time.perf_counter()
+    mine, began = sources(given), time.process_time()
     assert sources(given).digest == mine.digest
-    assert time.perf_counter() - began < 0.3
+    assert time.process_time() - began < 0.5
     target = TARGETS["network"] % "own_package.net.tiny"
     script = (  # without TensorFlow, which this process has imported
         "from pipeline.run.source_digest import sources\nfrom tests.pipeline.experiments import experiment\n"

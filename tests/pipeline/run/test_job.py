@@ -57,7 +57,7 @@ def hopeless(settings: object) -> None:
 
 def slow(settings: object) -> None:
     print("sleeping", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,8 @@ def test_a_signal_ends_the_run_as_killed(number: int, code: int, outputs: Path) 
         assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
         began = time.monotonic()
         os.kill(process.pid, number)
-        assert process.wait(30) == code
-        assert time.monotonic() - began < 10
+        assert process.wait(300) == code
+        assert time.monotonic() - began < commands.HEARD_SECONDS
     _, run = only_run(outputs)
     assert run.info.status == "KILLED"
     summary = json.loads((only_folder(outputs) / "summary.json").read_text())
@@ -277,7 +277,7 @@ def test_a_second_signal_does_not_cost_the_record(outputs: Path) -> None:
         os.kill(process.pid, signal.SIGINT)
         assert any(line.startswith("run ") for line in iter(process.stdout.readline, ""))
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(300) == 130
     assert only_run(outputs)[1].info.status == "KILLED"
     assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
 

@@ -114,7 +114,7 @@ def stop_itself(settings: object) -> None:
 def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
     """One hangs, one trains for too long and saves, one is short: the sweep goes on over both."""
     given = [
-        "-m", "hang_seconds=5", "job_timeout_seconds=15", QUICK[1],
+        "-m", "hang_seconds=10", "job_timeout_seconds=25", QUICK[1],
         f"data._target_={__name__}.stop_itself,stages.load.digits.digits", "train.epochs=10000", f"outputs={outputs}",
     ]  # fmt: skip
     done = commands.run(*given)
@@ -122,7 +122,7 @@ def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
     assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "KILLED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "KILLED"]
     assert "it gave no sign of life for" in done.stdout
-    assert "stopped by job_timeout_seconds=15" in done.stdout
+    assert "stopped by job_timeout_seconds=25" in done.stdout
     assert "exit code 124" in done.stdout
     assert list(latest(outputs).glob("2_*/checkpoints/step-*.npz"))
 
@@ -135,8 +135,8 @@ def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
-        assert process.wait(30) == 130
-        assert time.monotonic() - began < 10
+        assert process.wait(300) == 130
+        assert time.monotonic() - began < commands.HEARD_SECONDS
     parent, children = runs(outputs)
     assert parent.info.status == "KILLED"
     assert [run.info.status for run in children] == ["KILLED"]
@@ -157,7 +157,7 @@ def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
         process.send_signal(number)
         began = time.monotonic()
         process.stdout.read()  # ends when the last process that holds it has gone
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < commands.HEARD_SECONDS
         process.wait(5)
     if number == signal.SIGINT:
         assert process.returncode == 130
@@ -196,7 +196,7 @@ def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
         assert any("epoch 1/8" in line for line in iter(process.stdout.readline, ""))
         process.send_signal(signal.SIGTERM)
         printed = process.stdout.read()
-        assert process.wait(30) == 143
+        assert process.wait(300) == 143
     assert "continue    python -m pipeline -m seed=1,2" in printed
     first = compare(latest(outputs))
     assert [job.status for job in first.jobs] == ["FINISHED", "KILLED"]

@@ -1,0 +1,196 @@
+"""`python -m tests.chaos.mutations`: breaks the code in one line at a time, and runs the tests that must notice.
+
+Each mutation is made in a copy of the tree. It is caught where a test fails. One that survives, or whose line is no
+longer in its file, is an error. `--tree` takes the code and its tests from elsewhere, such as another commit's.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 900
+
+NUMPY = "tests/stages/networks/test_float64.py::test_everything_at_once_is_numpy[2]"
+BATCHES = "tests/stages/data/test_batches.py"
+LOOP = "tests/stages/training/test_loop.py"
+STRATEGIES = "tests/stages/distribution/test_strategies.py"
+RESUME = "tests/stages/training/test_resume.py"
+SIGNALS = "tests/pipeline/system/test_signals.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`old` stands once in the file at `path` and becomes `new`; of `tests`, arguments of pytest, one fails then."""
+
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def mutation(path: str, old: str, new: str, *tests: str) -> Mutation:
+    return Mutation(path, old, new, tests)
+
+
+MUTATIONS = (
+    # Training
+    mutation("stages/optimization/train_step.py", "if self._clip_norm:", "if False:", NUMPY),
+    mutation(
+        "stages/optimization/train_step.py", "_weighted(mine.state, examples, replica)", "mine.state",
+        f"{STRATEGIES}::test_a_strategy_equals_one_device[BatchNorm synchronized-mirrored 2]",
+    ),
+    mutation("stages/optimization/train_step.py", "ReduceOp.SUM", "ReduceOp.MEAN", NUMPY),
+    mutation("stages/optimization/ema.py", "1.0 - self._momentum", "self._momentum", NUMPY),
+    mutation("stages/optimization/losses.py", "(1.0 - label_smoothing) * plain", "plain", NUMPY),
+    mutation("stages/optimization/optimizers.py", "self.peak * (step + 1.0)", "self.peak * step", NUMPY),
+    mutation("stages/optimization/update.py", "weight_decay * rate", "weight_decay", NUMPY),
+    mutation(
+        "stages/optimization/loss_scale.py", "self.value.assign(self.value / 2.0)", "pass",
+        f"{STRATEGIES}::test_an_overflow_in_one_replica_skips_one_step_everywhere[mirrored 2]",
+    ),
+    mutation(
+        "stages/optimization/gradients.py", "* 1009", "* 0",
+        f"{LOOP}::test_replicas_drop_different_units_and_a_step_the_same_again",
+    ),
+    mutation(
+        "stages/optimization/gradients.py", "step * 256", "step * 0",
+        f"{LOOP}::test_replicas_drop_different_units_and_a_step_the_same_again",
+    ),
+    mutation(
+        "stages/evaluation/eval_step.py", "predicted = tf.argmax(", "predicted = tf.argmin(",
+        f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 2]",
+    ),
+    mutation(
+        "stages/distribution/accumulators.py", "assign_add(tf.cast(value, tf.float64))",
+        "assign(tf.cast(value, tf.float64))",
+        f"{STRATEGIES}::test_means_equal_numpy_over_the_same_predictions[central_storage 2]",
+    ),
+    mutation(
+        "stages/networks/batch_norm.py", "_sum(tf.reduce_sum(squares, axes)) / count", "tf.reduce_mean(squares, axes)",
+        f"{STRATEGIES}::test_a_strategy_equals_one_device[BatchNorm synchronized-mirrored 3]",
+    ),
+    # Data
+    mutation(
+        "stages/data/batches.py", "tf.maximum(epoch * per_epoch, first_step)", "epoch * per_epoch", BATCHES,
+        "-k", "starts_late",
+    ),
+    mutation("stages/data/batches.py", "tf.cast(epoch, tf.int32)])", "0])", BATCHES, "-k", "permutation"),
+    mutation("stages/data/batches.py", "(replica + 1) * count // replicas)", "count)", BATCHES, "-k", "share"),
+    mutation("stages/data/batches.py", "tf.constant(1.0 / replicas,", "tf.constant(1.0,", BATCHES, "-k", "share"),
+    # Checkpoints
+    mutation("stages/training/checkpoints.py", "if not is_intact:", "if False:", RESUME, "-k", "checksum or bit"),
+    mutation(
+        "stages/training/checkpoints.py", "[*reversed(_listed(folder)), ", "[*_listed(folder), ", RESUME,
+        "-k", "damaged_checkpoint",
+    ),
+    # Commands and runs
+    mutation(
+        "pipeline/config/limits.py", "if _depth(value) > DEEPEST:", "if False:",
+        "tests/pipeline/command_line/test_hostile_values.py", "-k", "nothing_could_hold",
+    ),
+    mutation(
+        "stages/settings/strategy.py", "names a device twice", "is a list of devices",
+        "tests/pipeline/config/test_config.py", "-k", "wrong and devices",
+    ),
+    mutation(
+        "pipeline/__main__.py", 'print(f"error: {redact(str(error))}", file=sys.stderr)', 'print(f"error: {error}")',
+        "tests/pipeline/config/test_config.py", "-k", "hunter or mirord or secret",
+    ),
+    mutation(
+        "pipeline/run/identity.py", '"cluster", "name",', '"cluster",',
+        "tests/pipeline/run/test_resume.py", "-k", "identity or effect or another_experiment",
+    ),
+    mutation(
+        "pipeline/run/identity.py", '"resume", "trust",', '"resume", "seed", "trust",',
+        "tests/pipeline/run/test_resume.py", "-k", "identity",
+    ),
+    mutation(
+        "pipeline/system/sealed.py", "values.pop(CHECK, None) != _checksum(values)", "values.pop(CHECK, None) is None",
+        "tests/pipeline/tracking/test_journal.py", "-k", "damaged_journal",
+    ),
+    mutation(
+        "pipeline/tracking/journal.py", "self.trusted and not self.unsent and", "self.trusted and",
+        "tests/pipeline/tracking/test_journal.py", "tests/pipeline/run/test_settle.py", "-k", "damaged or closed",
+    ),
+    mutation(
+        "pipeline/redaction/mask.py", "text = pattern.sub(MASK, text) if pattern is not None else text", "text = text",
+        "tests/pipeline/tracking/test_tracking.py", "-k", "secrets_of_the_environment",
+    ),
+    mutation(
+        "pipeline/system/signals.py", "        _listener = Listener()\n\n\nos.reg", "\n\nos.reg", SIGNALS,
+        "-k", "forked",
+    ),
+    mutation(
+        "pipeline/system/signal_listener.py", "if now - last < BOUNCE_SECONDS:", "if False:", SIGNALS,
+        "-k", "counts_once",
+    ),
+    mutation(
+        "pipeline/system/signals.py", "not mode.keeps and not mode.ends", "not mode.keeps", SIGNALS,
+        "-k", "only_code_of_stages",
+    ),
+    mutation(
+        "pipeline/sweep/comparison.py", 'key=lambda job: (job.metrics["test/accuracy"], _speed(job))',
+        'key=lambda job: job.metrics["test/accuracy"]', "tests/pipeline/sweep/test_sweep.py", "-k", "best_job",
+    ),
+    mutation(
+        "pipeline/run/supervisor.py", "self.has_lost |= code < 0", "pass",
+        "tests/pipeline/cluster/test_cluster.py", "-k", "lost_server_or_chief and chief]",
+    ),
+)  # fmt: skip
+
+
+def copied(tree: Path, folder: Path) -> Path:
+    """Returns a copy of the parts of `tree` that tests need."""
+    for name in ("pipeline", "stages", "conf", "tests", "benchmarks", "docs"):
+        shutil.copytree(tree / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in tree.glob("*.*"):
+        if path.is_file():
+            shutil.copy(path, folder)
+    return folder
+
+
+def outcome(one: Mutation, tree: Path) -> str:
+    """Returns `caught`, `survived`, or what is wrong with the mutation itself."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = copied(tree, Path(name))
+        path = folder / one.path
+        text = path.read_text() if path.exists() else ""
+        if text.count(one.old) != 1:
+            return f"BROKEN: the text stands {text.count(one.old)} times in {one.path}"
+        path.write_text(text.replace(one.old, one.new))
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *one.tests]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
+        if done.returncode > 1:
+            return f"BROKEN: pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}"
+        return "caught" if done.returncode == 1 else "survived"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m tests.chaos.mutations", description=__doc__)
+    parser.add_argument("--tree", type=Path, default=ROOT, help="the folder of the code and its tests")
+    parser.add_argument("--only", default="", help="mutations of files whose path contains this")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args(arguments)
+    chosen = [one for one in MUTATIONS if given.only in one.path]
+    caught = 0
+    with ThreadPoolExecutor(given.at_once) as pool:
+        for one, result in zip(chosen, pool.map(lambda one: outcome(one, given.tree), chosen), strict=True):
+            print(f"{result}: {one.path}: {' '.join(one.old.split())} -> {' '.join(one.new.split())}", flush=True)
+            caught += result == "caught"
+    print(f"{caught} of {len(chosen)} caught")
+    return 0 if caught == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
