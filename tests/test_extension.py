@@ -1,4 +1,4 @@
-"""A stage, a model and a data set of one's own, from a package outside the repository, as docs/extending.md shows them.
+"""Extensions from a package outside the repository, as docs/extending.md shows them.
 
 The files are the page's own: each code block that begins with a comment naming a file becomes that file.
 """
@@ -8,6 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import commands
@@ -21,7 +22,7 @@ def package(tmp_path: Path) -> Path:
     """The files that the page tells the reader to write."""
     page = (ROOT / "docs" / "extending.md").read_text()
     blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 13
     for name, content in blocks:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,9 +34,11 @@ def run(package: Path, *arguments: str, trains: bool = False) -> subprocess.Comp
     return commands.run("--config-dir", "my_conf", *arguments, cwd=package, trains=trains)
 
 
-def test_a_data_set_a_model_and_a_stage_of_ones_own(package: Path, outputs: Path) -> None:
-    given = ("data=stripes", "model=tiny", "pipeline=calibrated", "train.epochs=3", f"outputs={outputs}")
-    done = run(package, *given, trains=True)
+def test_extensions_of_the_page_run_together(package: Path, outputs: Path) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    command = re.search(r"python -m pipeline --config-dir my_conf (.*?)\n\n", page, flags=re.DOTALL)
+    assert command is not None
+    done = run(package, *command[1].replace("\\\n", " ").split(), f"outputs={outputs}", trains=True)
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = outputs.glob("runs/*/*/summary.json")
     summary = json.loads(path.read_text())
@@ -43,6 +46,9 @@ def test_a_data_set_a_model_and_a_stage_of_ones_own(package: Path, outputs: Path
     assert list(summary["stages"])[7] == "calibrate"
     assert summary["metrics"]["val/calibration_error"] < 0.6
     assert summary["metrics"]["test/accuracy"] > 0.9
+    assert len(np.load(path.parent / "export" / "weights.npz")) == summary["metrics"]["export/arrays"]
+    lines = [json.loads(line) for line in (outputs / "metrics.jsonl").read_text().splitlines()]
+    assert any("val/accuracy" in line for line in lines)
 
 
 def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp_path: Path) -> None:
