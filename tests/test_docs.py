@@ -38,6 +38,7 @@ def test_links_and_paths_exist(page: Path) -> None:
         assert (ROOT / path).exists() or page.name == "CHANGELOG.md", path
 
 
+@pytest.mark.slow
 def test_blocks_of_the_page_on_python_run(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(outputs.parent)
     namespace: dict[str, object] = {}
@@ -49,6 +50,7 @@ def test_blocks_of_the_page_on_python_run(outputs: Path, monkeypatch: pytest.Mon
     assert summary.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_extensions_of_the_page_on_callbacks_run(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = outputs.parent
     monkeypatch.chdir(folder)
