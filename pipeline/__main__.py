@@ -132,7 +132,8 @@ def _run_one(composer: "Composer") -> int:
 def _run_sweep(composer: "Composer") -> int:
     from pipeline.config.experiment import read
     from pipeline.run.console import Console
-    from pipeline.sweep.jobs import refuse_too_many, run_sweep
+    from pipeline.sweep.jobs import refuse_too_many
+    from pipeline.sweep.run import run_sweep
 
     total, first = composer.count(), composer.first()
     refuse_too_many(total, read(first.document, first.choices).max_jobs)

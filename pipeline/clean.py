@@ -58,27 +58,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--older-than", default="30d", help="last used so long ago: 45m, 12h, 30d (default), 2w; 0d: all"
     )
-    parser.add_argument(
-        "--kind", default=",".join(KINDS), help=f"of {', '.join(KINDS)}, those wanted: a,b (default: all)"
-    )
+    parser.add_argument("--kind", default=",".join(KINDS), help=f"of {', '.join(KINDS)}, several: a,b (default: all)")
     parser.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     parser.add_argument("--yes", action="store_true", help="remove it without asking")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        kinds = _kinds(given.kind)
-        outputs = given.outputs.expanduser().resolve()
+        kinds = _kinds(options.kind)
+        outputs = options.outputs.expanduser().resolve()
         if not outputs.is_dir():
             raise UserError(f"there is no folder {outputs}", "where runs leave things", "--outputs=<folder>")
-        found, kept = find(outputs, _seconds(given.older_than), kinds, given.unfinished)
-        _show(found, kept, outputs)
-        if not found or given.dry_run:
+        removable, staying = find(outputs, _seconds(options.older_than), kinds, options.unfinished)
+        _show(removable, staying, outputs)
+        if not removable or options.dry_run:
             return 0
-        if not given.yes and not sys.stdin.isatty():
+        if not options.yes and not sys.stdin.isatty():
             raise UserError(
-                "nobody can be asked here: standard input is no terminal", "", "python -m pipeline.clean --yes"
+                "standard input is no terminal, so there is no one to confirm", "", "python -m pipeline.clean --yes"
             )
-        if not given.yes and input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
+        if not options.yes and input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing is removed")
             return 0
     except UserError as error:
@@ -87,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, EOFError):
         print("\nnothing is removed")
         return 130
-    return _remove_all(found)
+    return _remove_all(removable)
 
 
 def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) -> tuple[list[Removable], list[str]]:
@@ -97,27 +95,27 @@ def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) ->
         older: seconds since the last use.
         unfinished: whether checkpoints of runs that could be resumed may go, too.
     """
-    found: list[Removable] = []
-    kept: list[str] = []
+    removable: list[Removable] = []
+    staying: list[str] = []
     for folder in _runs(outputs):
-        mine = [one for one in _of_run(folder) if one.kind in kinds and one.age >= older]
-        if mine and (why := _why_kept(folder)):
-            kept.append(f"{shorter(folder)}: {why}")
-        elif mine:
+        items = [item for item in _of_run(folder) if item.kind in kinds and item.age >= older]
+        if items and (why := _why_kept(folder)):
+            staying.append(f"{shorter(folder)}: {why}")
+        elif items:
             done = unfinished or _status(folder) == "FINISHED"
-            found += [one for one in mine if done or one.kind != "checkpoints"]
-            if not done and any(one.kind == "checkpoints" for one in mine):
-                kept.append(f"{shorter(folder)}: its checkpoints could be resumed from (--unfinished removes them)")
-    for one in _of_cache(outputs / "cache"):
-        if one.kind in kinds and one.age >= older:
+            removable += [item for item in items if done or item.kind != "checkpoints"]
+            if not done and any(item.kind == "checkpoints" for item in items):
+                staying.append(f"{shorter(folder)}: its checkpoints could be resumed from (--unfinished removes them)")
+    for item in _of_cache(outputs / "cache"):
+        if item.kind in kinds and item.age >= older:
             try:
-                with one.held():
-                    found.append(one)
+                with item.held():
+                    removable.append(item)
             except LockedError as error:
-                kept.append(error.problem)
+                staying.append(error.problem)
             except OSError as error:
-                kept.append(f"{shorter(one.path)}: {error.strerror}")
-    return found, kept
+                staying.append(f"{shorter(item.path)}: {error.strerror}")
+    return removable, staying
 
 
 def _runs(outputs: Path) -> Iterator[Path]:
@@ -220,25 +218,25 @@ def _unused(entry: Path) -> Iterator[None]:
         yield
 
 
-def _remove_all(found: Sequence[Removable]) -> int:
+def _remove_all(removable: Sequence[Removable]) -> int:
     """Removes what was listed, but what is in use or has been used meanwhile; returns the exit code."""
     freed, failures = 0, 0
-    for one in found:
+    for item in removable:
         try:
-            with one.held():
-                if not one.is_shared and _unsent(one.owner):
-                    print(f"stays: {shorter(one.path)} (not all of the run has been sent)")
+            with item.held():
+                if not item.is_shared and _unsent(item.owner):
+                    print(f"stays: {shorter(item.path)} (not all of the run has been sent)")
                     continue
-                size = sum(map(_on_disk, [one.path, *(one.path.rglob("*") if one.path.is_dir() else ())]))
-                _remove(one.path)
+                size = sum(map(_on_disk, [item.path, *(item.path.rglob("*") if item.path.is_dir() else ())]))
+                _remove(item.path)
                 freed += size
         except LockedError as error:
-            print(f"stays: {shorter(one.path)} ({error.problem})")
+            print(f"stays: {shorter(item.path)} ({error.problem})")
         except FileNotFoundError:  # another process was faster
             continue
         except OSError as error:
             failures += 1
-            print(f"error: {shorter(one.path)} cannot be removed ({error.strerror})", file=sys.stderr)
+            print(f"error: {shorter(item.path)} cannot be removed ({error.strerror})", file=sys.stderr)
     print(f"{_bytes(freed)} freed")
     return 1 if failures else 0
 
@@ -256,16 +254,16 @@ def _remove(path: Path) -> None:
     shutil.rmtree(aside)
 
 
-def _show(found: Sequence[Removable], kept: Sequence[str], outputs: Path) -> None:
-    for one in found:
-        print(f"{one.kind:11}  {_bytes(one.size):>10}  {_age(one.age):>6}  {redact(shorter(one.path))}")
-    for line in kept:
+def _show(removable: Sequence[Removable], staying: Sequence[str], outputs: Path) -> None:
+    for item in removable:
+        print(f"{item.kind:11}  {_bytes(item.size):>10}  {_age(item.age):>6}  {redact(shorter(item.path))}")
+    for line in staying:
         print(f"stays: {redact(line)}")
     for kind in KINDS:
-        mine = [one for one in found if one.kind == kind]
-        if mine:
-            print(f"{len(mine)} × {kind}, {_bytes(sum(one.size for one in mine))}: {KINDS[kind]}")
-    print(f"{_bytes(sum(one.size for one in found))} to free in {shorter(outputs)}")
+        items = [item for item in removable if item.kind == kind]
+        if items:
+            print(f"{len(items)} × {kind}, {_bytes(sum(item.size for item in items))}: {KINDS[kind]}")
+    print(f"{_bytes(sum(item.size for item in removable))} to free in {shorter(outputs)}")
 
 
 def _kinds(text: str) -> list[str]:

@@ -18,10 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m pipeline.compare", description=__doc__)
     parser.add_argument("sweep", nargs="?", help="a sweep's folder, or its name; the last one if left out")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        named = Path(given.sweep) if given.sweep else latest(given.outputs)
-        folder = named if named.is_dir() else given.outputs / "sweeps" / named
+        named = Path(options.sweep) if options.sweep else latest(options.outputs)
+        folder = named if named.is_dir() else options.outputs / "sweeps" / named
         comparison = compare(folder)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,8 +1,8 @@
 """`python -m pipeline.sync`: has every store learn all that its runs have recorded.
 
 It sends what was recorded while a store did not answer or when a process died, and fills a store that has lost a run
-(its file deleted, or replaced by an older one) from the run's journal. A run that somebody has deleted in MLflow's
-pages, and that had everything, stays deleted.
+(its file deleted, or replaced by an older one) from the run's journal. A run that was deleted in MLflow's pages, and
+of which the store had everything, stays deleted.
 """
 
 import argparse
@@ -34,14 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", nargs="*", type=Path, help="of runs or sweeps; all of them if left out")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
     parser.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     environment.prepare()
-    outputs = given.outputs.expanduser().resolve()
-    folders = [folder.expanduser().resolve() for folder in given.folder] or _tracked(outputs)
+    outputs = options.outputs.expanduser().resolve()
+    folders = [folder.expanduser().resolve() for folder in options.folder] or _tracked(outputs)
     left = 0
     for folder in folders:
         try:
-            left += _sync(folder, outputs, given.uri, asked=bool(given.folder))
+            left += _sync(folder, outputs, options.uri, asked=bool(options.folder))
         except UserError as error:
             print(f"error: {redact(f'{shorter(folder)}: {error}')}", file=sys.stderr)
             left += 1
@@ -72,7 +72,7 @@ def _was_tracked(folder: Path) -> bool:
 def _sync(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
     """Sends what is left of one run, and returns how many entries are left then."""
     if not folder.is_dir() or not _was_tracked(folder):
-        raise UserError("it is no run that was tracked", "the folder of a run or a sweep that was tracked", "")
+        raise UserError("it is no tracked run", "the folder of a tracked run or sweep")
     try:
         with locked(folder, patience=0):
             return _settle(folder, outputs, uri, asked)

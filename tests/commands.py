@@ -34,7 +34,7 @@ LIGHT = (
     "pipeline.command_line.compose",
     "pipeline.command_line.help",
     "pipeline.run.launch",
-    "pipeline.sweep.jobs",
+    "pipeline.sweep.run",
 )
 """Modules of a command that ends before it needs TensorFlow."""
 

@@ -18,7 +18,7 @@ from pipeline.system.signals import pause
 from stages.errors import UserError
 
 SAY_SECONDS = 10.0
-"""How often is said who is waited for."""
+"""Seconds between two lines on who is waited for."""
 
 ASK_SECONDS = 1.0
 POLL_SECONDS = 0.2

@@ -1,4 +1,4 @@
-"""A cluster of processes: who is who in it, and the one that starts them on this machine and ends them all."""
+"""A cluster of processes: who is who in it, by `TF_CONFIG` or on this machine."""
 
 import ipaddress
 import json
@@ -18,8 +18,8 @@ from stages.settings.strategy import MultiWorkerSettings, ParameterServerSetting
 HOST = "127.0.0.1"
 
 OPEN_PORTS = (
-    "the cluster's gRPC servers listen on all network interfaces of their machines and ask nobody for a password; "
-    "TensorFlow cannot be told otherwise: docs/strategies.md"
+    "the cluster's gRPC servers listen on all network interfaces of their machines without a password; "
+    "TensorFlow has no setting for it: docs/strategies.md"
 )
 
 
@@ -38,7 +38,7 @@ class Task:
 
     @property
     def serves(self) -> bool:
-        """Whether it only does what the chief of a parameter-server cluster sends."""
+        """Whether it serves the chief of a parameter-server cluster, and has no program of its own."""
         return not self.is_chief and "ps" in self.cluster
 
     @property
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def tf_config(self) -> str:
-        """What TensorFlow reads from the environment's `TF_CONFIG`."""
+        """The value of `TF_CONFIG`, from which TensorFlow knows the cluster."""
         return json.dumps({"cluster": self.cluster, "task": {"type": self.job, "index": self.index}})
 
     def enter(self) -> None:
@@ -126,7 +126,7 @@ def _parsed(text: str, allowed: set[str]) -> Task:
     for job, addresses in document["cluster"].items():
         if job not in allowed:
             raise _WrongConfigError(f"{job} is no kind of task that this strategy has")
-        if not isinstance(addresses, list) or not addresses or not all(isinstance(one, str) for one in addresses):
+        if not isinstance(addresses, list) or not addresses or not all(isinstance(text, str) for text in addresses):
             raise _WrongConfigError(f"`cluster.{job}` is no list of addresses")
         cluster[job] = addresses
     job, index = document["task"].get("type"), document["task"].get("index")
@@ -156,7 +156,7 @@ def _check_addresses(task: Task) -> None:
             host, port = split_address(address)
         except ValueError as error:
             raise _WrongConfigError(f"the address {address!r} of {name} is no host:port, {error}") from error
-        for place in {(host.lower(), port), *((one, port) for one in _loopback(host))}:
+        for place in {(host.lower(), port), *((alias, port) for alias in _loopback(host))}:
             if place in seen:
                 raise _WrongConfigError(f"{seen[place]} and {name} have the same address, {address}")
             seen[place] = name

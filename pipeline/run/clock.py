@@ -1,4 +1,4 @@
-"""How long the user has waited: seconds since the command was started."""
+"""Seconds since the command was started: the time that its user has waited."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What a run prints: the plan, the progress, a line an epoch, the summary. The same goes to `pipeline.log`."""
+"""Prints a run: the plan, the progress, a line an epoch, the summary; to the terminal and to `pipeline.log`."""
 
 import sys
 import time
@@ -34,16 +34,16 @@ TRAINING = {
 """The parts of training's time, `train/<part>_seconds`, and how they are called."""
 
 PLAIN_PROGRESS_SECONDS = 30
-"""How often a run that is not on a terminal tells how far it is."""
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 class Console:
     """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
 
-    def __init__(self, said: Sequence[str] = ()) -> None:
+    def __init__(self, printed: Sequence[str] = ()) -> None:
         width = None if sys.stdout.isatty() else 140
         self._rich = RichConsole(highlight=False, soft_wrap=True, width=width, markup=False, emoji=False)
-        self._before_log = list(said)
+        self._before_log = list(printed)
         self._log: TextIO | None = None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -51,7 +51,7 @@ class Console:
 
     @property
     def said(self) -> list[str]:
-        """What was printed before a log was opened, for the console of the process that will open it."""
+        """The lines printed before a log was opened, for the console of the process that will open it."""
         return list(self._before_log)
 
     def open_log(self, path: Path) -> None:
@@ -131,7 +131,7 @@ class Console:
             self._bar = self._task = None
 
     def summary(self, summary: Summary, how_to_open: str | None) -> None:
-        """Prints what the run came to, and where everything is."""
+        """Prints the results of the run, and where everything is."""
         metrics, rows = summary.metrics, []
         rows.append(("run", f"{summary.run_id or 'not tracked'}  {summary.status}"))
         if how_to_open:
@@ -235,7 +235,7 @@ def _rate(unit: str) -> str:
 
 
 def _data(metrics: Mapping[str, float]) -> str | None:
-    """Returns how much there is of what, or None where no stage has told."""
+    """Returns the sizes of the data set, or None where no stage has recorded them."""
     sizes = {split: metrics.get(f"data/{split}_examples") for split in ("train", "val", "test")}
     names = ("classes", "height", "width", "channels")
     if None in sizes.values() or not {f"data/{name}" for name in names} <= metrics.keys():

@@ -1,4 +1,4 @@
-"""The work of one process on a job: the stages, with all that is recorded of them."""
+"""Runs the stages of a job in this process, and records them."""
 
 import tempfile
 import time
@@ -28,7 +28,7 @@ IMPORT_GRACE_SECONDS = 0.2
 """Nothing has begun while TensorFlow is imported: a signal need not wait for the end of that."""
 
 LINGER_SECONDS = 7.0
-"""How long a server that is told to end waits for its chief, which may have been told, too, and saves what it has."""
+"""Grace period, in seconds, of a server that is asked to end: its chief may be saving."""
 
 SERVE_POLL_SECONDS = 0.2
 
@@ -48,7 +48,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
         run: Run | None = None
         if job.deadline is not None:
             signals.time_out(job.deadline, job.experiment.job_timeout_seconds or 0)
-        held.enter_context(signals.last_words(lambda wanted: mark_killed(folder, job.experiment, wanted, console)))
+        held.enter_context(signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console)))
         try:
             with console.working("starting TensorFlow and MLflow"):
                 with signals.interruptible(IMPORT_GRACE_SECONDS):
@@ -77,7 +77,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
 
 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
-    """Does another member's part in `job`, and returns the exit code: the same stages, of which nothing is kept."""
+    """Runs the same stages as a member that is not the chief, of which nothing is kept; returns the exit code."""
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
     with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
         try:
@@ -111,14 +111,14 @@ def _meet(task: Task, job: Job, console: Console, summary: Summary) -> None:
 
 
 def _serve(servers: Any, task: Task) -> int:
-    """Does what the chief of a parameter-server cluster sends, until that has gone or a signal comes."""
+    """Serves the chief of a parameter-server cluster until that has ended or a signal comes."""
     serving = servers.Serving(task.cluster["chief"][0])
     while not serving.is_over():
         pulse.beat()
-        wanted = signals.requested()
-        if wanted is not None:
-            with signals.ending(wanted.exit_code):
+        request = signals.requested()
+        if request is not None:
+            with signals.ending(request.exit_code):
                 serving.wait(LINGER_SECONDS)
-            return wanted.exit_code
+            return request.exit_code
         time.sleep(SERVE_POLL_SECONDS)
     return DONE

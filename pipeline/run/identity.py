@@ -15,7 +15,7 @@ WITHOUT_EFFECT = (
     "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
 )  # fmt: skip
-"""Settings that do not change what a run comes to."""
+"""Settings that do not change the results of a run."""
 
 
 def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, Any]:
@@ -33,5 +33,5 @@ def relevant_settings(document: Any, ignored: tuple[str, ...]) -> dict[str, Any]
     return {
         name: value
         for name, value in flatten(document)
-        if not any(name == one or name.startswith(f"{one}.") for one in ignored)
+        if not any(name == prefix or name.startswith(f"{prefix}.") for prefix in ignored)
     }

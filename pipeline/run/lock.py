@@ -11,7 +11,7 @@ from pipeline.system.signals import pause
 from stages.errors import UserError
 
 PATIENCE_SECONDS = 12.0
-"""What a process that is being ended needs to save what it has: its lock goes with it."""
+"""Seconds that a process which is being ended needs to save its state; its lock ends with it."""
 
 
 LOCK = ".lock"

@@ -7,13 +7,13 @@ FOLDERS = ("runs", "sweeps", "cache", "artifacts")
 
 
 OWN = (*FOLDERS, "mlflow.", ".gitignore")
-"""How the names begin of all that is in a folder `outputs` that holds nothing of anybody else."""
+"""Beginnings of the names of all that this project writes into `outputs`."""
 
 
 def unknown_to_git(outputs: Path) -> None:
-    """Keeps what runs leave behind out of the state of the code around it, by which runs are told apart.
+    """Keeps the files of runs out of the git status of the code around them, which runs record.
 
-    A folder with files of somebody else's is left as it is: there, only folders that are made here are marked.
+    In a folder with files of others, only the folders that are made here are marked.
     """
     if all(path.name.startswith(OWN) for path in outputs.iterdir()):
         _mark(outputs)

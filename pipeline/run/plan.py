@@ -65,11 +65,11 @@ def parameters(stage: str, target: str) -> Mapping[str, bool]:
     tell (made by a decorator, or by another function) is imported after all.
     """
     try:
-        found = signature(find(target))
+        declared = signature(find(target))
     except AbsentError as error:
         raise _no_function(stage, target) from error
-    if found is not None:
-        return {name: parameter.required for name, parameter in found.parameters.items()}
+    if declared is not None:
+        return {name: parameter.required for name, parameter in declared.parameters.items()}
     with quiet_stderr():
         function = imported(stage, target)
     empty = inspect.Parameter.empty

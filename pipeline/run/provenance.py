@@ -67,19 +67,19 @@ def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python, this project and the packages that decide a run's numbers."""
-    found = {"python": sys.version.split()[0], "pipeline": __version__}
+    numbers = {"python": sys.version.split()[0], "pipeline": __version__}
     for name in VERSIONED:
         try:
-            found[name] = metadata.version(name)
+            numbers[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "none"
-    return found
+            numbers[name] = "none"
+    return numbers
 
 
 def packages() -> str:
     """Returns every installed distribution as `name==version`, a line each; no addresses."""
-    found = {entry.metadata["Name"]: entry.version for entry in metadata.distributions()}
-    lines = [f"{name}=={version}" for name, version in found.items() if name]
+    numbers = {entry.metadata["Name"]: entry.version for entry in metadata.distributions()}
+    lines = [f"{name}=={version}" for name, version in numbers.items() if name]
     return "\n".join(sorted(lines, key=str.lower)) + "\n"
 
 
@@ -109,8 +109,8 @@ def _diff(top: Path, untracked: bool) -> str:
     notes = [] if untracked else [f"# new, known by its digest alone: {_named(top, name)}\n" for name in new]
     data = "".join([*notes, *map(_of_file, re.split(r"(?m)^(?=diff --git )", text))]).encode()
     if len(data) > DIFF_LIMIT_BYTES:  # between two lines: half a key would not be known as one
-        kept = data[: data.rfind(b"\n", 0, DIFF_LIMIT_BYTES) + 1 or DIFF_LIMIT_BYTES].decode(errors="ignore")
-        return f"{redact(kept)}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
+        beginning = data[: data.rfind(b"\n", 0, DIFF_LIMIT_BYTES) + 1 or DIFF_LIMIT_BYTES].decode(errors="ignore")
+        return f"{redact(beginning)}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
     return str(redact(data.decode()))
 
 

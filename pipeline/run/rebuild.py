@@ -1,4 +1,4 @@
-"""Reads runs whose files may be damaged, and rebuilds what can be told from the others.
+"""Reads runs whose files may be damaged, and rebuilds them from the others.
 
 `summary.json` is rebuilt from `origin.json`, the journal and the last checkpoint; a journal that was lost from those,
 once the store has been asked what it has.
@@ -24,7 +24,7 @@ def read_run(folder: Path, warn: Warn) -> Summary | None:
     """Returns the summary of the run in `folder`, rebuilt where the file is damaged; None where there is no run.
 
     Args:
-        warn: is told what is damaged, and what was done about it.
+        warn: gets a line for each damaged file, and what was done about it.
     """
     origin = Origin.read(folder)
     try:
@@ -50,15 +50,15 @@ def read_run(folder: Path, warn: Warn) -> Summary | None:
 
 
 def _rebuilt(folder: Path, origin: Origin) -> Summary:
-    """Returns a summary as far as it can be told; RUNNING, which the same command resumes, where nothing ended it."""
+    """Returns the summary as far as the other files hold it; RUNNING where they hold no end, to be resumed."""
     journal = Journal(folder)
     metrics: dict[str, float] = {}
     exported: dict[str, str] = {}
     for entry in journal.entries:
         if entry.call == "metrics":
-            metrics |= entry.given["values"]
+            metrics |= entry.arguments["values"]
         elif entry.call == "model":
-            exported["saved_model"] = str(folder / entry.given["path"])
+            exported["saved_model"] = str(folder / entry.arguments["path"])
     return Summary(
         run_id=journal.run_id,
         status=journal.status or "RUNNING",

@@ -1,4 +1,4 @@
-"""What a stage's result has to record, whatever the stage returned; and what of it cannot be recorded, by name."""
+"""Metrics, parameters and files of a stage's result, whatever it returned; and the names of values that have none."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ class Recorded:
 def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequence[Record] = ()) -> Recorded:
     """Returns what to record of the `result` of `stage`.
 
-    A `Record`, or an object with one as `record`, says it itself. Of a mapping, a named tuple or a dataclass without
+    A `Record`, or an object with one as `record`, lists it. Of a mapping, a named tuple or a dataclass without
     `record`, numbers become metrics (`stage/name`, or `name` if it has a slash), files artifacts, other values that
     JSON can hold parameters. None has nothing to record. Everything else is named in a warning.
 

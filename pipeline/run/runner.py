@@ -40,7 +40,7 @@ class BoundStage:
 
 
 class RunReporter:
-    """What a stage is handed to report with; see `stages.reporter.Reporter`."""
+    """The `stages.reporter.Reporter` of a run."""
 
     def __init__(self, tracker: Tracker, console: Console, summary: Summary) -> None:
         self._tracker = tracker

@@ -1,4 +1,4 @@
-"""The source code that a run's numbers come from, by which a stopped run is told from one of other code.
+"""The source code that a run's numbers come from, which a run has to share with the one that it resumes.
 
 That is this project, every package that a `_target_` names, what those import from beside them, and the folders of
 `--config-dir`. Files count by their content, whether or not git knows them; installed packages by their version.
@@ -141,12 +141,12 @@ def _files(root: Path, suffixes: Sequence[str], results: set[Path]) -> list[Path
     """Returns the files below `root` with one of `suffixes`, in order; nothing that is hidden, cached or a result."""
     if not root.is_dir():
         return [root] if root.is_file() else []
-    found = []
+    files = []
     for folder, folders, names in os.walk(root):
         place = Path(folder)
         folders[:] = sorted(name for name in folders if _holds_code(place / name, results))
-        found += [place / name for name in sorted(names) if name.endswith(tuple(suffixes)) and name[0] != "."]
-    return found
+        files += [place / name for name in sorted(names) if name.endswith(tuple(suffixes)) and name[0] != "."]
+    return files
 
 
 def _holds_code(folder: Path, results: set[Path]) -> bool:

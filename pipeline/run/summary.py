@@ -1,4 +1,4 @@
-"""`summary.json`: what a run came to, for programs."""
+"""`summary.json`: the results of a run, for programs."""
 
 import json
 import math
@@ -75,7 +75,7 @@ class Summary:
         self.start_seconds = time.monotonic() - started
 
     def take_time(self, started: float) -> None:
-        """Notes how long all has taken up to now."""
+        """Notes the seconds up to now."""
         self.seconds = time.monotonic() - started
         if not self.stages:  # the run ended before its first stage
             self.start_seconds = self.seconds

@@ -4,18 +4,15 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
-from omegaconf import OmegaConf
-
 from pipeline.cluster.task import OPEN_PORTS, Task, cluster_settings, local_tasks
 from pipeline.paths import shorter
-from pipeline.redaction.mask import guard_output, learn
+from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, pass_on
 from pipeline.run.console import Console
 from pipeline.run.executor import work
 from pipeline.run.job import DONE, FAILED, STOPPED, Job
@@ -23,50 +20,20 @@ from pipeline.run.lifecycle import new_folder
 from pipeline.run.plan import PlannedStage
 from pipeline.run.resume import begun_in
 from pipeline.run.settle import end_lost
-from pipeline.system import environment, pulse, signals, streams
-from pipeline.system.processes import become_independent, process_context, start
+from pipeline.system import pulse, signals
+from pipeline.system.processes import process_context, start
 from pipeline.system.pulse import Pulse, Watch, is_stopped
 from pipeline.system.signal_listener import Interrupted
 from pipeline.system.signals import TIMED_OUT
-from stages.errors import UserError
 
 GRACE_SECONDS = 20.0
-"""How long the chief has to say what happened once another member has died: collectives notice it after about 10 s."""
-
-STOP_SECONDS = 7.0
-"""How long a process that was told to end may show no sign of life before it is killed."""
+"""Seconds that the chief has to report an error once another member has died: collectives notice it after about 10."""
 
 TIMEOUT_GRACE_SECONDS = 20.0
-"""How long a chief has to end by `job_timeout_seconds` before it is told again, from outside."""
-
-POLL_SECONDS = 0.2
+"""Seconds that a chief may exceed `job_timeout_seconds` by before it is signalled from outside."""
 
 RETURNS = 3
-"""How often a worker of a parameter-server cluster that has died comes back; the run goes on without it, too."""
-
-
-def pass_on(process: BaseProcess, shown: Pulse) -> None:
-    """Passes every signal that has come on to `process` and waits for its end.
-
-    It is killed where it gives no sign of life, or a third signal comes.
-    """
-    wanted = signals.requested()
-    if wanted is None or process.pid is None:
-        return
-    watch, passed = Watch(shown, process.pid, STOP_SECONDS), 0
-    with signals.supervising():
-        while process.exitcode is None:
-            count = max(signals.times_requested(), 1)
-            with suppress(ProcessLookupError):
-                if count >= 3 or watch.hangs():
-                    process.kill()
-                elif passed < count:
-                    os.kill(process.pid, wanted.number)
-                    passed += 1
-            wait([process.sentinel], POLL_SECONDS)
-            watch.note()
-            pulse.beat()
-        process.join()
+"""Restarts of each worker of a parameter-server cluster; the run continues without it, too."""
 
 
 def run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
@@ -138,9 +105,9 @@ class _Cluster:
                     process.join()
 
     def _start(self, task: Task) -> None:
-        said = self._console.said if task.is_chief else []
+        printed = self._console.said if task.is_chief else []
         shown = self._pulses[task.name] = Pulse(self._context)
-        process = start(self._context, _member, (self._job, self._plan, task, said, shown))
+        process = start(self._context, _member, (self._job, self._plan, task, printed, shown))
         self._members[task.name] = process
         limit = self._job.experiment.hang_seconds
         if limit is not None and process.pid is not None:
@@ -165,11 +132,10 @@ class _Cluster:
             elif time.monotonic() > deadline:
                 return FAILED
         chief.join()
-        code = chief.exitcode
-        if code == FAILED:
+        if chief.exitcode == FAILED:
             self._find_stopped(others)
-        self.has_lost |= code < 0
-        return 128 - code if code < 0 else code
+        self.has_lost |= chief.exitcode < 0
+        return exit_code_of(chief)
 
     def _find_stopped(self, others: Sequence[Task]) -> None:
         """Notes a member that hangs because it was stopped: TensorFlow ends the chief for it, before any limit here."""
@@ -198,7 +164,7 @@ class _Cluster:
         for watch in watches.values():
             watch.begin_again()
         if guilty == chief:
-            self._console.error(f"{guilty} {self._how(guilty, None)}: the run cannot go on")
+            self._console.error(f"{guilty} {self._how(guilty, None)}: the run cannot continue")
 
     def _how(self, name: str, code: int | None) -> str:
         if name in self._hung:
@@ -211,7 +177,7 @@ class _Cluster:
         code = self._members[task.name].exitcode
         if code == 0:
             return False
-        if code in STOPPED:  # it was told to, and all of them save and end; a chief that does not train is told here
+        if code in STOPPED:  # by a signal; all of them save and end, and a chief that does not train gets it here
             with suppress(ProcessLookupError):
                 os.kill(chief.pid or 0, signal.SIGTERM if code == 128 + signal.SIGPIPE else code - 128)
             return True
@@ -228,36 +194,22 @@ class _Cluster:
                 return False
         self.has_lost |= code is not None and code < 0
         log = shorter(self._folder / f"{task.name}.log")
-        self._console.error(f"{task.name} {how}: the run cannot go on ({log})")
+        self._console.error(f"{task.name} {how}: the run cannot continue ({log})")
         return True
 
 
-def _member(job: Job, plan: Sequence[PlannedStage], task: Task, said: Sequence[str], shown: Pulse) -> None:
-    """What a member's process does."""
-    learn(OmegaConf.to_container(job.experiment.document, resolve=True))
-    environment.prepare()
-    task.enter()
-    become_independent(signal.SIGINT if task.is_chief else None)  # the chief needs the others to save what there is
+def _member(job: Job, plan: Sequence[PlannedStage], task: Task, printed: Sequence[str], own: Pulse) -> None:
+    """The process of one member of the cluster."""
     assert job.folder is not None
     if not task.is_chief:
         log = os.open(job.folder / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-    streams.guard()
-    guard_output()
-    pulse.adopt(shown)
+    task.enter()
+    enter(job, own, stop=signal.SIGINT if task.is_chief else None)  # the chief needs the others to save what there is
     with signals.listening(owns_process=True):
-        console = Console(said)
-        try:
-            code = work(job, plan, console, task)
-        except Interrupted as interrupted:
-            code = interrupted.exit_code
-        except UserError as error:
-            console.error(str(error))
-            code = FAILED
-        except BaseException:
-            console.error(traceback.format_exc())
-            code = FAILED
+        console = Console(printed)
+        code = code_of(lambda: work(job, plan, console, task), console)
         console.close()
     sys.stdout.flush()
     sys.stderr.flush()

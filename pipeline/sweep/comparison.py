@@ -26,7 +26,7 @@ METRICS = {
     "train/features_per_second": ",.0f",
     "export/max_abs_diff": ".1e",
 }
-"""What is compared where a job has it, and how it is written."""
+"""The metrics that are compared, and their format."""
 
 
 EPOCHS = (
@@ -41,7 +41,7 @@ RATES = ("train/images_per_second", "train/features_per_second")
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """status: that of the run; or `REFUSED` (its configuration), `DIED` (its process, without a word), `NOT RUN`.
+    """status: that of the run; or `REFUSED` (its configuration), `DIED` (its process was killed), `NOT RUN`.
 
     settings: the overrides in which the jobs differ; metrics: the values of METRICS that the job has.
     """
@@ -108,11 +108,13 @@ def compare(folder: Path) -> Comparison:
             "python -m pipeline -m strategy=one_device,mirrored",
         )
     _, listed = read_index(folder)
-    given = [{name: value for name, _, value in (one.partition("=") for one in job["overrides"])} for job in listed]
-    names = list(dict.fromkeys(name for overrides in given for name in overrides))
-    differing = [name for name in names if len({overrides.get(name) for overrides in given}) > 1]
+    overrides_of_jobs = [
+        {name: value for name, _, value in (text.partition("=") for text in job["overrides"])} for job in listed
+    ]
+    names = list(dict.fromkeys(name for overrides in overrides_of_jobs for name in overrides))
+    differing = [name for name in names if len({overrides.get(name) for overrides in overrides_of_jobs}) > 1]
     jobs = []
-    for number, (job, overrides) in enumerate(zip(listed, given, strict=True), 1):
+    for number, (job, overrides) in enumerate(zip(listed, overrides_of_jobs, strict=True), 1):
         summary = _summary(folder / job["folder"])
         metrics = {name: value for name in METRICS if (value := summary.get("metrics", {}).get(name)) is not None}
         settings = {name: overrides[name] for name in differing if name in overrides}
@@ -127,14 +129,14 @@ def latest(outputs: Path) -> Path:
     Raises:
         UserError: where there is none.
     """
-    found = sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
-    if not found:
+    folders = sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
+    if not folders:
         raise UserError(
             f"there is no sweep in {outputs / 'sweeps'}",
             "a sweep that has been run",
             "python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed",
         )
-    return found[-1]
+    return folders[-1]
 
 
 def write(comparison: Comparison, folder: Path) -> list[Path]:
@@ -165,10 +167,15 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
     return [markdown, table]
 
 
-def _status(told: str | None, exit_code: int | None) -> str:
-    """Returns what became of a job: by its own word, unless its process has ended without one."""
-    if told is not None and (told != "RUNNING" or exit_code is None):
-        return told
+def _parts(override: str) -> tuple[str, str]:
+    name, _, value = override.partition("=")
+    return name, value
+
+
+def _status(status: str | None, exit_code: int | None) -> str:
+    """Returns the status of a job: that of its run, unless its process has ended without one."""
+    if status is not None and (status != "RUNNING" or exit_code is None):
+        return status
     if exit_code in (TIMED_OUT, *STOPPED):
         return "KILLED"
     return {None: "NOT RUN", 2: "REFUSED"}.get(exit_code, "DIED")

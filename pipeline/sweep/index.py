@@ -27,7 +27,7 @@ def read_index(folder: Path, warn: Callable[[str], None] = lambda line: None) ->
     """Returns the status and the jobs of the sweep in `folder`; by its `origin.json`, RUNNING, where it is damaged.
 
     Args:
-        warn: is told what is damaged.
+        warn: gets a line for each damaged file.
 
     Raises:
         UserError: where neither can be read.
@@ -75,20 +75,21 @@ def unfinished(
 
     Args:
         sources: of all jobs, to name what has changed.
-        say: is told what is damaged, and why a sweep of the same jobs is not resumed.
+        say: gets a line for each damaged file, and on why a sweep of the same jobs is not resumed.
         is_sent: tells of a sweep's folder whether the store has everything.
 
     Raises:
         UserError: where the sweep that is asked for is not of the same jobs.
     """
-    wanted, sweeps = experiment.resume, experiment.outputs / "sweeps"
-    if wanted == "never":
+    choice = experiment.resume
+    sweeps = experiment.outputs / "sweeps"
+    if choice == "never":
         return None
-    if wanted != "auto":
-        folder = Path(wanted) if _is_sweep(Path(wanted)) else sweeps / wanted
+    if choice != "auto":
+        folder = Path(choice) if _is_sweep(Path(choice)) else sweeps / choice
         if not _is_sweep(folder) or _jobs(read_index(folder, say)[1]) != _jobs(index):
             raise UserError(
-                f"resume={wanted} is no sweep of these jobs",
+                f"resume={choice} is no sweep of these jobs",
                 f"auto, never, a folder in {shorter(sweeps)}",
                 "resume=auto",
             )

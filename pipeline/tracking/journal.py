@@ -32,10 +32,10 @@ DURABLE = ("status",)
 
 @dataclass(frozen=True)
 class Entry:
-    """call: one of CALLS; given: its arguments, as JSON can hold them."""
+    """call: one of CALLS; arguments: as JSON can hold them."""
 
     call: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
 
 
 class Journal:
@@ -76,7 +76,7 @@ class Journal:
     @property
     def status(self) -> str | None:
         """The last status that was recorded."""
-        return next((entry.given["status"] for entry in reversed(self.entries) if entry.call == "status"), None)
+        return next((entry.arguments["status"] for entry in reversed(self.entries) if entry.call == "status"), None)
 
     @property
     def is_closed(self) -> bool:
@@ -97,15 +97,15 @@ class Journal:
             self.sent, self.refused, self.trusted = 0, {}, True
             self._write_sent()
 
-    def add(self, call: str, given: Mapping[str, Any]) -> None:
+    def add(self, call: str, arguments: Mapping[str, Any]) -> None:
         """Adds an entry.
 
         Raises:
             OSError: where it cannot be written; it is kept in memory then, and written with the next one.
         """
         with self._lock:
-            self._append({"call": call, "given": dict(given)})
-            self.entries.append(Entry(call, given))
+            self._append({"call": call, "given": dict(arguments)})
+            self.entries.append(Entry(call, arguments))
             self._write(durable=call in DURABLE)
 
     def mark_sent(self, refused: str | None = None) -> None:
@@ -202,8 +202,10 @@ class Journal:
 
 def names_of(entry: Entry) -> str:
     """Returns what a user would call an entry: `metrics train/loss, …`, `artifact summary.json`."""
-    given = entry.given
-    names = list(given.get("values", {})) or [given.get("path") or given.get("name") or given.get("status") or ""]
+    arguments = entry.arguments
+    names = list(arguments.get("values", {})) or [
+        arguments.get("path") or arguments.get("name") or arguments.get("status") or ""
+    ]
     return f"{entry.call} {', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''}"
 
 

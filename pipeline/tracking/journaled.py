@@ -23,7 +23,7 @@ from stages.results import Dataset, Exported
 
 
 class JournaledTracker(Tracker):
-    """Records into the journal first, from there to the store. What the journal of a resumed run has is left out."""
+    """Records into the journal first, from there to the store. A resumed run repeats nothing that its journal has."""
 
     def __init__(self, spec: RunSpec, warn: Callable[[str], None]) -> None:
         """Opens the run of `spec`; one that the store has lost is filled again from its journal.
@@ -43,7 +43,7 @@ class JournaledTracker(Tracker):
         except store.errors as error:
             raise _unusable(spec, error) from error
         for entry in self._journal.entries:
-            self._remember(entry.call, entry.given)
+            self._remember(entry.call, entry.arguments)
         self._sender = Sender(self._run, self._journal, self._note_run, warn)
 
     def begin(self) -> None:
@@ -67,12 +67,12 @@ class JournaledTracker(Tracker):
 
     @property
     def entries(self) -> int:
-        """How many entries the run has."""
+        """The number of entries that the run has."""
         return len(self._journal.entries)
 
     @property
     def refused(self) -> list[str]:
-        """What the store will never take, and why."""
+        """Entries that the store refuses for good, and why."""
         return list(self._journal.refused.values())
 
     def params(self, values: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ class JournaledTracker(Tracker):
         left = self._journal.unsent if patience is None else self.flush(Patience(patience))
         self._sender.close()
         if self._journal.refused:
-            self._warn(f"tracking: the store will never take: {'; '.join(self.refused)[:2000]}")
+            self._warn(f"tracking: the store refuses for good: {'; '.join(self.refused)[:2000]}")
         return left
 
     def how_to_open(self) -> str:
@@ -179,7 +179,7 @@ class JournaledTracker(Tracker):
         """Adds to the journal what the store has and the journal, where it is not `whole`, has lost."""
         journal = self._journal
         for entry in journal.entries:
-            self._remember(entry.call, entry.given)
+            self._remember(entry.call, entry.arguments)
         batches: dict[tuple[int, int], dict[str, float]] = {}
         for name, points in recorded.points.items():
             for step, (value, moment) in points.items():
@@ -198,7 +198,7 @@ class JournaledTracker(Tracker):
         known: dict[str, str] = {}
         for entry in self._journal.entries:
             if entry.call == "tags":
-                known |= entry.given["values"]
+                known |= entry.arguments["values"]
         if known.get(MLFLOW_PARENT_RUN_ID, self._journal.store.get("parent")) != parent:
             self._journal.add("tags", {"values": {MLFLOW_PARENT_RUN_ID: parent}})
 
@@ -216,33 +216,33 @@ class JournaledTracker(Tracker):
             }
         )
 
-    def _add(self, call: str, **given: Any) -> None:
-        self._remember(call, given)
+    def _add(self, call: str, **arguments: Any) -> None:
+        self._remember(call, arguments)
         try:
-            self._journal.add(call, given)
+            self._journal.add(call, arguments)
         except OSError as error:
             self._warn(f"tracking: the journal cannot be written ({error}); what is not sent is lost when the run ends")
         self._sender.notify()
 
-    def _remember(self, call: str, given: Mapping[str, Any]) -> None:
+    def _remember(self, call: str, arguments: Mapping[str, Any]) -> None:
         match call:
             case "params":
-                self._params |= given["values"]
+                self._params |= arguments["values"]
             case "metrics":
-                self._metrics |= {(name, given["step"]) for name in given["values"]}
+                self._metrics |= {(name, arguments["step"]) for name in arguments["values"]}
             case "dataset":
-                self._datasets.add(given["digest"])
+                self._datasets.add(arguments["digest"])
 
 
 def _store_class(target: str) -> type[StoredRun]:
     module, _, name = target.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        store = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise _no_store(target, str(error)) from error
-    if not (isinstance(found, type) and issubclass(found, StoredRun)):
+    if not (isinstance(store, type) and issubclass(store, StoredRun)):
         raise _no_store(target, "it is no StoredRun")
-    return found
+    return store
 
 
 def _no_store(target: str, reason: str) -> UserError:

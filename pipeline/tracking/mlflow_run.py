@@ -97,26 +97,27 @@ class MlflowRun(StoredRun):
         run = self._client.get_run(self.run_id)
         history = {name: self._client.get_metric_history(self.run_id, name) for name in run.data.metrics}
         points = {
-            name: {point.step: (point.value, point.timestamp) for point in found} for name, found in history.items()
+            name: {point.step: (point.value, point.timestamp) for point in history_points}
+            for name, history_points in history.items()
         }
         inputs = run.inputs.dataset_inputs if run.inputs else []
-        return Recorded(points, dict(run.data.params), {given.dataset.digest for given in inputs}, *_end(run))
+        return Recorded(points, dict(run.data.params), {entry.dataset.digest for entry in inputs}, *_end(run))
 
     def lacks(self, entries: Sequence[Entry]) -> bool:
-        """See `StoredRun`: of each metric the last point, which is an older one in a store that was put back."""
+        """See `StoredRun`: MLflow shows each metric's last point, an older one where the store was restored."""
         run = self._client.get_run(self.run_id)
         last = {point.key: point.step for point in run.data._metric_objs}
         status = None
         for entry in entries:
-            values = entry.given.get("values", {})
-            if entry.call == "metrics" and any(last.get(name, -1) < entry.given["step"] for name in values):
+            values = entry.arguments.get("values", {})
+            if entry.call == "metrics" and any(last.get(name, -1) < entry.arguments["step"] for name in values):
                 return True
             if entry.call == "params" and values.keys() - run.data.params.keys():
                 return True
             if entry.call == "tags" and values.keys() - run.data.tags.keys() - {"error", "failed_stage"}:
                 return True
             if entry.call == "status":
-                status = entry.given["status"]
+                status = entry.arguments["status"]
         return status is not None and run.info.status != status
 
     def refuses(self, error: Exception) -> bool:
@@ -203,14 +204,14 @@ class MlflowRun(StoredRun):
 
 
 def lifecycle(spec: RunSpec, run_id: str) -> str:
-    """Returns whether the store has the run: `active`, `deleted` (by somebody, in MLflow's pages) or `missing`."""
+    """Returns whether the store has the run: `active`, `deleted` (in MLflow's pages) or `missing`."""
     return _lifecycle(spec, open_client(spec.settings, spec.outputs), run_id)
 
 
 def _by_folder(spec: RunSpec, client: Any, experiment: str) -> Any:
     quoted = spec.key.replace("'", "")  # a name that a folder may have holds none
-    found = client.search_runs([experiment], f"tags.{FOLDER} = '{quoted}'", max_results=1)
-    return found[0] if found else None
+    runs = client.search_runs([experiment], f"tags.{FOLDER} = '{quoted}'", max_results=1)
+    return runs[0] if runs else None
 
 
 def _end(run: Any) -> tuple[str, int]:
@@ -222,14 +223,14 @@ def _lifecycle(spec: RunSpec, client: Any, run_id: str) -> str:
         return str(client.get_run(run_id).info.lifecycle_stage)
     except MlflowException as error:
         over_http = (spec.settings.uri or "").startswith("http")
-        told = isinstance(error, RestException) or not over_http  # a proxy may say 404, too
-        if told and error.error_code == "RESOURCE_DOES_NOT_EXIST":
+        is_mlflow = isinstance(error, RestException) or not over_http  # a proxy may say 404, too
+        if is_mlflow and error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return "missing"
         raise
 
 
 def _files_below(folder: Path, place: str) -> list[tuple[Path, str]]:
     """Returns every file below `folder` with the artifact folder that it belongs in, one a request."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    places = [str(Path(place) / path.parent.relative_to(folder)) for path in found]
-    return [(path, "" if inside == "." else inside) for path, inside in zip(found, places, strict=True)]
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    places = [str(Path(place) / path.parent.relative_to(folder)) for path in files]
+    return [(path, "" if inside == "." else inside) for path, inside in zip(files, places, strict=True)]

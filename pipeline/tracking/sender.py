@@ -14,13 +14,13 @@ RETRY_SECONDS = 2.0
 TOLD_AFTER_SECONDS, TOLD_EVERY_SECONDS = 3.0, 15.0
 POLL_SECONDS = 0.1
 SLOWEST_ANSWERS = 3.0
-"""How many times the slowest answer so far a store may take for the next one."""
+"""Limit of the next answer, as a multiple of the slowest one so far."""
 
 LONGEST_REQUEST_SECONDS = 45.0
 """Limit of one request: MLflow's own (30 s, set in `pipeline.system.environment`) and one retry."""
 
 MOST_RESENT = 3
-"""How often the whole journal is sent again to a store that turns out not to have all of it."""
+"""Limit on sending the whole journal again to a store that lacks part of it."""
 
 
 class Sender:
@@ -30,7 +30,7 @@ class Sender:
 
     Args:
         note_run: notes in the journal which run of the store it belongs to, now that this has changed.
-        warn: is told once that the store has gone and once that it is back, and of every entry that it refuses.
+        warn: gets a line when the store goes away, when it is back, and for every entry that it refuses.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Sender:
             self._closing = True
             self._changed.notify()
         began = time.monotonic()
-        told = began + TOLD_AFTER_SECONDS
+        say_at = began + TOLD_AFTER_SECONDS
         while not self._idle.wait(POLL_SECONDS):
             now, answers = time.monotonic(), self._run.answers
             quiet = max(patience.seconds, SLOWEST_ANSWERS * answers.slowest) + self._run.allowance
@@ -71,8 +71,8 @@ class Sender:
                 return self.trouble or f"the store has not answered for {quiet:.0f} s"
             if now - began > patience.longest:
                 return self.trouble or f"the store is too slow: not done after {patience.longest:.0f} s"
-            if now > told:
-                told = now + TOLD_EVERY_SECONDS
+            if now > say_at:
+                say_at = now + TOLD_EVERY_SECONDS
                 patience.say(
                     f"sending {self._journal.unsent} entries to the store, {_time(patience.longest)} at most "
                     "(Ctrl-C leaves them to `python -m pipeline.sync`)"
@@ -106,7 +106,7 @@ class Sender:
         try:
             self._journal.flush()
             self._run.send(entry)
-        except Exception as error:  # whatever it is, training goes on
+        except Exception as error:  # whatever it is, training continues
             try:
                 if self._run.may_be_lost(self._run.refuses(error)):
                     return self._replace()
@@ -130,9 +130,9 @@ class Sender:
         if not self._run.refuses(error):
             raise error
         refused = []
-        values = entry.given.get("values", {})
+        values = entry.arguments.get("values", {})
         for name in values if len(values) > 1 else ():  # one that is invalid must not take the others with it
-            part = replace(entry, given={**entry.given, "values": {name: values[name]}})
+            part = replace(entry, arguments={**entry.arguments, "values": {name: values[name]}})
             try:
                 self._run.send(part)
             except Exception as alone:
@@ -153,7 +153,7 @@ class Sender:
         return False
 
     def _verify(self) -> bool:
-        """Has what was sent sent again where the store has lost it meanwhile; returns whether that could be told."""
+        """Sends again what the store has lost meanwhile; returns False where it could not be asked."""
         count = len(self._journal.entries)
         try:
             if not self._run.is_there():

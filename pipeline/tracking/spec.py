@@ -26,7 +26,7 @@ class RunSpec:
 
     @property
     def key(self) -> str:
-        """What identifies the run in its store, wherever `outputs` is moved."""
+        """Identifies the run in its store, wherever `outputs` is moved."""
         inside = self.folder.is_relative_to(self.outputs)
         return str(self.folder.relative_to(self.outputs) if inside else self.folder)
 

@@ -71,8 +71,8 @@ def _log_in(address: str | None) -> None:
     Source: mlflow.org/docs/latest/self-hosting/security/basic-http-auth, "Using Environment Variables".
     """
     _, user, password = _credentials(address)
-    wanted = {_USER: user, _PASSWORD: password} if password else _of_shell
-    for name, value in wanted.items():
+    credentials = {_USER: user, _PASSWORD: password} if password else _of_shell
+    for name, value in credentials.items():
         if value is None:
             os.environ.pop(name, None)
         else:
@@ -143,20 +143,20 @@ def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Pat
     Without a server an experiment gets an absolute artifact folder: MLflow's default is one under the working
     directory of whoever made the experiment, kept for ever.
     """
-    found = client.get_experiment_by_name(name)
-    if found is not None:
-        if found.lifecycle_stage == "deleted":
-            client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        if experiment.lifecycle_stage == "deleted":
+            client.restore_experiment(experiment.experiment_id)
+        return str(experiment.experiment_id)
     server = store_uri(settings, outputs).startswith(("http://", "https://"))  # it has a place of its own
     location = None if server else (outputs / "artifacts" / name).as_uri()
     try:
         return str(client.create_experiment(name, artifact_location=location))
     except MlflowException:
-        found = client.get_experiment_by_name(name)  # another process may have made it meanwhile
-        if found is None:
+        experiment = client.get_experiment_by_name(name)  # another process may have made it meanwhile
+        if experiment is None:
             raise
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
 
 def how_to_open(settings: TrackingSettings, outputs: Path, experiment: str, run_id: str) -> str:

@@ -24,9 +24,9 @@ class Answers:
 
 @dataclass
 class Recorded:
-    """What a store has of a run. points: of each metric, from the step to its value and its time in milliseconds.
+    """The part of a run that a store has.
 
-    ended: when, in milliseconds.
+    points: of each metric, from the step to its value and its time in milliseconds. ended: when, in milliseconds.
     """
 
     points: dict[str, dict[int, tuple[float, int]]] = field(default_factory=dict)
@@ -40,8 +40,8 @@ class StoredRun:
     """The run of `spec` in a store. Base of `MlflowRun` and of users' own: `tracking._target_=my_package.MyRun`.
 
     The journal sends its entries here in order, in a thread of their own, and repeats those that raise; a resumed run
-    sends what it still has. So every call may come twice: where the process died between a call and its note. What a
-    store does not override, it does not record. Without `is_there`, `recorded` and `lacks` one that loses the run is
+    sends what it still has. So every call may come twice: where the process died between a call and its note. A method
+    that is not overridden records nothing. Without `is_there`, `recorded` and `lacks`, a store that loses the run is
     not noticed.
 
     Attributes:
@@ -51,7 +51,7 @@ class StoredRun:
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
-    """What `__init__` and the questions raise where the store cannot be used."""
+    """Errors of opening the run that mean that the store cannot be used."""
 
     def __init__(self, spec: RunSpec, run_id: str | None) -> None:
         """Opens the run: `run_id` is the one that the journal holds, None where it holds none."""
@@ -70,7 +70,7 @@ class StoredRun:
 
     @property
     def open_with(self) -> str:
-        """What to type and where to look, a line each."""
+        """The command to type and the address to open, a line each; empty where there are none."""
         return ""
 
     def is_there(self) -> bool:
@@ -111,7 +111,7 @@ class StoredRun:
             "model": self.model,
             "status": self.status,
         }
-        calls[entry.call](**entry.given)
+        calls[entry.call](**entry.arguments)
         self.answers.last = time.monotonic()
 
     def params(self, values: Mapping[str, str]) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 from stages.results import Dataset, Exported
 
 PATIENCE_SECONDS = 20.0
-"""How long the end of a run waits for a store that does not answer; what it misses then is kept."""
+"""Seconds that the end of a run waits for a store that does not answer; what it misses then is kept."""
 
 STOPPED_PATIENCE_SECONDS = 4.0
 """The same for a run that was stopped, and is to end soon."""
 
 LONGEST_SECONDS = 600.0
-"""How long the end of a run that has finished waits for a store that answers, but slowly."""
+"""Seconds that the end of a run that has finished waits for a store that answers, but slowly."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the end of a run waits for its store.
+    """The time that the end of a run waits for its store.
 
     seconds: since the store last answered; limit: in all, None: as `seconds`.
     say: gets a line now and then on what is waited for; stopped: returns True once the user will wait no longer.

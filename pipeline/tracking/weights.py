@@ -50,16 +50,16 @@ def logged_model(client: "MlflowClient", uri: str) -> str:
     kind, _, name = uri.partition(":/")
     name = name.strip("/")
     if kind == "runs":
-        found = client.get_run(name.partition("/")[0]).data.tags.get("model_uri", "")
+        source = client.get_run(name.partition("/")[0]).data.tags.get("model_uri", "")
     elif "@" in name:
-        found = client.get_model_version_by_alias(*name.split("@", 1)).source
+        source = client.get_model_version_by_alias(*name.split("@", 1)).source
     elif "/" in name:
-        found = client.get_model_version(*name.split("/", 1)).source
+        source = client.get_model_version(*name.split("/", 1)).source
     else:
-        found = uri
-    model = str(found).removeprefix("models:/").strip("/")
+        source = uri
+    model = str(source).removeprefix("models:/").strip("/")
     if not model.startswith("m-"):
-        raise MlflowException(f"it is no model that a run of this project has exported: {found or 'none'}")
+        raise MlflowException(f"it is no model that a run of this project has exported: {source or 'none'}")
     return model
 
 
@@ -70,11 +70,11 @@ def _download(client: "MlflowClient", model: str, store: str, outputs: Path) -> 
     place = client.get_logged_model(model).artifact_location
     if str(place).startswith(("file:", "/")):
         return Path(mlflow.artifacts.download_artifacts(artifact_uri=place, tracking_uri=store))
-    kept = outputs / "cache" / model
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as partial:
-            found = mlflow.artifacts.download_artifacts(artifact_uri=place, dst_path=partial, tracking_uri=store)
+    copy = outputs / "cache" / model
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=copy.parent) as partial:
+            downloaded = mlflow.artifacts.download_artifacts(artifact_uri=place, dst_path=partial, tracking_uri=store)
             with suppress(OSError):  # another job was faster
-                Path(found).replace(kept)
-    return kept
+                Path(downloaded).replace(copy)
+    return copy

@@ -7,31 +7,27 @@ within 1e-6 on several workers.
 """
 
 import argparse
-import multiprocessing
 import os
 import random
-import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import mlflow
 import numpy as np
-import psutil
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run.console import Console
 from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from pipeline.run.summary import NAME, Summary
-from pipeline.system import environment
-from pipeline.system.processes import become_independent
 from pipeline.tracking.store import open_client
+from stages.storage.atomic import PARTIAL
+from tests.chaos.command import command, enter, prepared
 from tests.pipeline.experiments import experiment
 
 EPOCHS, STEPS = 5, 21
@@ -56,7 +52,6 @@ STRATEGIES = {
     "multi_worker": ("strategy=multi_worker", "deterministic=true", "model.network.dropout=0"),
 }
 TOLERANCE = {"one_device": 0.0, "mirrored": 0.0, "multi_worker": 1e-6}
-LIMIT_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -104,18 +99,8 @@ def faults(seed: int, count: int, workers: int) -> Iterator[Fault]:
 def run(strategy: str, outputs: Path, fault: Fault | None = None) -> tuple[int, float]:
     """Runs the command and returns its exit code (-9: killed) and the seconds that it took."""
     began = time.monotonic()
-    # From a server: the caller may have used TensorFlow, and no fork survives that.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pipeline.system.preload"])
-    process = context.Process(target=_command, args=(strategy, outputs, fault))
-    process.start()
-    if fault is not None and fault.kind == "writing":
-        _kill_while_writing(process, outputs, fault.number)
-    process.join(LIMIT_SECONDS)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError(f"{strategy}: {fault} has not ended")
-    return process.exitcode, time.monotonic() - began
+    code = command(_command, strategy, outputs, fault, kill=lambda seconds: _is_writing(outputs, fault))
+    return code, time.monotonic() - began
 
 
 def outcome(strategy: str, outputs: Path, code: int, seconds: float) -> Outcome:
@@ -162,20 +147,8 @@ def _alike(strategy: str, found: list[tuple[int, float]], expected: list[tuple[i
     return same_steps and all(abs(a - b) <= tolerance for (_, a), (_, b) in zip(found, expected, strict=True))
 
 
-def prepared(folder: Path, store: Path) -> Path:
-    """Returns a folder for outputs with an empty store in it."""
-    outputs = folder / "outputs"
-    outputs.mkdir()
-    shutil.copy(store, outputs / "mlflow.db")
-    return outputs
-
-
 def _command(strategy: str, outputs: Path, fault: Fault | None) -> None:
-    environment.prepare()
-    become_independent()
-    log = os.open(outputs.parent / "printed.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    enter(outputs)
     if fault is not None and fault.kind != "writing":
         os.environ["FAULT"] = f"{fault.kind}:{fault.number}"
         os.environ["FAULT_WORKER"] = str(fault.worker)
@@ -183,17 +156,15 @@ def _command(strategy: str, outputs: Path, fault: Fault | None) -> None:
     sys.exit(run_job(Job(given), Console()))
 
 
-def _kill_while_writing(process: BaseProcess, outputs: Path, number: int) -> None:
-    """Kills all of a run while it writes its checkpoint of that number, or the next one that is seen in time.
+def _is_writing(outputs: Path, fault: Fault | None) -> bool:
+    """Returns whether the run writes its checkpoint of the fault's number, or a later one that is seen in time.
 
-    A file named `.partial-…step-00000048.npz` is there then.
+    Its temporary name, `.partial-step-00000048.npz`, is there then.
     """
-    while process.exitcode is None:
-        names = [path.name for path in outputs.glob("runs/*/*/checkpoints/.partial-*step-*.npz")]
-        if any(int(name[-12:-4]) >= number * EVERY_STEPS for name in names):
-            for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
-                one.kill()
-            return
+    if fault is None or fault.kind != "writing":
+        return False
+    names = [path.name for path in outputs.glob(f"runs/*/*/checkpoints/{PARTIAL}*step-*.npz")]
+    return any(int(name[-12:-4]) >= fault.number * EVERY_STEPS for name in names)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -221,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 step = found.summary.resumed_from_step
                 if fault.kind == "step":
                     again.append(fault.number - (step or 0))
-                print(f"  {fault}: {wrong or f'survived, went on after step {step}'}, {seconds[-1]:+.1f} s", flush=True)
+                print(f"  {fault}: {wrong or f'survived, resumed after step {step}'}, {seconds[-1]:+.1f} s", flush=True)
             cost, repeated = statistics.median(seconds), statistics.median(again)
             print(
                 f"{strategy}: survived {survived} of {given.kills} kills; medians: {cost:.1f} s lost a kill, with the "

@@ -8,14 +8,13 @@ leaves one run in the store: FINISHED, with every epoch of every metric once, on
 """
 
 import argparse
-import multiprocessing
 import os
 import random
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +26,9 @@ from pipeline.run.console import Console
 from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from pipeline.run.summary import NAME, Summary
-from pipeline.system import environment
-from pipeline.system.processes import become_independent
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.store import open_client
-from tests.chaos.faults import prepared
+from tests.chaos.command import command, enter, prepared, printed
 from tests.pipeline.experiments import experiment
 
 EPOCHS = 2
@@ -42,7 +39,6 @@ GIVEN = (
     "deterministic=true",
 )
 LAST_EPOCH = re.compile(rf"^epoch +{EPOCHS}/{EPOCHS} ", re.MULTILINE)
-LIMIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -71,23 +67,6 @@ def moments(seed: int, count: int) -> list[Moment]:
     return [Moment(index % 2 == 1, chance.random(), index % 4 == 3) for index in range(count)]
 
 
-def command(outputs: Path, target: Callable[[Path], None], kill: Callable[[float], bool] | None = None) -> int:
-    """Runs `target` in a process and returns its exit code: -9 where `kill`, asked all the time, wanted it killed."""
-    context = multiprocessing.get_context("forkserver")  # the caller may have used TensorFlow: no fork survives that
-    context.set_forkserver_preload(["pipeline.system.preload"])
-    process = context.Process(target=target, args=(outputs,))
-    process.start()
-    began = time.monotonic()
-    while process.exitcode is None and time.monotonic() - began < LIMIT_SECONDS:
-        if kill is not None and kill(time.monotonic() - began):
-            process.kill()
-        process.join(0.005)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError("the command has not ended")
-    return process.exitcode
-
-
 def usual(outputs: Path) -> Usual:
     """Measures a run that nobody kills."""
     began = time.monotonic()
@@ -98,7 +77,7 @@ def usual(outputs: Path) -> Usual:
             trained.append(seconds)
         return False
 
-    assert command(outputs, train, watch) == 0, printed(outputs)
+    assert command(train, outputs, kill=watch) == 0, printed(outputs)
     whole = time.monotonic() - began
     return Usual(whole, whole - trained[0])
 
@@ -118,15 +97,15 @@ def trial(outputs: Path, moment: Moment, usually: Usual) -> str:
             trained.append(seconds)
         return bool(trained) and seconds - trained[0] >= moment.share * usually.end
 
-    command(outputs, train, due)
+    command(train, outputs, kill=due)
     state = state_of(outputs)
     if moment.kill_sync:
         limit = random.Random(str(moment)).random()
-        command(outputs, synchronize, lambda seconds: seconds >= limit)
+        command(synchronize, outputs, kill=lambda seconds: seconds >= limit)
     had_finished = "FINISHED" in state
     if state_of(outputs) != "FINISHED, closed":
         before = len(printed(outputs))
-        code = command(outputs, train)
+        code = command(train, outputs)
         assert code == 0, f"exit code {code}: {printed(outputs)[-2000:]}"
         again = re.findall(r"^epoch .*$", printed(outputs)[before:], re.MULTILINE)
         assert not (had_finished and again), f"trained again: {again}"
@@ -167,29 +146,16 @@ def assert_one_whole_run(outputs: Path) -> None:
     assert Journal(path.parent).is_closed
 
 
-def printed(outputs: Path) -> str:
-    path = outputs.parent / "printed.txt"
-    return path.read_text() if path.exists() else ""
-
-
 def train(outputs: Path) -> None:
     """The command, in a process of its own."""
-    _become(outputs)
+    enter(outputs)
     sys.exit(run_job(Job(experiment(*GIVEN, outputs=outputs), GIVEN), Console()))
 
 
 def synchronize(outputs: Path) -> None:
     """`python -m pipeline.sync`, in a process of its own."""
-    _become(outputs)
+    enter(outputs)
     sys.exit(sync.main([f"--outputs={outputs}"]))
-
-
-def _become(outputs: Path) -> None:
-    environment.prepare()
-    become_independent()
-    log = os.open(outputs.parent / "printed.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

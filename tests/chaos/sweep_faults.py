@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mlflow
-import psutil
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.tracking.store import open_client
-from tests.chaos.faults import prepared
+from tests.chaos.command import LIMIT_SECONDS, kill_all, prepared
 from tests.conftest import ROOT
 
 JOBS = 3
@@ -32,7 +31,6 @@ GIVEN = (
     "deterministic=true",
     "train.checkpoint_every_steps=20",
 )
-LIMIT_SECONDS = 600
 
 
 def run(outputs: Path, kill_after: float | None = None) -> tuple[int, float]:
@@ -44,10 +42,7 @@ def run(outputs: Path, kill_after: float | None = None) -> tuple[int, float]:
         try:
             return process.wait(LIMIT_SECONDS if kill_after is None else kill_after), time.monotonic() - began
         except subprocess.TimeoutExpired:
-            everyone = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-            for one in everyone:
-                one.kill()
-            psutil.wait_procs(everyone, 10)
+            kill_all(process.pid)
             process.wait(10)
             if kill_after is None:
                 raise

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import random_kills
-from tests.chaos.faults import Fault, Outcome, outcome, prepared, run, trial
+from tests.chaos.command import prepared
+from tests.chaos.faults import Fault, Outcome, outcome, run, trial
 from tests.chaos.random_kills import Moment
 
 pytestmark = pytest.mark.slow

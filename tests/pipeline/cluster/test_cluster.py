@@ -208,7 +208,7 @@ def test_a_worker_that_dies_ends_the_others_with_a_clear_error(start: Start) -> 
     running.member("worker-1").kill()
     assert running.end() == 1
     assert time.monotonic() - began < commands.HEARD_SECONDS
-    assert re.search(r"error: worker-1 was killed by signal 9: the run cannot go on", running.printed)
+    assert re.search(r"error: worker-1 was killed by signal 9: the run cannot continue", running.printed)
     assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
 
 

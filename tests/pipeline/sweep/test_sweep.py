@@ -19,10 +19,11 @@ from pipeline.command_line.compose import Composed
 from pipeline.compare import main
 from pipeline.run.console import Console
 from pipeline.run.source_digest import Sources, sources
-from pipeline.sweep import jobs as sweep_module
+from pipeline.sweep import run as sweep_module
 from pipeline.sweep.comparison import compare, latest, write
 from pipeline.sweep.index import unfinished, write_index
-from pipeline.sweep.jobs import job_labels, run_sweep, slug
+from pipeline.sweep.jobs import job_labels, slug
+from pipeline.sweep.run import run_sweep
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import QUICK, experiment
@@ -187,7 +188,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     assert [job.status for job in compare(latest(outputs)).jobs] == ["NOT RUN", "NOT RUN"]
 
 
-def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
+def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     """Stopped in its second job; then the same command; then once more, which is a new sweep."""
     given = ["-m", "seed=1,2", *QUICK, "train.epochs=8", f"outputs={outputs}"]
     with commands.start(*given, stdout=subprocess.PIPE) as process:
@@ -202,8 +203,8 @@ def test_a_stopped_sweep_is_gone_on_with(outputs: Path) -> None:
     assert [job.status for job in first.jobs] == ["FINISHED", "KILLED"]
     done = commands.run(*given)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 jobs, gone on with" in done.stdout
-    assert "job 1/2  seed=1: has finished" in done.stdout
+    assert "resuming sweep " in done.stdout
+    assert "job 1/2  seed=1: finished earlier, skipped" in done.stdout
     assert "resuming training after step" in done.stdout
     assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.name]
     parent, children = runs(outputs)

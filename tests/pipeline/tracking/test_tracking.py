@@ -328,7 +328,7 @@ def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_pa
     assert not Journal(tmp_path).trusted
     journal.add("tags", {"values": {"n": "3"}})
     again = Journal(tmp_path)
-    assert [entry.given["values"]["n"] for entry in again.entries] == ["1", "2", "3"]
+    assert [entry.arguments["values"]["n"] for entry in again.entries] == ["1", "2", "3"]
     assert again.unsent == 1
 
 
