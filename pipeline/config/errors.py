@@ -9,6 +9,8 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
+from pipeline.config.options import read_options
+from pipeline.paths import CONF
 from stages.errors import UserError
 
 _TYPES = {
@@ -119,6 +121,8 @@ def _missing_option(error: MissingConfigException) -> UserError:
 
 def unknown_key(name: str, keys: list[str], addable: Sequence[str] = ()) -> UserError:
     """Returns the error for a dotted name that is none of `keys`, with the nearest of them."""
+    if name.endswith("._target_"):
+        return _no_function(name.removesuffix("._target_"))
     if name in addable:
         return UserError(f"{name} is in no file of the configuration", "a plus sign, which adds it", f"+{name}=<value>")
     keys = [*keys, *addable]
@@ -133,6 +137,17 @@ def unknown_key(name: str, keys: list[str], addable: Sequence[str] = ()) -> User
     allowed = [f"{prefix}{key}" for key in _children(place, keys) if not key.startswith("_")]
     fix = f"{'+' if near in addable else ''}{near}=…" if near else "python -m pipeline --cfg job"
     return UserError(f"unknown setting '{name}'", allowed, fix)
+
+
+def _no_function(group: str) -> UserError:
+    """Returns the error for a `_target_` where the option that was chosen of a group takes none."""
+    options = read_options([CONF]).groups.get(group, ())
+    fix = f"{group}=custom {group}._target_=…" if "custom" in options else f"{group}={options[0]}" if options else ""
+    return UserError(
+        f"{group}._target_: {group} is given by its settings, not by a function",
+        [f"{group}={option}" for option in options] or "its own settings",
+        fix,
+    )
 
 
 def _nearest(name: str, keys: list[str]) -> str:

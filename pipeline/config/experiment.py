@@ -188,19 +188,9 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
         name = f"{path}.{key}".lstrip(".")
         if known is not None and key not in known:
             others = [other for other in dotted(whole) if not f"{other}.".startswith(f"{name}.")]
-            raise _no_function(path, name) if key == "_target_" else unknown_key(name, others)
+            raise unknown_key(name, others)
         if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
             _refuse_added(node[key], name, whole)
-
-
-def _no_function(group: str, name: str) -> UserError:
-    options = read_options([CONF]).groups.get(group, ())
-    choose = [f"{group}={name}" for name in options] or "its own settings"
-    return UserError(
-        f"{name}: {group} is given by its settings, not by a function",
-        choose,
-        f"{group}=custom {name}=…" if "custom" in options else f"{group}={options[0]}" if options else "",
-    )
 
 
 def _has_schema(document: DictConfig, group: str, schema: type) -> None:

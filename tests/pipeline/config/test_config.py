@@ -81,6 +81,7 @@ WRONG = {
     "model.network.filtres=[1]": r"one of: .*filters, .*, model\.network\.dropout\. Try: model\.network\.filters=",
     "+train.epoch=5": r"unknown setting 'train\.epoch'\. .*Try: train\.epochs=",
     "+foo=1": r"foo is neither a setting nor a stage",
+    "optimizer._target_=x.Y": r"not by a function\. .*Try: optimizer=custom optimizer\._target_=…",
     "train.epochs=abc": r"train\.epochs=abc has the wrong type\. Expected a whole number",
     "seed=1.5": r"seed=1\.5 has the wrong type",
     "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Expected true or false",
