@@ -18,7 +18,7 @@ test: lint  ## everything: linting, types, the whole suite; ARGS="-k resume" sel
 	$(PYTEST) $(ARGS)
 
 test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "smoke or not slow" $(ARGS)
 
 faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts those that end as an uninterrupted one
 	$(BIN)/python -m tests.chaos.faults $(ARGS)

@@ -66,6 +66,7 @@ def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp
         assert said in done.stderr + done.stdout
 
 
+@pytest.mark.smoke
 def test_a_stage_whose_input_nobody_makes_is_refused(package: Path, tmp_path: Path) -> None:
     done = run(package, "pipeline=calibrated", "pipeline.train=null", f"outputs={tmp_path}/outputs")
     assert done.returncode == 2

@@ -15,6 +15,8 @@ from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 
+pytestmark = pytest.mark.slow
+
 
 class Told(Silent):
     """A reporter that remembers."""
@@ -153,6 +155,7 @@ def test_the_rate_that_is_recorded_is_the_one_that_was_used() -> None:
     assert [row["train/learning_rate"] for row in trained.history] == pytest.approx(expected)
 
 
+@pytest.mark.smoke
 def test_training_stops_early() -> None:
     rate = SgdSettings(learning_rate=1e-12)  # nothing gets better
     trained = run(epochs=20, early_stopping_patience=2, optimizer=rate, monitor="val_accuracy")

@@ -15,6 +15,8 @@ from pipeline.source_code.signatures import find
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
+pytestmark = pytest.mark.slow
+
 ROOT = CONF.parent
 
 FIELDS = """\

@@ -17,6 +17,8 @@ from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 from tests.stages.transfer.test_transfer import with_backbone
 
+pytestmark = pytest.mark.slow
+
 NETWORK = (f"model.network._target_={__name__}.network", "model.network.filters=[8]", "train.epochs=1")
 
 

@@ -61,6 +61,7 @@ WRONG = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("text", WRONG, ids=WRONG.values())
 def test_a_wrong_tf_config_is_refused_in_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", text)

@@ -72,6 +72,7 @@ def refusal(document: DictConfig, choices: Mapping[str, str], path: str, value: 
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", list(parts()), ids=lambda part: part[0])
 def test_every_setting_takes_every_value_or_refuses_it(part: tuple[str, list[str], str, type]) -> None:
     _, overrides, place, schema = part

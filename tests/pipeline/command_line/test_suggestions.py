@@ -12,6 +12,8 @@ from tests.pipeline.checks.test_combinations import REFUSED
 from tests.pipeline.config.test_config import WRONG
 from tests.pipeline.experiments import experiment
 
+pytestmark = pytest.mark.slow
+
 MORE = (
     "train.epochs=0", "data.val_fraction=0", "augment.rotation=7", "optimizer.epsilon=0", "schedule.final_share=2",
     "schedule=step schedule.decay_epochs=[0]", "model.network.filters=[0]", "inspect.batch_size=0",

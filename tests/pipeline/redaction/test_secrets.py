@@ -98,6 +98,7 @@ def nothing_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.redaction.mask._learned", set())
 
 
+@pytest.mark.smoke
 def test_names_of_secrets_are_known_in_every_style_and_others_are_not() -> None:
     assert [name for name in SECRET_NAMES if not is_secret_name(name)] == []
     assert [name for name in ORDINARY_NAMES if is_secret_name(name)] == []
@@ -110,6 +111,7 @@ def test_no_setting_of_the_project_has_the_name_of_a_secret() -> None:
         assert [name for name, _ in flatten(document) if is_secret_name(name)] == []
 
 
+@pytest.mark.smoke
 def test_a_mapping_is_masked_by_name_at_every_depth() -> None:
     given = {"tags": {"api_key": "x", "note": "y"}, "a": [{"pwd": 7, "on": True, "token": None}], "auth": {"u": ["v"]}}
     masked = {"tags": {"api_key": "***", "note": "y"}, "a": [{"pwd": "***", "on": True, "token": None}]}

@@ -20,6 +20,8 @@ from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import Summary
 from tests.pipeline.experiments import experiment
 
+pytestmark = pytest.mark.slow
+
 ROOT = CONF.parent
 
 TARGETS = {
@@ -79,6 +81,7 @@ def test_all_code_that_a_target_reaches_counts_and_is_named(kind: str, place: Pa
             assert after.changed(place) == name
 
 
+@pytest.mark.smoke
 def test_new_and_deleted_files_count(place: Path) -> None:
     given = experiment(TARGETS["network"] % "own_package.net.tiny")
     digests = [sources(given).digest]

@@ -190,6 +190,7 @@ def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
     assert client.get_logged_model(uri.rpartition("/")[2]).status == "READY"
 
 
+@pytest.mark.smoke
 def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_job(Job(experiment("dry_run=true", outputs=tmp_path / "outputs")), Console()) == 0
     printed = capsys.readouterr().out
@@ -236,6 +237,7 @@ def test_settings_of_an_untyped_stage_are_checked_before_anything_is_recorded(tm
     assert not list(tmp_path.rglob("*.*"))
 
 
+@pytest.mark.smoke
 def test_tracking_can_be_off(tmp_path: Path) -> None:
     assert run_job(Job(experiment("tracking=off", *QUICK, outputs=tmp_path)), Console()) == 0
     assert not (tmp_path / "mlflow.db").exists()

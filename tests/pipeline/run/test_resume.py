@@ -229,6 +229,7 @@ def test_an_interrupted_fork_is_found_by_the_same_command(outputs: Path, killed:
     assert other.folder.name == Path(source.folder).name
 
 
+@pytest.mark.smoke
 def test_a_fork_of_a_run_without_a_checkpoint_is_refused(outputs: Path, tmp_path: Path) -> None:
     folder = outputs / "runs" / "x" / "y"
     folder.mkdir(parents=True)
@@ -249,6 +250,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(out
     assert json.loads((folder / "summary.json").read_text())["resumed_from_step"] is None
 
 
+@pytest.mark.smoke
 def test_the_identity_is_that_of_settings_with_an_effect(outputs: Path) -> None:
     plain = identity(experiment(outputs=outputs))
     assert identity(experiment("tracking=off", "resume=never", "+tags.a=b", outputs=outputs / "x")) == plain

@@ -16,6 +16,8 @@ from stages.errors import UserError
 from stages.settings.ranges import check
 from tests.pipeline.experiments import QUICK, experiment
 
+pytestmark = pytest.mark.slow
+
 METRICS = {
     "train/best_epoch": 22.0, "train/last_epoch": 30.0, "train/weights_epoch": 22.0,
     "val/best_accuracy": 0.98, "val/best_loss": 0.012, "val/accuracy": 0.97, "val/loss": 0.02,

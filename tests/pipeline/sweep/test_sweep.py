@@ -241,6 +241,7 @@ def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path)
     assert not list((tmp_path / "outputs").glob("*"))
 
 
+@pytest.mark.smoke
 def test_labels_name_what_differs() -> None:
     jobs = [["strategy=a", "seed=1", "train.epochs=2"], ["strategy=b", "seed=1", "train.epochs=2"]]
     assert job_labels(jobs) == ["strategy=a", "strategy=b"]
@@ -261,6 +262,7 @@ def made_up(folder: Path, jobs: list[tuple[str, dict[str, float] | None]]) -> Pa
     return folder
 
 
+@pytest.mark.smoke
 def test_the_best_job_is_the_most_accurate_then_the_fastest(tmp_path: Path) -> None:
     rate = "train/images_per_second"
     jobs = [("a", {"test/accuracy": 0.9, rate: 10}), ("b", {"test/accuracy": 0.9, rate: 20}), ("c", None)]

@@ -199,6 +199,7 @@ def test_a_handler_never_raises_and_safe_places_do(listening: None) -> None:
     assert (stopped.value.exit_code, stopped.value.number) == (143, signal.SIGTERM)
 
 
+@pytest.mark.smoke
 def test_every_signal_counts_once_and_the_first_gives_the_exit_code(listening: None) -> None:
     for count, number in enumerate((signal.SIGHUP, signal.SIGINT, signal.SIGINT), 1):
         signal.raise_signal(number)
@@ -295,6 +296,7 @@ def test_a_forked_process_does_not_tell_its_parent_of_its_signals(listening: Non
     assert signals.requested() is None
 
 
+@pytest.mark.smoke
 def test_a_closed_output_is_a_wish_to_end(listening: None) -> None:
     signals.request(CLOSED_OUTPUT)
     with pytest.raises(Interrupted) as stopped:

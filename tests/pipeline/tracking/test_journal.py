@@ -22,6 +22,8 @@ from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
 from stages.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 LOCAL = TrackingSettings(kind="local")
 EPOCHS = 6
 
@@ -369,6 +371,7 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: pyt
     tracker.close()
 
 
+@pytest.mark.smoke
 def test_what_is_left_is_told_with_its_reason_and_what_to_type(
     outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -387,6 +390,7 @@ def test_what_is_left_is_told_with_its_reason_and_what_to_type(
     assert len(client(outputs).get_metric_history(str(tracker.run_id), "train/loss")) == 3
 
 
+@pytest.mark.smoke
 def test_a_journal_costs_training_less_than_a_millisecond_an_epoch(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.begin({"run_id": "a"})

@@ -192,6 +192,7 @@ def test_a_run_is_tracked_by_a_server(
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
+@pytest.mark.smoke
 def test_secrets_of_the_environment_are_taken_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc123def")
     monkeypatch.setenv("MY_PASSWORD", "short")

@@ -25,6 +25,8 @@ from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, small_cnn, strong
 
+pytestmark = pytest.mark.slow
+
 IN_STEP = strong(mixup=0.0, cutmix=0.0, where="model")
 WEIGHTED: dict[str, Any] = {"class_weights": [1.0, 2.0] * 5, "label_smoothing": 0.1, "batch_size": 50}
 
@@ -99,6 +101,7 @@ def test_validation_and_test_are_unchanged(given: dict[str, Any]) -> None:
     assert (scores[0].loss, scores[0].accuracy) == (scores[1].loss, scores[1].accuracy)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("outputs", ["logits", "probabilities"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smoothing: float) -> None:

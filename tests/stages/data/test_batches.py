@@ -12,6 +12,8 @@ from stages.results import Dataset, Split
 from stages.settings.images import AugmentSettings
 from tests.stages.experiments import elements, strong
 
+pytestmark = pytest.mark.slow
+
 
 def numbered(train: int, val: int = 5) -> Dataset:
     """Returns a data set of noise whose labels number the examples."""
@@ -37,6 +39,7 @@ def labels(source: object, replicas: int = 1) -> list[list[int]]:
     return [list(element[1][element[2] > 0]) for element in elements(source, replicas)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("examples", [1, 2, 7, 50, 1000])
 def test_every_epoch_is_another_permutation_of_the_split(examples: int) -> None:
     per_epoch = steps_per_epoch(numbered(examples).train, 16)
@@ -60,6 +63,7 @@ def test_the_permutation_is_uniform() -> None:
     assert stayed == pytest.approx(0.01, abs=0.001)
 
 
+@pytest.mark.smoke
 def test_equal_seeds_give_equal_batches_and_others_do_not() -> None:
     first, again, other = (labels(training_input(numbered(40), 8, seed, 2)) for seed in (3, 3, 4))
     assert first == again

@@ -26,6 +26,8 @@ from tests.stages.experiments import one_device, small_cnn
 from tests.stages.images import settings
 from tests.stages.tfds_sets import image, label, make_set
 
+pytestmark = pytest.mark.slow
+
 SIZES = ((48, 64), (211, 97), (7, 5), (320, 240), (16, 16), (150, 1000))
 """(height, width): smaller, larger and far larger than what training sees, and equal to it."""
 

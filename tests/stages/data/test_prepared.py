@@ -27,6 +27,8 @@ from tests.stages.experiments import elements, one_device, small_cnn, start
 from tests.stages.experiments import settings as training
 from tests.stages.images import Telling, folder_of, settings, write
 
+pytestmark = pytest.mark.slow
+
 
 def equal(one: Dataset, other: Dataset) -> None:
     for name, split in one.splits.items():

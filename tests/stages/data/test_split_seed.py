@@ -23,6 +23,8 @@ from tests.conftest import ROOT, shared
 from tests.pipeline.experiments import experiment
 from tests.stages.images import folder_of
 
+pytestmark = pytest.mark.slow
+
 LOADERS = {"digits": digits, "image_folder": image_folder, "synthetic": synthetic, "tf_flowers": tfds}
 
 

@@ -274,6 +274,7 @@ def test_an_ema_of_half_precision_keep_float32() -> None:
     assert {value.dtype for value in loop.step.ema.values} == {tf.float32}
 
 
+@pytest.mark.smoke
 def test_metrics_of_the_network_count_shared_rows_once() -> None:
     """51 examples in batches of 50 on four replicas: the last one goes to all four."""
     case = CASES["own loss, penalty and metric"]
@@ -284,6 +285,7 @@ def test_metrics_of_the_network_count_shared_rows_once() -> None:
     assert float(built.metrics[0].count.numpy()) == pytest.approx(51)
 
 
+@pytest.mark.smoke
 def test_what_cannot_be_placed_is_refused() -> None:
     made = STRATEGIES["model_parallel 2"]()
     with pytest.raises(UserError, match="model_parallel cannot take OwnLoss apart"):

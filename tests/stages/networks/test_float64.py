@@ -19,6 +19,8 @@ from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from tests.stages.experiments import elements, mirrored, one_device, real_digits
 
+pytestmark = pytest.mark.slow
+
 BOUND = 1e-12
 PENALTY = 0.003
 DATASET = replace(real_digits(17), normalization=Normalization((1 / 15,), (-0.1,)))

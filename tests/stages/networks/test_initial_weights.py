@@ -30,6 +30,8 @@ from stages.settings.strategy import ModelParallelSettings
 from stages.strategy import strategy
 from tests.stages.experiments import mirrored, one_device
 
+pytestmark = pytest.mark.slow
+
 POLICIES = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16", "float64")
 
 

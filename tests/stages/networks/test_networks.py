@@ -61,6 +61,7 @@ def an_application(name: str, arguments: Mapping[str, Any] | None = None, side: 
     return application((side, side, 3), classes, name, arguments or {}, dropout=0.2, single_logit=False)
 
 
+@pytest.mark.smoke
 def test_parameters_are_those_of_the_papers() -> None:
     assert mlp((28, 28, 1), 10, [256, 256], 0.0).count_params() == 269_322
     resnet20 = resnet((32, 32, 3), 10, blocks=3, filters=[16, 32, 64])
@@ -73,6 +74,7 @@ def test_parameters_are_those_of_the_papers() -> None:
     assert an_application("MobileNetV2", {"alpha": 0.35}).get_layer("backbone").count_params() == 410_208
 
 
+@pytest.mark.smoke
 def test_the_residual_shortcut_subsamples_and_adds_zeros() -> None:
     """Where the convolutions give nothing, a group is its shortcut, then ReLU."""
     network = resnet((6, 6, 2), 3, blocks=1, filters=[4, 8])

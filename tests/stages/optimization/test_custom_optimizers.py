@@ -30,6 +30,8 @@ from tests.stages.experiments import after_steps, flat, mirrored, one_device, re
 from tests.stages.training.test_loop import overflowing
 from tests.stages.training.test_resume import Stopper
 
+pytestmark = pytest.mark.slow
+
 
 class Decaying(keras.optimizers.Optimizer):
     """Momentum whose factor grows with the steps: a slot for each weight, and a counter of its own."""

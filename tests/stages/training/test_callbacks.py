@@ -19,6 +19,8 @@ from stages.training.callbacks import Callbacks, Plateau, build_callbacks, prepa
 from tests.stages.experiments import one_device, real_digits, settings, small_cnn
 from tests.stages.training.test_resume import Stopper
 
+pytestmark = pytest.mark.slow
+
 DATASET = real_digits(512)
 
 
@@ -176,6 +178,7 @@ def test_the_loss_scale_is_carried_into_the_next_phase() -> None:
     assert [float(one.numpy()) for one in (after.value, after.good_steps, after.skipped_steps)] == [4.0, 7.0, 2.0]
 
 
+@pytest.mark.smoke
 def test_all_callbacks_of_a_hook_share_one_mapping() -> None:
     class Reading(keras.callbacks.Callback):
         found: Any = None

@@ -20,6 +20,8 @@ from stages.training.forks import _at_epoch
 from tests.stages.experiments import adam, flat, one_device, real_digits, settings, small_cnn
 from tests.stages.training.test_resume import Stopper
 
+pytestmark = pytest.mark.slow
+
 DATASET = real_digits(256)
 """Four steps an epoch."""
 
@@ -141,6 +143,7 @@ def test_without_best_weights_it_says_what_to_type(tmp_path: Path) -> None:
     assert run("loop", tmp_path / "b")[0] is not None
 
 
+@pytest.mark.smoke
 def test_the_epoch_of_the_best_weights_decides_the_phase() -> None:
     of_both = {"epoch": 9, "done": 3, "step": 39, "phase": 1, "began": 6, "rows": []}
     assert _at_epoch(of_both, 8) == {**of_both, "epoch": 8, "done": 0}

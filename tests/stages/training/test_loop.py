@@ -27,6 +27,8 @@ from tests.stages.experiments import (
     start,
 )
 
+pytestmark = pytest.mark.slow
+
 STEPS = 50
 
 
@@ -56,6 +58,7 @@ def test_three_replicas_equal_one_device_where_no_batch_divides() -> None:
     assert np.abs(flat(one.network) - flat(three.network)).max() <= 1e-5
 
 
+@pytest.mark.smoke
 def test_a_step_is_that_of_plain_gradient_descent() -> None:
     """One step on a batch of 5 over 2 replicas equals NumPy's own arithmetic on Keras' gradient of the mean loss."""
     dataset = real_digits(5)

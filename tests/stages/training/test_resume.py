@@ -289,6 +289,7 @@ def test_a_damaged_checkpoint_costs_no_later_one(tmp_path: Path) -> None:
     assert told.resumed_from == 7
 
 
+@pytest.mark.smoke
 def test_no_flipped_bit_goes_unnoticed() -> None:
     whole = to_bytes(Checkpoint({"step": 1}, {"x": np.arange(4.0)}))
     for place in range(0, len(whole), 3):
@@ -433,6 +434,7 @@ class Counting(keras.callbacks.Callback):
         self.seen += 1
 
 
+@pytest.mark.smoke
 def test_the_state_of_a_callback_comes_back() -> None:
     one, arrays = Counting(), {}  # type: Counting, dict[str, np.ndarray]
     one.seen, one.best = 7, np.float32(0.25)

@@ -28,6 +28,8 @@ from stages.train import train
 from stages.training.class_weights import class_weights
 from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn
 
+pytestmark = pytest.mark.slow
+
 PLACES = {
     "default": lambda: strategy(DefaultSettings(deterministic=False)),
     "mirrored": mirrored,

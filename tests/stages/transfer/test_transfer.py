@@ -36,6 +36,8 @@ from tests.conftest import shared
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings
 from tests.stages.training.test_resume import Stopper
 
+pytestmark = pytest.mark.slow
+
 DATASET = real_digits(150)
 """Three steps an epoch, the last of 22 examples."""
 
@@ -370,6 +372,7 @@ def test_a_checkpoint_of_a_phase_that_is_not_asked_for_is_refused(tmp_path: Path
         run(one_device(), tmp_path, fine_tune_epochs=0)
 
 
+@pytest.mark.smoke
 def test_what_cannot_be_fine_tuned_is_refused_before_the_first_phase() -> None:
     where = one_device()
     with pytest.raises(UserError, match=r"none is frozen.*Try: model.frozen=true"):
