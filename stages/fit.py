@@ -52,11 +52,13 @@ def fit(
     per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
     reporter = reporter or Silent()
     place = folder / "checkpoints" if folder is not None else None
-    found = newest(place, reporter.warn) if place is not None else None
-    if found is not None:
-        found = with_schedule(forked(found, model.network), per_epoch)
+    checkpoint = newest(place, reporter.warn) if place is not None else None
+    if checkpoint is not None:
+        checkpoint = with_schedule(forked(checkpoint, model.network), per_epoch)
     with timing.of("build"):
-        rate = _compile(model, strategy, settings, per_epoch, progress_of(found).shift if found is not None else 0)
+        rate = _compile(
+            model, strategy, settings, per_epoch, progress_of(checkpoint).shift if checkpoint is not None else 0
+        )
     best, callbacks = build_callbacks(settings, reporter)
     # Validation swaps the EMA in by itself; the callbacks after this one see it, too.
     ema = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
@@ -67,7 +69,7 @@ def fit(
     with keras_floats(model.policy), reporter.stopping() as stop:  # Keras makes its losses at the first step
         state = State(strategy, model, dataset, settings, called)
         checkpoints = Checkpoints(place, settings, reporter.is_secret)
-        report = _Report(dataset, settings, rate, reporter, state, checkpoints, found, stop)
+        report = _Report(dataset, settings, rate, reporter, state, checkpoints, checkpoint, stop)
         first = report.progress.epoch
         training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
         report.callbacks = Callbacks(
@@ -86,7 +88,7 @@ def fit(
             verbose=0,
             return_dict=True,
         )
-        prepare_callbacks(report.callbacks, settings, found is not None)
+        prepare_callbacks(report.callbacks, settings, checkpoint is not None)
         if report.progress.finished:  # what was interrupted came after it
             report.callbacks.on_train_begin()
             report.callbacks.on_train_end()
@@ -113,14 +115,14 @@ def fit(
 
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, shift: int) -> Rate:
-    given = settings.optimizer
-    options: dict[str, Any] = {"global_clipnorm": given.clip_norm or None}
-    if given.ema_momentum:
-        options |= {"use_ema": True, "ema_momentum": given.ema_momentum}
+    chosen = settings.optimizer
+    options: dict[str, Any] = {"global_clipnorm": chosen.clip_norm or None}
+    if chosen.ema_momentum:
+        options |= {"use_ema": True, "ema_momentum": chosen.ema_momentum}
     with strategy.distribution.scope(), keras_floats(model.policy):  # of Keras' losses and means
-        peak = given.learning_rate
+        peak = chosen.learning_rate
         rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, shift, policy=model.policy)
-        optimizer = build_optimizer(given, rate, model.policy, **options)
+        optimizer = build_optimizer(chosen, rate, model.policy, **options)
         loss = cross_entropy(model.outputs, settings.label_smoothing)
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(
@@ -154,7 +156,7 @@ def _check_shares(settings: FitSettings, strategy: Strategy, split: Split) -> No
 
 
 def _validation_batch(examples: int, replicas: int, at_most: int) -> int:
-    """Returns a batch size whose last batch, too, gives every replica a share of its own.
+    """Returns a batch size whose last batch, too, gives every replica at least one example.
 
     The largest that is 256 and `at_most` at most; else the smallest above.
     """
@@ -184,31 +186,31 @@ class _Report(keras.callbacks.Callback):
         reporter: Reporter,
         state: State,
         checkpoints: Checkpoints,
-        found: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         stop: Stop,
     ) -> None:
         super().__init__()
-        self.progress = progress_of(found, same_order=False) if found is not None else Progress()
+        self.progress = progress_of(checkpoint, same_order=False) if checkpoint is not None else Progress()
         self._examples, self._validated = len(dataset.train), len(dataset.val)
         self._settings, self._rate, self._reporter = settings, rate, reporter
-        self._state, self._checkpoints, self._found, self._stop = state, checkpoints, found, stop
+        self._state, self._checkpoints, self._start, self._stop = state, checkpoints, checkpoint, stop
         self._per_epoch = -(-self._examples // settings.batch_size)
         self._is_traced = False
-        self._last: Checkpoint | None = found
+        self._last: Checkpoint | None = checkpoint
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
         self.callbacks.timing.add("build", self.callbacks.between)
         self._state.begin()  # last of all callbacks, which reset themselves here
-        facts = self._found.facts if self._found is not None and is_fork(self._found) else None
-        if self._found is not None:
-            self.progress, self._found = self._state.restore(self._found), None
+        facts = self._start.facts if self._start is not None and is_fork(self._start) else None
+        if self._start is not None:
+            self.progress, self._start = self._state.restore(self._start), None
             self.callbacks.outside = dict(self.progress.outside)
             report_resumed(self.progress, self._state.notes, self._settings.epochs, self._reporter)
         if facts is not None:
             scores = self.validate()
             self.progress.start = {f"val/start_{name}": value for name, value in scores.items()}
-            told = {f"val_{name}": value for name, value in scores.items()}
-            self._reporter.say(description(facts, self.progress.epoch, told))
+            named = {f"val_{name}": value for name, value in scores.items()}
+            self._reporter.say(description(facts, self.progress.epoch, named))
 
     def on_test_begin(self, logs: Mapping[str, float] | None = None) -> None:
         self._reporter.doing(f"validating on {self._validated:,} images")
@@ -254,10 +256,10 @@ class _Report(keras.callbacks.Callback):
                 f"training diverged by epoch {epoch + 1}: the loss is {loss}", "finite losses", "train=loop"
             )
         # A callback that lowers the rate for the next epoch logs that of this one.
-        told = {"learning_rate": last_rate(self.model.optimizer, self._rate)} | self.callbacks.numbers(logs or {})
-        progress.rows.append(epoch_metrics(told, progress.clock, self.callbacks.warn_once))
+        metrics = {"learning_rate": last_rate(self.model.optimizer, self._rate)} | self.callbacks.numbers(logs or {})
+        progress.rows.append(epoch_metrics(metrics, progress.clock, self.callbacks.warn_once))
         self._reporter.metrics(progress.rows[-1], step=epoch + 1)
-        self._reporter.say(epoch_line(epoch, self._settings.epochs, self._per_epoch, told, progress.clock))
+        self._reporter.say(epoch_line(epoch, self._settings.epochs, self._per_epoch, metrics, progress.clock))
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch >= self._settings.epochs
         progress.outside = dict(self.callbacks.outside)

@@ -36,7 +36,7 @@ def model(
     In every precision they are those of float32, rounded to the dtype of the variable.
 
     Args:
-        reporter: is told where the pixels are scaled in another way than the network wants them.
+        reporter: warns where the pixels are scaled in another way than the network wants them.
         folder: the run's; takes `model/summary.txt`.
 
     Raises:
@@ -45,12 +45,12 @@ def model(
     """
     policy = resolve_policy(settings.precision.policy, strategy)
     layers = strategy.layers
-    function, given = _function(settings.network)
-    scaling = _scaling(function, given, dataset, reporter or Silent())
+    function, arguments = _function(settings.network)
+    scaling = _scaling(function, arguments, dataset, reporter or Silent())
 
     def build(placed: bool) -> keras.Model:
         with _policy(policy), float32_initial_values():
-            network = _build(function, given, dataset)
+            network = _build(function, arguments, dataset)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
             return with_scaling(scaling, dataset.image_shape, network, policy)
@@ -109,7 +109,7 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
 
 
 def _scaling(
-    function: Callable[..., keras.Model], given: Mapping[str, Any], dataset: Dataset, reporter: Reporter
+    function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, reporter: Reporter
 ) -> Normalization:
     """Returns how pixels are scaled: as the network's function says that it wants them, where the user leaves it open.
 
@@ -117,14 +117,14 @@ def _scaling(
     Normalization of RGB pixels of 0 to 255, or None.
     """
     ask = getattr(function, "preprocessing", None)
-    wanted = ask(**given) if ask is not None else None
-    if wanted is None:
+    required = ask(**arguments) if ask is not None else None
+    if required is None:
         return dataset.normalization
-    own, chosen = wanted_by_network(wanted, dataset), dataset.normalization
+    own, chosen = wanted_by_network(required, dataset), dataset.normalization
     if chosen.automatic:
         return own
     if facts(chosen) != facts(own):
-        name = given.get("name", getattr(function, "__name__", "the network"))
+        name = arguments.get("name", getattr(function, "__name__", "the network"))
         reporter.say(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
     return chosen
 
@@ -156,10 +156,10 @@ def resolve_policy(policy: str, strategy: Strategy) -> str:
 
 def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]:
     """Returns the function that `_target_` names, and the settings for it."""
-    given = dict(network if isinstance(network, Mapping) else vars(network))
-    target = str(given.pop("_target_", ""))
+    arguments = dict(network if isinstance(network, Mapping) else vars(network))
+    target = str(arguments.pop("_target_", ""))
     try:
-        return import_target(target), given
+        return import_target(target), arguments
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"model.network._target_={target} cannot be imported ({error})",
@@ -168,14 +168,14 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
         ) from error
 
 
-def _build(function: Callable[..., keras.Model], given: Mapping[str, Any], dataset: Dataset) -> keras.Model:
+def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset) -> keras.Model:
     try:
-        return function(dataset.image_shape, dataset.num_classes, **given)
+        return function(dataset.image_shape, dataset.num_classes, **arguments)
     except ValueError as error:  # Keras' word for layers that do not fit
         first = str(error).strip().splitlines()[0]
         name = f"{function.__module__}.{getattr(function, '__name__', '')}"
         raise UserError(
-            f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(given)} ({first})",
+            f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(arguments)} ({first})",
             "layers that the images are large enough for",
             "model=mlp, or smaller or fewer layers",
         ) from error
@@ -195,12 +195,12 @@ def _refuse_own_steps(core: keras.Model) -> None:
 
 def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: str) -> str:
     """Returns `logits` or `probabilities`. Mistaking one for the other trains to wrong numbers in silence."""
-    wanted = "float64" if policy == "float64" else "float32"
-    if outputs.shape != (2, num_classes) or outputs.dtype.name != wanted:
+    dtype = "float64" if policy == "float64" else "float32"
+    if outputs.shape != (2, num_classes) or outputs.dtype.name != dtype:
         raise UserError(
             f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two images",
-            f"{wanted} of shape (2, {num_classes})",
-            f'a last layer keras.layers.Dense({num_classes}, dtype="{wanted}")',
+            f"{dtype} of shape (2, {num_classes})",
+            f'a last layer keras.layers.Dense({num_classes}, dtype="{dtype}")',
         )
     values = outputs.numpy()
     sums_to_one = bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1.0, atol=1e-3))

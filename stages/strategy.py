@@ -22,36 +22,37 @@ def strategy(settings: StrategySettings) -> Strategy:
         tf.config.experimental.enable_op_determinism()
     match settings:
         case known.DefaultSettings():
-            found = devices.find(devices.all_gpus_or(["/cpu:0"])[:1])
-            made = Strategy(tf.distribute.get_strategy(), found)
+            names = devices.find(devices.all_gpus_or(["/cpu:0"])[:1])
+            result = Strategy(tf.distribute.get_strategy(), names)
         case known.OneDeviceSettings():
             chosen = [settings.device] if settings.device else devices.all_gpus_or(["/cpu:0"])[:1]
-            found = devices.find(chosen)
-            made = Strategy(tf.distribute.OneDeviceStrategy(found[0]), found)
+            names = devices.find(chosen)
+            result = Strategy(tf.distribute.OneDeviceStrategy(names[0]), names)
         case known.MirroredSettings():
-            found = devices.find(_names(settings))
-            reduction = _reduction(settings.reduction, found)
-            made = Strategy(tf.distribute.MirroredStrategy(list(found), cross_device_ops=reduction), found)
+            names = devices.find(_names(settings))
+            reduction = _reduction(settings.reduction, names)
+            result = Strategy(tf.distribute.MirroredStrategy(list(names), cross_device_ops=reduction), names)
         case known.CentralStorageSettings():
-            *found_devices, parameters = devices.find([*_names(settings), settings.parameter_device])
-            found = tuple(found_devices)
-            central = tf.distribute.experimental.CentralStorageStrategy(list(found), parameters)
-            made = Strategy(central, found)
+            *computing, parameters = devices.find([*_names(settings), settings.parameter_device])
+            names = tuple(computing)
+            central = tf.distribute.experimental.CentralStorageStrategy(list(names), parameters)
+            result = Strategy(central, names)
         case known.ModelParallelSettings():
-            names = _names(settings)
-            places = devices.find([*names, *settings.layers.values()])  # all at once: the CPU is split only once
-            found, layers = places[: len(names)], dict(zip(settings.layers, places[len(names) :], strict=True))
-            made = Strategy(tf.distribute.get_strategy(), found, layers=layers)
+            computing = _names(settings)
+            places = devices.find([*computing, *settings.layers.values()])  # all at once: the CPU is split only once
+            names = places[: len(computing)]
+            layers = dict(zip(settings.layers, places[len(computing) :], strict=True))
+            result = Strategy(tf.distribute.get_strategy(), names, layers=layers)
         case known.MultiWorkerSettings():
-            made = multi_worker(settings)
+            result = multi_worker(settings)
         case known.ParameterServerSettings():
-            made = parameter_server(settings)
+            result = parameter_server(settings)
         case known.TpuSettings():
-            made = tpu(settings)
+            result = tpu(settings)
         case _:
             raise TypeError(f"no strategy for {type(settings).__name__}")
-    params = {"replicas": made.replicas, "devices": ",".join(made.devices)}
-    return replace(made, record=replace(made.record, params=params))
+    params = {"replicas": result.replicas, "devices": ",".join(result.devices)}
+    return replace(result, record=replace(result.record, params=params))
 
 
 def _names(settings: known.DevicesSettings) -> list[str]:
@@ -59,22 +60,22 @@ def _names(settings: known.DevicesSettings) -> list[str]:
     return list(settings.devices) or devices.all_gpus_or(cpus)
 
 
-def _reduction(name: str, found: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:
+def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:
     """Returns how gradients meet.
 
     Hierarchical copies add up two halves of the devices; of an odd number, TensorFlow 2.21 leaves one out in silence.
 
     Collectives between CPU devices give the same sums at the same speed, but abort where one process makes a second
-    strategy with another number of replicas ("joining a group with size4"), so CPUs use one device unless told.
+    strategy with another number of replicas ("joining a group with size4"), so CPUs use one device by default.
     """
-    if name == "hierarchical_copy" and len(found) % 2:
+    if name == "hierarchical_copy" and len(names) % 2:
         raise UserError(
-            f"strategy.reduction=hierarchical_copy adds up halves, and loses a replica of {len(found)}",
+            f"strategy.reduction=hierarchical_copy adds up halves, and loses a replica of {len(names)}",
             "an even number of replicas, or auto, nccl, one_device",
             "strategy.reduction=auto",
         )
     if name == "auto":
-        name = "nccl" if all("GPU" in device for device in found) else "one_device"
+        name = "nccl" if all("GPU" in device for device in names) else "one_device"
     return {
         "nccl": tf.distribute.NcclAllReduce,
         "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,

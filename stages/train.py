@@ -38,7 +38,7 @@ def train(
     begins with that result of the first; epochs, history and the best weights are those of both.
 
     Args:
-        reporter: is told every epoch's metrics, and the progress within.
+        reporter: receives every epoch's metrics, and the progress within.
         folder: the run's; takes checkpoints, `checkpoints/best.weights.h5`, `checkpoints/ema.weights.h5` where an
             EMA is kept and not used, and `plots/history.png`. Training resumes from the last whole checkpoint in it.
             None: no files.

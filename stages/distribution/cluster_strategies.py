@@ -32,13 +32,13 @@ def multi_worker(settings: MultiWorkerSettings) -> Strategy:
     distribution = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     here = distribution.num_replicas_in_sync // _tasks("chief", "worker")
     kind = "GPU" if gpus else "CPU"
-    found = [
+    names = [
         f"/job:{job}/task:{task}/device:{kind}:{index}"
         for job in ("chief", "worker")
         for task in range(_tasks(job))
         for index in range(here)
     ]
-    strategy = Strategy(distribution, tuple(found))
+    strategy = Strategy(distribution, tuple(names))
     # A worker that ends early would be taken for dead by the others: each waits for all.
     return replace(strategy, record=Record(on_exit=partial(mean_over_workers, strategy, 0.0)))
 
@@ -53,8 +53,8 @@ def parameter_server(settings: ParameterServerSettings) -> Strategy:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     distribution = tf.distribute.experimental.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(distribution)
-    found = tuple(f"/job:worker/task:{task}" for task in range(_tasks("worker")))
-    return Strategy(distribution, found, coordinator=coordinator)
+    names = tuple(f"/job:worker/task:{task}" for task in range(_tasks("worker")))
+    return Strategy(distribution, names, coordinator=coordinator)
 
 
 class Serving:
@@ -121,8 +121,8 @@ def tpu(settings: TpuSettings) -> Strategy:
             "the name or address of a TPU that this machine can reach",
             "strategy=mirrored, or strategy.name=grpc://<host>:8470",
         ) from error
-    found = tuple(device.name for device in tf.config.list_logical_devices("TPU"))
-    return Strategy(distribution, found, fixed_shapes=True)
+    names = tuple(device.name for device in tf.config.list_logical_devices("TPU"))
+    return Strategy(distribution, names, fixed_shapes=True)
 
 
 def _tasks(*jobs: str) -> int:

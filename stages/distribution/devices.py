@@ -1,4 +1,4 @@
-"""TensorFlow's devices: found by the names that users give them, and logical CPU devices made where they are wanted."""
+"""TensorFlow's devices: found by name, and logical CPU devices made where they are needed."""
 
 import re
 from collections.abc import Sequence
@@ -43,10 +43,12 @@ def _make_logical_cpus(devices: Sequence[str]) -> None:
 
 
 def _find(device: str) -> str:
-    names = [found.name for found in tf.config.list_logical_devices() if found.device_type in ("CPU", "GPU", "TPU")]
-    wanted = device.lower().replace("device:", "").strip("/")
+    names = [
+        logical.name for logical in tf.config.list_logical_devices() if logical.device_type in ("CPU", "GPU", "TPU")
+    ]
+    short = device.lower().replace("device:", "").strip("/")
     for name in names:
-        if name.lower().replace("device:", "").strip("/") == wanted:
+        if name.lower().replace("device:", "").strip("/") == short:
             return name
     raise UserError(
         f"device {device} does not exist",

@@ -1,4 +1,4 @@
-"""What a network consists of, computes and remembers."""
+"""FLOPs, memory and summary of a network."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,10 +49,10 @@ def flops(network: keras.Model) -> int:
     before = logger.level
     logger.setLevel("ERROR")  # that the profiler is of TensorFlow 1 is nothing a user could change
     try:
-        found = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
+        counts = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
     finally:
         logger.setLevel(before)
-    return int(found.total_float_ops)
+    return int(counts.total_float_ops)
 
 
 def cost_of_step(network: keras.Model) -> Cost:
@@ -68,8 +68,8 @@ def cost_of_step(network: keras.Model) -> Cost:
         with _holding(network, values):
             outputs = network(images, training=True)
         trained = {id(variable) for variable in network.trainable_variables}
-        wanted = [value for value, own in zip(values, network.variables, strict=True) if id(own) in trained]
-        return tf.gradients(outputs, wanted, unconnected_gradients="zero")
+        trainable = [value for value, own in zip(values, network.variables, strict=True) if id(own) in trained]
+        return tf.gradients(outputs, trainable, unconnected_gradients="zero")
 
     return _cost(both, network)
 

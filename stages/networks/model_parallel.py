@@ -65,14 +65,14 @@ def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, st
 
     What no pattern matches is dealt to `devices` in order, so that each gets about the same bytes of weights.
     """
-    found = [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]
+    candidates = [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]
     for pattern in layers:
-        if not any(fnmatchcase(layer.name, pattern) for layer in found):
-            names = [layer.name for layer in found]
+        if not any(fnmatchcase(layer.name, pattern) for layer in candidates):
+            names = [layer.name for layer in candidates]
             raise UserError(f"strategy.layers: {pattern} is the name of no layer", names, "a pattern such as 'conv2d*'")
-    total, before = max(sum(map(_bytes, found)), 1), 0
+    total, before = max(sum(map(_bytes, candidates)), 1), 0
     assigned = {}
-    for layer in found:
+    for layer in candidates:
         middle = (before + _bytes(layer) / 2) / total
         dealt = devices[min(int(middle * len(devices)), len(devices) - 1)]
         assigned[layer.name] = next((layers[key] for key in layers if fnmatchcase(layer.name, key)), dealt)

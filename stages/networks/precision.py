@@ -72,7 +72,7 @@ def cast_exactly() -> None:
 def draw_in_float32() -> None:
     """Has Keras' random layers draw in float32 and round, in this process, from now on.
 
-    So dropout drops the same units in every precision, at the rate it was given: a uniform bfloat16 has 128 values.
+    So dropout drops the same units in every precision, at its rate: a uniform bfloat16 has 128 values.
     Nothing changes for layers that compute in float32.
     """
     for name in _DRAWS:
@@ -85,7 +85,7 @@ def _rounded(initializer: Any, dtype: Any) -> Any:
     if isinstance(initializer, str):
         initializer = keras.initializers.get(initializer)
     if callable(initializer):
-        return lambda shape, dtype=None: _through_float32(lambda wanted: initializer(shape, dtype=wanted), dtype)
+        return lambda shape, dtype=None: _through_float32(lambda drawn: initializer(shape, dtype=drawn), dtype)
     if dtype is None or isinstance(initializer, (tf.Variable, keras.Variable)):
         return initializer
     return _through_float32(lambda _: initializer, dtype)
@@ -108,7 +108,7 @@ def _is_other_float(dtype: Any) -> bool:
 def _drawn(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     @wraps(draw)
     def drawn(*arguments: Any, dtype: Any = None, **named: Any) -> tf.Tensor:
-        return _through_float32(lambda wanted: draw(*arguments, dtype=wanted, **named), dtype)
+        return _through_float32(lambda drawn: draw(*arguments, dtype=drawn, **named), dtype)
 
     return drawn
 
@@ -118,7 +118,7 @@ def _dropout(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     def dropout(inputs: tf.Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> tf.Tensor:
         if rate in (0.0, 1.0) or not _is_other_float(inputs.dtype):
             return original(inputs, rate, noise_shape, seed)
-        kept = original(tf.ones_like(inputs, tf.float32), rate, noise_shape, seed) > 0
-        return tf.where(kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
+        mask = original(tf.ones_like(inputs, tf.float32), rate, noise_shape, seed) > 0
+        return tf.where(mask, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
 
     return dropout

@@ -26,15 +26,15 @@ class Scaled(keras.Model):
     ) -> Any:
         if not self.has_own_loss:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "x": self.get_layer("scaling")(x),
             "y": y,
             "y_pred": y_pred,
             "sample_weight": sample_weight,
+            "training": training,
         }
-        given["training"] = training
         parameters = inspect.signature(self.core.compute_loss).parameters  # `training` is Keras' own since 3.3
-        return self.core.compute_loss(**{name: value for name, value in given.items() if name in parameters})
+        return self.core.compute_loss(**{name: value for name, value in arguments.items() if name in parameters})
 
 
 def with_scaling(

@@ -22,7 +22,7 @@ from stages.settings.train import TrainSettings
 
 
 class Result(NamedTuple):
-    """What a batch comes to.
+    """The loss of a batch, and what belongs to it.
 
     gradients: of the summed loss times the scale, one for each of `Gradients.variables`, of its shape and dtype.
     sums: `loss`, `correct` and `examples`, [] of `Gradients.dtype`.
@@ -42,7 +42,7 @@ class Gradients:
     dtype: of weights, losses and counts: float32, or float64 for a network in float64.
     variables: what is trained: TensorFlow variables, the shards of a partitioned one singly.
     constraints: the Keras constraint of each of `variables`, or None.
-    state: Keras variables that a training step changes besides, such as the moving statistics of BatchNorm.
+    state: Keras variables that a training step changes as well, such as the moving statistics of BatchNorm.
     metrics: Keras variables of the network's own metrics.
     """
 
@@ -105,8 +105,8 @@ class Gradients:
         if self._parts == 1:
             return batch
         rows, weights = share(tf.shape(batch[1], tf.int64)[0], part, self._parts)
-        images, labels, given = (tf.gather(values, rows) for values in batch)
-        return images, labels, given * tf.cast(weights, self.dtype)
+        images, labels, own_weights = (tf.gather(values, rows) for values in batch)
+        return images, labels, own_weights * tf.cast(weights, self.dtype)
 
     def _random_states(self, step: tf.Tensor, replica: tf.Tensor, part: int) -> list[tf.Tensor]:
         """Returns states of the random layers that are a function of (seed, step, replica, part).
@@ -142,8 +142,8 @@ class Gradients:
                 loss = tf.reduce_sum(losses * tf.cast(self._weights(labels, weights), losses.dtype))
                 for penalty in self.model.network.losses:  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
-        given = [scope.get_current_value(variable) for variable in self._untrained]
-        self._changed = [index for index, value in enumerate(given) if value is not untrained[index]]
+        state = [scope.get_current_value(variable) for variable in self._untrained]
+        self._changed = [index for index, value in enumerate(state) if value is not untrained[index]]
         sums = {
             "loss": tf.cast(loss, self.dtype),
             "correct": tf.reduce_sum(tf.cast(accuracy(labels, outputs), self.dtype) * weights),
@@ -158,7 +158,7 @@ class Gradients:
         # tf.gradients and not a tape: it puts what goes backward on the device of what went forward, layer by layer.
         gradients = tf.gradients(loss * tf.cast(scale, loss.dtype), trainable, unconnected_gradients="zero")
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        return Result(dense, sums, [given[index] for index in self._changed], grown)
+        return Result(dense, sums, [state[index] for index in self._changed], grown)
 
     def _weights(self, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         return weights if self._class_weights is None else weights * class_weight(labels, self._class_weights)

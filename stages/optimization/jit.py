@@ -86,8 +86,8 @@ def _obstacle(strategy: Strategy, model: Model) -> str:
 def _first_batch(dataset: Dataset, batch_size: int, strategy: Strategy) -> Batch:
     rows = min(-(-batch_size // strategy.in_sync), len(dataset.train))
     images, labels = dataset.train.images[:rows], dataset.train.labels[:rows]
-    wanted = tf.constant(labels) if dataset.mixing is None else tf.one_hot(labels, dataset.num_classes)
-    return tf.cast(images, tf.float32), wanted, tf.ones([rows], tf.float64)
+    targets = tf.constant(labels) if dataset.mixing is None else tf.one_hot(labels, dataset.num_classes)
+    return tf.cast(images, tf.float32), targets, tf.ones([rows], tf.float64)
 
 
 def _seconds(gradients: Gradients, batch: Batch) -> float:

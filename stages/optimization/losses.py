@@ -20,9 +20,9 @@ def cross_entropy(outputs: str, label_smoothing: float = 0.0) -> Loss:
     if not label_smoothing:
         return plain
 
-    def smoothed(labels: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
-        uniform = -tf.reduce_mean(logs(given), axis=-1)
-        return (1.0 - label_smoothing) * plain(labels, given) + label_smoothing * uniform
+    def smoothed(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        uniform = -tf.reduce_mean(logs(outputs), axis=-1)
+        return (1.0 - label_smoothing) * plain(labels, outputs) + label_smoothing * uniform
 
     return smoothed
 

@@ -37,16 +37,16 @@ def build_optimizer(
 
 
 def _built(settings: OptimizerSettings, rate: Rate, policy: str, **options: Any) -> keras.optimizers.Optimizer:
-    given = {"weight_decay": settings.weight_decay or None, **options}
+    common = {"weight_decay": settings.weight_decay or None, **options}
     if isinstance(settings, SgdSettings):
         momentum = _exact(settings.momentum, policy)
-        return keras.optimizers.SGD(rate, momentum=momentum, nesterov=settings.nesterov, **given)
+        return keras.optimizers.SGD(rate, momentum=momentum, nesterov=settings.nesterov, **common)
     if isinstance(settings, AdamSettings):
         numbers = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
-        given |= {name: _exact(number, policy) for name, number in numbers.items()}
+        common |= {name: _exact(number, policy) for name, number in numbers.items()}
         if isinstance(settings, AdamWSettings):
-            return keras.optimizers.AdamW(rate, **{**given, "weight_decay": settings.weight_decay})
-        return keras.optimizers.Adam(rate, **given)
+            return keras.optimizers.AdamW(rate, **{**common, "weight_decay": settings.weight_decay})
+        return keras.optimizers.Adam(rate, **common)
     if isinstance(settings, CustomOptimizerSettings):
         return _custom(settings, rate, policy, options)
     raise UserError(f"optimizer={settings} is of no known kind", ("sgd", "adam", "adamw"), "optimizer=adam")

@@ -92,7 +92,7 @@ class Step:
         return images, labels, weights
 
     def _add(self, sums: dict[str, tf.Tensor], metrics: Sequence[tf.Tensor], finite: tf.Tensor) -> None:
-        if self.loss_scale is not None:  # a skipped step has taught nothing; without scaling, NaN must be seen
+        if self.loss_scale is not None:  # a skipped step does not count; without scaling, NaN must be seen
             sums = {name: tf.where(finite, value, tf.zeros_like(value)) for name, value in sums.items()}
             metrics = [tf.where(finite, value, tf.zeros_like(value)) for value in metrics]
         self.totals.add(**sums)
@@ -128,7 +128,7 @@ def _weighted(
 
 
 def _sum(replica: tf.distribute.ReplicaContext, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the sums over the replicas, one reduction a dtype: collectives pack what they are given together."""
+    """Returns the sums over the replicas, one reduction a dtype: collectives pack what one call reduces."""
     sums: dict[int, tf.Tensor] = {}
     for dtype in dict.fromkeys(value.dtype for value in values):
         places = [index for index, value in enumerate(values) if value.dtype == dtype]

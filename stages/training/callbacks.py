@@ -183,8 +183,8 @@ def build_callbacks(
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
     if settings.schedule.name == "plateau":
         callbacks.append(Plateau(settings))
-    for index, given in enumerate(settings.callbacks):
-        callbacks.append(_imported(given, index))
+    for index, entry in enumerate(settings.callbacks):
+        callbacks.append(_imported(entry, index))
         left_out = state_of(callbacks[-1], "", {})[1]
         if left_out:
             name = type(callbacks[-1]).__name__
@@ -227,16 +227,16 @@ def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: 
             callback.reset_least_rate(settings)
 
 
-def _imported(given: Any, index: int) -> keras.callbacks.Callback:
-    if isinstance(given, keras.callbacks.Callback):
-        return given
-    settings = dict(given) if isinstance(given, Mapping) else {}
+def _imported(entry: Any, index: int) -> keras.callbacks.Callback:
+    if isinstance(entry, keras.callbacks.Callback):
+        return entry
+    settings = dict(entry) if isinstance(entry, Mapping) else {}
     target = str(settings.pop("_target_", ""))
     try:
         callback = import_target(target)(**settings)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UserError(
-            f"train.callbacks[{index}]={given} cannot be made ({error})",
+            f"train.callbacks[{index}]={entry} cannot be made ({error})",
             "a mapping with the `_target_` of a Keras callback and its arguments",
             "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
         ) from error

@@ -72,7 +72,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def from_bytes(content: bytes) -> Checkpoint:
-    """Returns the checkpoint that `to_bytes` was given; ValueError where it is damaged or none."""
+    """Returns the checkpoint that `to_bytes` has written; ValueError where it is damaged or none."""
     return _from_file(BytesIO(content))
 
 
@@ -96,15 +96,15 @@ def _from_file(opened: BinaryIO) -> Checkpoint:
             plain = {name: file[name] for name in file.files}
         checksum = plain.pop(_CHECKSUM).tobytes()
         is_intact = checksum == _digest(plain)
-        told = json.loads(plain.pop(_FACTS).tobytes())
-        arrays = {name: array.view(_dtype(told["dtypes"][name], array)) for name, array in plain.items()}
+        header = json.loads(plain.pop(_FACTS).tobytes())
+        arrays = {name: array.view(_dtype(header["dtypes"][name], array)) for name, array in plain.items()}
     except OSError:
         raise
     except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
         raise ValueError(f"it is damaged ({error})") from error
     if not is_intact:
         raise ValueError("its checksum is wrong")
-    return Checkpoint(told["facts"], arrays)
+    return Checkpoint(header["facts"], arrays)
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -124,7 +124,7 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """Returns the last checkpoint in `folder` that is whole; one that is not is renamed to `damaged-…`.
 
     Args:
-        warn: is told of each that is passed over.
+        warn: is called for each that is skipped.
 
     Where there is none, the one that another run's training is to be continued from (`start.npz`), else None.
     """
@@ -132,8 +132,8 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
         if not path.exists():
             continue
         try:
-            found = read(path)
-            return Checkpoint({**found.facts, "fork": path.name == START}, found.arrays)
+            checkpoint = read(path)
+            return Checkpoint({**checkpoint.facts, "fork": path.name == START}, checkpoint.arrays)
         except (ValueError, OSError) as error:
             warn(f"the checkpoint {path.name} is passed over: {error}")
             with contextlib.suppress(OSError):
@@ -151,21 +151,21 @@ def start_from(source: Path, folder: Path, weights: str = "last", run: str = "")
     Raises:
         UserError: where there is none, or it has no best weights yet.
     """
-    found = newest(source, lambda line: None)
-    if found is None:
+    checkpoint = newest(source, lambda line: None)
+    if checkpoint is None:
         raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
-    if found.facts["fork"]:  # a fork that has not got beyond its own start
-        weights = found.facts.get("forked", {}).get("weights", weights)
-    elif weights == "best" and found.facts.get("result", {}).get("restore_best", True):
-        states = [one["state"] for one in found.facts["callbacks"] if one["kind"] == "BestWeights"]
+    if checkpoint.facts["fork"]:  # a fork that has not got beyond its own start
+        weights = checkpoint.facts.get("forked", {}).get("weights", weights)
+    elif weights == "best" and checkpoint.facts.get("result", {}).get("restore_best", True):
+        states = [one["state"] for one in checkpoint.facts["callbacks"] if one["kind"] == "BestWeights"]
         if not any(state.get("weights") for state in states):
             raise UserError(
                 f"fork={run} has no best weights yet: it was stopped in its first epoch",
                 "fork_weights=last, which continues where it was",
                 f"fork={run} fork_weights=last",
             )
-    facts = {**found.facts, "forked": {"weights": weights, "run": run}}
-    write(Checkpoint(facts, found.arrays), folder / START)
+    facts = {**checkpoint.facts, "forked": {"weights": weights, "run": run}}
+    write(Checkpoint(facts, checkpoint.arrays), folder / START)
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -255,8 +255,11 @@ class Checkpoints:
 
     def _without_secrets(self, checkpoint: Checkpoint) -> Checkpoint:
         callbacks = [
-            {**kept, "state": {key: value for key, value in kept["state"].items() if not self._is_secret(key, value)}}
-            for kept in checkpoint.facts.get("callbacks", [])
+            {
+                **callback,
+                "state": {key: value for key, value in callback["state"].items() if not self._is_secret(key, value)},
+            }
+            for callback in checkpoint.facts.get("callbacks", [])
         ]
         return Checkpoint({**checkpoint.facts, "callbacks": callbacks}, checkpoint.arrays)
 

@@ -6,22 +6,22 @@ from stages.errors import UserError
 from stages.results import Dataset
 
 
-def class_weights(given: object, dataset: Dataset) -> list[float] | None:
+def class_weights(weights: object, dataset: Dataset) -> list[float] | None:
     """Returns a weight for each class, or None for all alike.
 
     Raises:
         UserError: where there are not as many weights as classes.
     """
-    if given is None:
+    if weights is None:
         return None
-    if given == "balanced":
+    if weights == "balanced":
         counts = np.bincount(dataset.train.labels, minlength=dataset.num_classes)
         return [float(len(dataset.train) / (dataset.num_classes * max(count, 1))) for count in counts]
-    assert isinstance(given, list)
-    if len(given) != dataset.num_classes:
+    assert isinstance(weights, list)
+    if len(weights) != dataset.num_classes:
         raise UserError(
-            f"train.class_weights has {len(given)} numbers",
+            f"train.class_weights has {len(weights)} numbers",
             f"{dataset.num_classes}, one for each of {', '.join(dataset.class_names)}",
             "train.class_weights=balanced",
         )
-    return [float(weight) for weight in given]
+    return [float(weight) for weight in weights]

@@ -127,7 +127,7 @@ class Epochs:
             self._save()
         if stops:
             self._training.checkpoints.wait()
-            any_worker(self._strategy, [True])  # nobody goes before the chief has written
+            any_worker(self._strategy, [True])  # no worker leaves before the chief has written
             stop.now()
 
     def _save(self) -> None:

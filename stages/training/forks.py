@@ -24,9 +24,9 @@ class Best:
 
 def best_of(checkpoint: Checkpoint) -> Best | None:
     """Returns the best weights so far of the run that wrote `checkpoint`, or None before its first validation."""
-    for kept in checkpoint.facts["callbacks"]:
-        if kept["kind"] == "BestWeights" and kept["state"].get("weights"):
-            state = {key: decoded(value, checkpoint.arrays) for key, value in kept["state"].items()}
+    for callback in checkpoint.facts["callbacks"]:
+        if callback["kind"] == "BestWeights" and callback["state"].get("weights"):
+            state = {key: decoded(value, checkpoint.arrays) for key, value in callback["state"].items()}
             return Best(int(state["best_epoch"]), float(state["best_value"]), state["weights"])
     return None
 
@@ -48,29 +48,30 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
         return checkpoint
     facts = dict(checkpoint.facts)
     progress: Mapping[str, Any] = facts["progress"]
-    told: dict[str, Any] = {"weights": LAST, "run": "", **facts.get("forked", {})}
+    origin: dict[str, Any] = {"weights": LAST, "run": "", **facts.get("forked", {})}
     result = {"restore_best": True, "monitor": "val_loss", **facts.get("result", {})}
     epoch, is_whole = int(progress["epoch"]), progress["done"] == 0
     place = f"epoch {epoch}" if is_whole else f"epoch {epoch + 1}, step {facts['step']}"
     best = best_of(checkpoint)
     value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""
-    swapped = "SwapEMAWeights" in [kept["kind"] for kept in facts["callbacks"]]  # fit: its optimizer has the others
-    if told["weights"] == LAST:
-        told["what"] = f"weights of {place} (the last)"
-        return replace(checkpoint, facts={**facts, "forked": told})
+    # By fit, whose optimizer then has the others.
+    swapped = any(callback["kind"] == "SwapEMAWeights" for callback in facts["callbacks"])
+    if origin["weights"] == LAST:
+        origin["what"] = f"weights of {place} (the last)"
+        return replace(checkpoint, facts={**facts, "forked": origin})
     if not result["restore_best"]:
-        told["what"] = f"weights of {place} (the last, as train.restore_best=false keeps them)"
+        origin["what"] = f"weights of {place} (the last, as train.restore_best=false keeps them)"
         chosen = None
     else:
         chosen = best
         if best is None or (is_whole and best.epoch == epoch):
-            told["what"] = f"weights of {place} (best and last{value})"
+            origin["what"] = f"weights of {place} (best and last{value})"
         else:
-            told["what"] = f"weights of epoch {best.epoch} (best{value})"
+            origin["what"] = f"weights of epoch {best.epoch} (best{value})"
     if not swapped and (chosen is None or (is_whole and chosen.epoch == epoch)):
-        return replace(checkpoint, facts={**facts, "forked": told})
-    told["fresh"] = True
-    facts |= {"forked": told, "callbacks": [], "parts": {**facts["parts"], "averages": None}}
+        return replace(checkpoint, facts={**facts, "forked": origin})
+    origin["fresh"] = True
+    facts |= {"forked": origin, "callbacks": [], "parts": {**facts["parts"], "averages": None}}
     arrays = dict(checkpoint.arrays)
     if chosen is not None and len(chosen.weights) == len(network.weights):  # another network is refused later
         facts["progress"] = _at_epoch(progress, chosen.epoch)
@@ -94,11 +95,11 @@ def description(facts: Mapping[str, Any], epoch: int, scores: Mapping[str, float
     Args:
         facts: of the checkpoint. epoch: the number of epochs that are over. scores: of the weights, on validation.
     """
-    told = facts.get("forked", {})
-    optimizer = "the optimizer starts again, its schedule continues" if told.get("fresh") else "with their optimizer"
+    origin = facts.get("forked", {})
+    optimizer = "the optimizer starts again, its schedule continues" if origin.get("fresh") else "with their optimizer"
     measured = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-    source = f"forked from {told['run']}" if told.get("run") else "forked"
-    return f"{source}: {told.get('what', 'weights')}, {optimizer}; here {measured}; epoch {epoch + 1} is next"
+    source = f"forked from {origin['run']}" if origin.get("run") else "forked"
+    return f"{source}: {origin.get('what', 'weights')}, {optimizer}; here {measured}; epoch {epoch + 1} is next"
 
 
 def _at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Estimate:
     """What training takes on this host, or on each GPU, in bytes, besides what the process has taken already.
 
     fixed: gradients, the optimizer's slots, the EMA, and copies of the weights for the best epoch and checkpoints.
-    per_example: of a replica's share of a batch, computed at once. per_image: of an input batch.
+    per_example: of a per-replica batch, computed at once. per_image: of an input batch.
     replicas: of the whole batch; sharing: those of them that share this memory. scoring: a batch of the validation.
 
     Measured against the growth of the resident set with Adam on a CPU (batch: estimate, measured, MiB): cnn 28 px 128:
@@ -58,9 +58,9 @@ class Estimate:
 
     def of(self, batch_size: int) -> int:
         """Returns the bytes that a batch of `batch_size` examples takes, over all replicas."""
-        share = -(-batch_size // self.replicas)
-        at_once = -(-share // self.parts)
-        step = self.sharing * (at_once * self.per_example + share * self.per_image)
+        per_replica = -(-batch_size // self.replicas)
+        at_once = -(-per_replica // self.parts)
+        step = self.sharing * (at_once * self.per_example + per_replica * self.per_image)
         return round(self.fixed + max(step, self.scoring))
 
     def largest_batch(self, available: int) -> int:
@@ -115,13 +115,13 @@ def check_memory(
     Raises:
         UserError: where they are too few. It names the largest batch that fits.
     """
-    wanted = estimate(model, dataset, strategy, settings)
-    needed = wanted.of(settings.batch_size)
+    estimated = estimate(model, dataset, strategy, settings)
+    needed = estimated.of(settings.batch_size)
     if strategy.coordinator is not None:  # the workers compute, each on a machine of its own
         return {"memory_estimate_mib": round(needed / _MIB)}
     there = available if available is not None else _free_on_gpus(strategy) or available_memory()
     if needed > there:
-        fitting = wanted.largest_batch(there)
+        fitting = estimated.largest_batch(there)
         raise UserError(
             f"train.batch_size={settings.batch_size} takes about {needed / _MIB:,.0f} MiB of memory, and "
             f"{there / _MIB:,.0f} are left",

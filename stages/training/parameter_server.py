@@ -19,8 +19,8 @@ CALL_SECONDS = 3.0
 class Coordinated:
     """Hands out steps to workers; what one that is lost has not finished, another takes.
 
-    A worker has the training split, and is told which of its examples a step trains on: every example is trained on
-    once an epoch whichever worker takes it, and again if a worker dies after its update and before it said so.
+    A worker has the training split, and receives the numbers of the examples of each step: every example is trained on
+    once an epoch whichever worker takes it, and again if a worker dies between its update and its answer.
 
     steps_per_call: as many as take about CALL_SECONDS, at the end of which workers wait for each other.
     """

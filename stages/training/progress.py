@@ -1,4 +1,4 @@
-"""What an epoch came to: the names under which it is tracked, its line in the log, and the rates of training."""
+"""Epoch metrics: tracked names, the log line, throughput; and how far a training is."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +9,10 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 
 MOST_WAITING = 0.1
-"""The share of the time that training may wait for its input before somebody is told."""
+"""Share of the time that training may wait for its input before a warning."""
 
 LEAST_SECONDS = 2.0
-"""What is waited for less long is not worth a word."""
+"""Seconds of waiting below which there is no warning."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Clock:
     steps: int = 0
     examples: int = 0
     waited: float | None = None
-    """Seconds of these that training has waited for its input; None where nobody can tell."""
+    """Seconds of these that training has waited for its input; None where that cannot be measured."""
     unit: str = "images"
     """The kind of example: `images`, or `features` that a frozen backbone has made of them."""
 
@@ -65,7 +65,7 @@ class Progress:
     """How far a training has come.
 
     epoch: counted from 0; done: the steps of it that are over; step: of all epochs together.
-    rows: the metrics of each epoch; logs: what callbacks were told last.
+    rows: the metrics of each epoch; logs: the last ones that callbacks have received.
     stopping: whether a callback wants the end; finished: whether no step of the phase will follow.
     phase: counted from 0; began: the epoch with which it began.
     added: values that callbacks have added to logs since the epoch began; outside: before the first or after the last.
@@ -101,7 +101,7 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":
-        """Returns what `dataclasses.asdict` was given."""
+        """Restores what `dataclasses.asdict` has returned."""
         return cls(**{**values, "clock": Clock(**values["clock"])})
 
 
@@ -142,7 +142,7 @@ def epoch_metrics(logs: Mapping[str, float], clock: Clock, warn: Callable[[str],
     """Returns an epoch's metrics by the names under which they are tracked.
 
     Args:
-        warn: is told once of a log, which only a callback can have added, under a name that training itself records.
+        warn: is called once for a log, which only a callback can have added, under a name that training itself records.
     """
     return named(logs, warn) | clock.rates()
 

@@ -9,8 +9,8 @@ _PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta")
 """Keras turns the sign of `min_delta` when a callback is first used, and would turn it again."""
 
 
-def state_of(thing: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the attributes of `thing` that are numbers, texts, lists, mappings or arrays, as JSON can hold them.
+def state_of(target: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the attributes of `target` that are numbers, texts, lists, mappings or arrays, as JSON can hold them.
 
     Args:
         name: the beginning of the names that its arrays get.
@@ -19,25 +19,25 @@ def state_of(thing: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[d
     Returns:
         The attributes, and the names of those left out that are neither functions nor objects of the same kind.
     """
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     left_out: list[str] = []
-    for key, value in vars(thing).items():
+    for key, value in vars(target).items():
         if key in _PRIVATE_TO_KERAS:
             continue
-        mine: dict[str, np.ndarray] = {}
+        own_arrays: dict[str, np.ndarray] = {}
         try:
-            found[key] = _encode(value, f"{name}.{key}.", mine)
-            arrays |= mine
+            attributes[key] = _encode(value, f"{name}.{key}.", own_arrays)
+            arrays |= own_arrays
         except TypeError:
             if not callable(value):
                 left_out.append(f"{key} ({type(value).__name__})")
-    return found, left_out
+    return attributes, left_out
 
 
-def restore_attributes(thing: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Sets the attributes of `thing` that `state_of` has returned."""
+def restore_attributes(target: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Sets the attributes of `target` that `state_of` has returned."""
     for key, value in state.items():
-        setattr(thing, key, _decode(value, arrays))
+        setattr(target, key, _decode(value, arrays))
 
 
 def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -67,8 +67,8 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if not isinstance(value, dict):
         return value
     if "array" in value:
-        found = arrays[value["array"]]
-        return found[()] if value["scalar"] else found
+        array = arrays[value["array"]]
+        return array[()] if value["scalar"] else array
     if "dict" in value:
         return {_decode(k, arrays): _decode(v, arrays) for k, v in value["dict"]}
     [(kind, items)] = value.items()

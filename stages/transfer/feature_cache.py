@@ -1,4 +1,4 @@
-"""What a frozen backbone makes of images that nothing changes: computed once, kept on disk, and learnt from.
+"""Features of a frozen backbone, where nothing changes the images: computed once, cached, and trained on.
 
 A frozen backbone gives the same features of an image in every epoch, so that the head learns from them what it would
 learn behind the backbone, in the same order and with the same dropout, to the rounding of float32.
@@ -26,7 +26,7 @@ from stages.storage.cache import NoRoomError, made_once
 from stages.transfer.backbone import backbone_of, infers, is_frozen
 
 IMAGES = 64
-"""How many images the backbone is given at a time, at most."""
+"""Images that the backbone takes at a time, at most."""
 
 LARGEST_BYTES = 2**31
 """Of features that are kept in memory: where they are more, every epoch goes through the backbone."""
@@ -60,7 +60,7 @@ def on_features(
     """Returns the head of `model` and the features it learns from, and what to record of it.
 
     The head's weights are the model's own. Where features cannot stand for images, `model` and `dataset` come back,
-    with the reason. The splits `train` and `val` are features; nobody asks for `test`.
+    with the reason. The splits `train` and `val` are features; `test` is not used.
 
     Args:
         cache: what runs share; takes `features-<key>`. None: they are kept in memory alone.

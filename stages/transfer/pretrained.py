@@ -43,26 +43,26 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
     return {"weights_loaded": count, "weights_of": part}
 
 
-def _refuse_adapted(network: keras.Model, given: str) -> None:
+def _refuse_adapted(network: keras.Model, weights: str) -> None:
     """Refuses weights for the first EfficientNets, B0 to B7: they would compute other numbers without a word.
 
     Keras puts a layer into them for ImageNet's weights alone (keras/src/applications/efficientnet.py), and their
-    Normalization takes the statistics that it is given only when it is adapted.
+    Normalization takes the statistics of its arguments only when it is adapted.
     """
     backbone = backbone_of(network)
     inside = all_layers(backbone) if backbone is not None else []
     if any(isinstance(layer, keras.layers.Normalization) for layer in inside):
         raise UserError(
-            f"model.weights={given} for a network with a Normalization layer, which would not use all of them",
+            f"model.weights={weights} for a network with a Normalization layer, which would not use all of them",
             "networks that scale by constants, such as EfficientNetV2, MobileNetV2, ResNet50",
             "model=efficientnet_v2_b0",
         )
 
 
-def _from_applications(network: keras.Model, given: Any) -> tuple[int, str]:
+def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
     """Has keras.applications build the backbone with its own weights, which it keeps in ~/.keras once it has them."""
     backbone = backbone_of(network)
-    chosen: Mapping[str, Any] = given if isinstance(given, Mapping) else vars(given)
+    chosen: Mapping[str, Any] = settings if isinstance(settings, Mapping) else vars(settings)
     make = getattr(keras.applications, str(chosen.get("name")), None)
     if backbone is None or make is None:
         raise _refused("imagenet", "are those of a network of keras.applications, and this is none")
@@ -96,30 +96,30 @@ def _from_file(network: keras.Model, path: Path) -> tuple[int, str]:
     for name, target in {"network": network, BACKBONE: backbone}.items():
         if target is None:
             continue
-        with _restored(target) as kept:
+        with _restored(target) as initial:
             missing, reason = _filled(target, path)
             if not missing:
-                kept.clear()
+                initial.clear()
                 return len(target.weights), name
             if inside and not any(id(weight) in inside for weight in missing):  # another head
                 for index, weight in enumerate(target.weights):
                     if id(weight) in inside:
-                        del kept[index]
+                        del initial[index]
                 return len(inside), BACKBONE
         failures.append((len(missing), name, missing[0], reason))
     _, name, first, reason = min(failures, key=lambda failure: failure[0])
-    found = f"do not fit the {name}: they have no {first.path} {list(first.shape)}"
-    raise _refused(str(path), f"{found} ({reason})" if reason else found)
+    problem = f"do not fit the {name}: they have no {first.path} {list(first.shape)}"
+    raise _refused(str(path), f"{problem} ({reason})" if reason else problem)
 
 
 @contextlib.contextmanager
 def _restored(target: keras.Model) -> Iterator[dict[int, np.ndarray]]:
-    """Yields the weights by their index, and puts back what is still there of them at the end."""
-    kept = dict(enumerate(target.get_weights()))
+    """Yields the weights by their index, and restores at the end those that are still among them."""
+    initial = dict(enumerate(target.get_weights()))
     try:
-        yield kept
+        yield initial
     finally:
-        for index, value in kept.items():
+        for index, value in initial.items():
             target.weights[index].assign(value)
 
 
@@ -141,10 +141,10 @@ def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
 
     Source: `Serving.weights` of the export stage.
     """
-    found = [folder for folder in (path, path / "tf2model") if (folder / "saved_model.pb").exists()]
-    if not found:
+    exports = [folder for folder in (path, path / "tf2model") if (folder / "saved_model.pb").exists()]
+    if not exports:
         return None
-    reader = tf.train.load_checkpoint(str(found[0] / "variables" / "variables"))
+    reader = tf.train.load_checkpoint(str(exports[0] / "variables" / "variables"))
     names = reader.get_variable_to_shape_map()
     keys = iter(f"weights/{index}/.ATTRIBUTES/VARIABLE_VALUE" for index in range(len(names)))
     return [reader.get_tensor(key) for key in keys if key in names]
@@ -168,9 +168,9 @@ def _from_list(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[int,
     return len(pairs), BACKBONE
 
 
-def _refused(given: str, why: str) -> UserError:
+def _refused(source: str, why: str) -> UserError:
     return UserError(
-        f"model.weights: the weights of {given} {why}",
+        f"model.weights: the weights of {source} {why}",
         "weights of this network, or of its backbone",
         "model.weights=none, or a network that they are of",
     )
