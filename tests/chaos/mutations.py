@@ -141,7 +141,7 @@ MUTATIONS = (
         'key=lambda job: job.metrics["test/accuracy"]', "tests/pipeline/sweep/test_sweep.py", "-k", "best_job",
     ),
     mutation(
-        "pipeline/run/supervisor.py", "self.has_lost |= code < 0", "pass",
+        "pipeline/run/supervisor.py", "self.has_lost |= chief.exitcode < 0", "pass",
         "tests/pipeline/cluster/test_cluster.py", "-k", "lost_server_or_chief and chief]",
     ),
 )  # fmt: skip
