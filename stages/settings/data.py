@@ -86,6 +86,7 @@ class SyntheticSettings(SourceSettings):
 class ImagesSettings(SourceSettings):
     """What sources of encoded images share."""
 
+    test_fraction: float = number(0.1, above=0, below=1)
     size: Any = None
     """Of the images that training sees, in pixels: a side, or [height, width]; null: as they are, if of one size."""
     resize: str = choice("stretch", "stretch", "crop", "pad")
@@ -184,6 +185,7 @@ class ImageFolderSettings(ImagesSettings):
 
     _target_: str = "stages.load.image_folder.image_folder"
     dir: str | None = None
+    """Holds a folder of images for each class, or `train`, `val` and `test` with those in them."""
     size: Any = 160
 
     @property

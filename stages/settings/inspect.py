@@ -12,6 +12,6 @@ class InspectSettings:
     """What training will see: statistics of the splits, and galleries."""
 
     _target_: str = "stages.inspect.inspect"
-    batch_size: int = number(II("train.batch_size"), at_least=1, unit="examples of the global batch")
+    batch_size: int = number("${oc.select:train.batch_size,64}", at_least=1, unit="examples of the global batch")
     """That of training, so that the batch which is shown is training's first."""
     seed: int = II("seed")

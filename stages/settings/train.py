@@ -16,7 +16,7 @@ class TrainSettings:
     """The training loop, for every strategy and precision."""
 
     _target_: str = "stages.train.train"
-    epochs: int = number(5, at_least=1, unit="passes over the training split")
+    epochs: int = number(30, at_least=1, unit="passes over the training split")
     batch_size: int = number(64, at_least=1, unit="examples of the global batch, over all replicas")
     steps_per_call: int | None = number(None, at_least=1, unit="steps in one call of the compiled function")
     """null: as many as keep Python's share of the time under 2 %."""
@@ -96,6 +96,10 @@ class TrainSettings:
 
 @dataclass(kw_only=True)
 class FitSettings(TrainSettings):
-    """Keras' `Model.fit`, for strategies under which it is right."""
+    """Keras' `Model.fit`, for strategies under which it gives the same weights.
+
+    `steps_per_call` is Keras' `steps_per_execution`, null: 1; `jit=auto` is off, as Keras has it on CPUs and under
+    strategies.
+    """
 
     _target_: str = "stages.fit.fit"

@@ -1,0 +1,59 @@
+"""A default stands once, in its dataclass: the options in conf/ hold what differs from it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from pipeline.config.schemas import SCHEMAS, TopSettings
+from pipeline.paths import CONF
+
+OPTIONS = [path for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in ("experiment", "pipeline")]
+
+
+def plain(configuration: Any) -> dict[str, Any]:
+    values = OmegaConf.to_container(configuration)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the values of an option's file, and those that it inherits from schemas and other options."""
+    values = plain(OmegaConf.load(path))
+    inherited: dict[str, Any] = {}
+    for entry in values.pop("defaults"):
+        if isinstance(entry, Mapping):
+            [(key, name)] = entry.items()
+            group, place = str(key).removeprefix("/schema/").split("@")
+            schema = plain(OmegaConf.structured(SCHEMAS[group][name]))
+            inherited |= schema if place == "_here_" else {place: schema}
+        elif entry != "_self_":
+            own, base = read(path.with_name(f"{entry}.yaml"))
+            inherited = plain(OmegaConf.merge(base, own))
+    return values, inherited
+
+
+def repeated(values: Mapping[str, Any], inherited: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        default = inherited.get(key)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            yield from repeated(value, default, f"{name}{key}.")
+        elif key in inherited and value == default:
+            yield name + key
+
+
+@pytest.mark.parametrize("path", OPTIONS, ids=lambda path: f"{path.parent.name}={path.stem}")
+def test_an_option_repeats_no_default(path: Path) -> None:
+    assert list(repeated(*read(path))) == []
+
+
+def test_a_repeated_default_is_seen() -> None:
+    assert list(repeated({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 2, "b": {"c": 2, "d": 4}})) == ["b.c"]
+
+
+def test_the_primary_configuration_and_its_schema_have_the_same_defaults() -> None:
+    primary, defaults = plain(OmegaConf.load(CONF / "config.yaml")), plain(OmegaConf.structured(TopSettings))
+    del defaults["pipeline"]  # a group
+    assert {name: primary[name] for name in defaults} == defaults
