@@ -13,7 +13,7 @@ from stages.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    """What can be chosen.
+    """The options that can be chosen.
 
     groups: from each group, in the order of the defaults list, to its options, the default one first.
     defaults: from each group of the defaults list to its option; None: none is chosen.
@@ -71,7 +71,7 @@ def package_folder(address: str) -> Path:
         places = [rest if separator else address]
     if not places or not Path(places[0]).is_dir():
         raise UserError(
-            f"{address} is no folder of options",
+            f"{address} is not a folder of options",
             "a folder, or 'hydra.searchpath=[pkg://my_package.conf]'",
             "--config-dir <folder>",
         )

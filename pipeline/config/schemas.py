@@ -91,8 +91,8 @@ class TopSettings:
         300.0, at_least=10, unit="seconds without a sign of life after which a job or member of a cluster is killed"
     )
     resume: str = "auto"
-    """`auto`: go on with the last run of this experiment, if it has not finished; `never`: begin a new one; else the
-    run to go on with, by its folder or the beginning of its id."""
+    """`auto`: resume the last run of this experiment, if it has not finished; `never`: start a new one; else the
+    run to resume, by its folder or the beginning of its id."""
     fork: str | None = None
     """A run, by its folder or the beginning of its id, from whose weights a new run starts, with other settings."""
     fork_weights: str = choice("best", "best", "last")

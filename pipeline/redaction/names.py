@@ -51,7 +51,7 @@ _ABOUT = words_of(
     "required ttl expiry expires timeout seconds minutes hours days age env var field column prompt help hint regex "
     "pattern version provider backend scheme method mode"
 )
-"""Last words of names that are about a secret: `password_file`, `token_type`."""
+"""Last words of names that describe a secret: `password_file`, `token_type`."""
 
 _ADDRESS = words_of("url uri endpoint host")
 

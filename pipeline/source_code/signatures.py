@@ -89,7 +89,7 @@ def _parsed(place: Path, changed_ns: int) -> tuple[ast.stmt, ...]:
     except (SyntaxError, ValueError) as error:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UserError(f"{place} is no Python: {reason}{line}", "a module that Python can read") from error
+        raise UserError(f"{place} is not Python: {reason}{line}", "a module that Python can read") from error
 
 
 def _in_package(folders: list[Path], parts: Sequence[str], name: str) -> Path | None:

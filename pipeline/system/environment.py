@@ -15,7 +15,7 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the summary has the address, without a password
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # 13 s for a server that has gone; MLflow's own 7 take 4 minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # 13 s for a server that is down; MLflow's own 7 take 4 minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 
@@ -29,7 +29,7 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Keeps back what native code prints while TensorFlow is imported; shows it if the import fails.
+    """Withholds the output of native code while TensorFlow is imported; shows it if the import fails.
 
     TensorFlow prints a few lines before TF_CPP_MIN_LOG_LEVEL is read. `TF_CPP_MIN_LOG_LEVEL=0` brings all of it back.
     """

@@ -1,4 +1,4 @@
-"""What this machine is, asked without TensorFlow."""
+"""GPUs, processor and memory of this machine, found without TensorFlow."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def gpus() -> tuple[Gpu, ...]:
     entries = [part.strip() for part in visible.split(",") if part.strip() not in ("", "-1")]
     if all(entry.isdigit() for entry in entries):
         return tuple(found[int(entry)] for entry in entries if int(entry) < len(found))
-    return tuple(found[: len(entries)])  # named by their UUID: which ones cannot be told, how many can
+    return tuple(found[: len(entries)])  # named by their UUID: their number is known, their models are not
 
 
 def _parse(line: str) -> Gpu | None:
@@ -51,7 +51,7 @@ def _parse(line: str) -> Gpu | None:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Returns the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not tell."""
+    """Returns the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not list them."""
     try:
         with Path("/proc/cpuinfo").open() as file:
             line = next(line for line in file if line.startswith(("flags", "Features")))
@@ -61,7 +61,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def facts() -> dict[str, Any]:
-    """Returns what a reader needs to judge a run's speed by; nothing that names the machine or its owner."""
+    """Returns the hardware that a run's speed depends on; nothing that names the machine or its owner."""
     return {
         "system": platform.platform(),
         "python": platform.python_version(),

@@ -16,11 +16,11 @@ from typing import Any
 from pipeline.system import signal_listener as listener
 
 GRACE_SECONDS = 10.0
-"""Grace period, in seconds, before a process whose parent has gone is killed."""
+"""Grace period, in seconds, before an orphaned process is killed."""
 
 
 def process_context() -> BaseContext:
-    """Returns the way to make processes.
+    """Returns the context to start processes with.
 
     A process that has imported TensorFlow itself, as a job of a sweep has, forks: it has not used it either, as only
     the processes that it makes will. Any other has them forked from a server that imports it once.
@@ -39,7 +39,7 @@ def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any
     """Starts a process, which has to call `become_independent` first of all.
 
     Signals wait until it listens. The server that it is forked from never hears one: a signal to the whole group, or
-    of a terminal that goes, would end it, and every process that it made would seem to have ended.
+    of a closing terminal, would end it, and every process that it made would seem to have ended.
     """
     process = context.Process(target=target, args=arguments)  # type: ignore[attr-defined]
     if context.get_start_method() == "forkserver":
@@ -61,10 +61,10 @@ def _masked(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def become_independent(stop: int | None = signal.SIGTERM) -> None:
-    """Makes this process one that its parent alone ends: out of the terminal's group, and gone when the parent has.
+    """Makes this process one that its parent alone ends: out of the terminal's group, ended when the parent has ended.
 
     Args:
-        stop: the signal that asks this process to end when the parent has gone, if any; SIGKILL follows.
+        stop: the signal that asks this process to end when the parent has ended, if any; SIGKILL follows.
     """
     os.setpgid(0, 0)
     threading.Thread(target=_end_with_parent, args=(stop,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Signs of life: a process's main thread shows at safe places that it gets on, and the one that started it looks."""
+"""Heartbeats: a process's main thread gives one at each safe place, and its parent watches for them."""
 
 import time
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Any
 import psutil
 
 IDLE_SHARE = 0.005
-"""A process that uses less of one core is idle. TensorFlow's servers alone use 0.001."""
+"""Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
 
 
 class Pulse:
-    """The time of the last sign of life of one process, in memory that it shares with the one that started it."""
+    """The time of the last heartbeat of one process, in memory shared with its parent."""
 
     def __init__(self, context: BaseContext) -> None:
         self._last: Any = context.RawValue("d", time.monotonic())
@@ -22,7 +22,7 @@ class Pulse:
 
     @property
     def last(self) -> float:
-        """When the last one was, by the monotonic clock, which all processes of a machine share."""
+        """Time of the last heartbeat, by the monotonic clock, which all processes of a machine share."""
         return float(self._last.value)
 
 
@@ -37,7 +37,7 @@ def adopt(pulse: Pulse | None) -> None:
 
 
 def beat() -> None:
-    """Shows that this process gets on; no-op where nobody looks."""
+    """Gives a heartbeat; no-op in a process that is not watched."""
     if _own is not None:
         _own.beat()
 
@@ -69,11 +69,11 @@ class Watch:
         return is_stopped(self._process.pid)
 
     def silence(self) -> float:
-        """Returns for how many seconds it has given no sign of life."""
+        """Returns the seconds since the last heartbeat."""
         return self._clock() - max(self._pulse.last, self._seen)
 
     def hangs(self) -> bool:
-        """Returns whether it has given none for longer than the limit."""
+        """Returns whether there was none for longer than the limit."""
         silent = self.silence()
         if silent <= self._limit:
             return False
@@ -84,11 +84,11 @@ class Watch:
         return True
 
     def begin_again(self) -> None:
-        """Lets it have the whole limit once more."""
+        """Restarts the limit."""
         self._seen, self._computed = self._clock(), self._cpu_seconds()
 
     def note(self) -> None:
-        """Notes what it has computed up to its last sign of life; to be called now and then."""
+        """Records the CPU time up to the last heartbeat; to be called periodically."""
         if self._pulse.last > self._seen:
             self.begin_again()
 

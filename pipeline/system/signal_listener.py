@@ -15,19 +15,19 @@ POKE = signal.SIGURG
 """The signal by which the watching thread interrupts the main one; by default a process ignores it."""
 
 LIMIT_SECONDS = 8.0
-"""How long the process may take to begin to end its run, and to end it, before it is ended by force."""
+"""Seconds in which a process has to start ending its run, and to end it, before it is killed."""
 
 SAVE_SECONDS = 300.0
-"""How long training may take to finish its step and write a checkpoint."""
+"""Seconds in which training has to finish its step and write a checkpoint."""
 
 SECOND_SECONDS = 4.0
-"""What is left of all limits after a second signal; a third ends the process at once."""
+"""Seconds left of all limits after a second signal; a third ends the process at once."""
 
 SECOND_GRACE_SECONDS = 2.0
-"""How much of that training may still use to keep what it has."""
+"""Seconds of these in which training may still save a checkpoint."""
 
 SUPERVISED_SECONDS = 20.0
-"""What a process gets, after a second signal, that waits for others to end."""
+"""Seconds, after a second signal, for a process that waits for others to end."""
 
 LAST_WORDS_SECONDS = 3.0
 POKE_SECONDS = 1.0
@@ -39,7 +39,7 @@ BOUNCE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Request:
-    """A wish to end the run. number: the signal to pass on to other processes; exit_code: of this one."""
+    """A request to end the run. number: the signal to pass on to other processes; exit_code: of this one."""
 
     reason: str
     number: int
@@ -65,7 +65,7 @@ class Mode:
 
     grace: seconds until its Python code may be interrupted; None: only a second signal does (`second`), or nothing.
     limit: seconds until the process is ended by force, and second_limit: those after a second signal.
-    keeps: whether what there is, is kept before the end. ends: whether the run is being ended already.
+    keeps: whether a checkpoint is saved before the end. ends: whether the run is being ended already.
     supervises: whether a third signal, too, is left to it, which has other processes to end.
     """
 
@@ -81,7 +81,7 @@ class Mode:
 
 
 class Listener:
-    """What this process has heard, and the thread that enforces it."""
+    """The signals that this process has received, and the thread that enforces them."""
 
     def __init__(self) -> None:
         self.request: Request | None = None

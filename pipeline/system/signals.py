@@ -30,7 +30,7 @@ from pipeline.system.signal_listener import (
 )
 
 GRACE_SECONDS = 2.0
-"""How long a stage may take to reach a safe place before its Python code is interrupted."""
+"""Seconds in which a stage has to reach a safe place before its Python code is interrupted."""
 
 TIMED_OUT = 124
 """Exit code of a job that has reached its `job_timeout_seconds`, as of timeout(1)."""
@@ -69,19 +69,19 @@ def listening(owns_process: bool = False) -> Iterator[None]:
 
 
 def requested() -> Request | None:
-    """Returns the first wish to end the run, or None."""
+    """Returns the first request to end the run, or None."""
     return _listener.request
 
 
 def times_requested() -> int:
-    """Returns how many signals have come."""
+    """Returns the number of signals received."""
     return _listener.count
 
 
 def check() -> None:
     """Raises Interrupted where the run is to end: a safe place.
 
-    No-op in other threads, while training keeps what it has, and while the run is being ended.
+    No-op in other threads, while training saves a checkpoint, and while the run is being ended.
     """
     mode = _listener.mode
     is_main = threading.current_thread() is threading.main_thread()
@@ -182,7 +182,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Lets a signal wait until what there is has been kept; a second one interrupts the block."""
+    """Lets a signal wait until a checkpoint is saved; a second one interrupts the block."""
     stop = Stop()
     with _in(Mode(limit=SAVE_SECONDS, second=True, keeps=True)):
         yield stop
@@ -200,7 +200,7 @@ def _in(mode: Mode) -> Iterator[None]:
 
 
 def _ignore() -> None:
-    """Ignores signals while the interpreter is taken down: it would give them back their defaults, which kill."""
+    """Ignores signals while the interpreter shuts down: it would restore their defaults, which kill."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -218,7 +218,7 @@ def _hush_lost_interruptions() -> None:
 
 
 def _after_fork() -> None:
-    """Forgets the parent's thread and pipe: what a child hears is not the parent's."""
+    """Forgets the parent's thread and pipe: a child's signals are not the parent's."""
     global _listener
     if _listener.is_on:
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Standard output and standard error that never raise: a closed pipe, a terminal that has gone, a full disk."""
+"""Standard output and standard error that never raise: not for a closed pipe, a closed terminal or a full disk."""
 
 import errno
 import io
@@ -9,11 +9,11 @@ from typing import Any
 from pipeline.system import signals
 
 CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
-"""What writing fails with where nobody will ever read again: EIO is a terminal that has gone."""
+"""Errors of writing to a stream that has no reader any more: EIO is a closed terminal."""
 
 
 class _Sink(io.FileIO):
-    """A file descriptor that takes whatever is written; what cannot be written is lost, and the run may end for it."""
+    """A file descriptor that accepts every write; what cannot be written is dropped, and a closed one ends the run."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "wb", closefd=False)

@@ -231,7 +231,7 @@ def test_arguments_of_functions_and_classes_are_checked_by_their_signature(given
 
 def test_a_module_that_is_no_python_is_named_with_its_line(path: Path) -> None:
     write(path, {"own_broken.py": "x = 1\ndef stage(:\n"})
-    with pytest.raises(UserError, match=r"own_broken\.py is no Python: .*\(line 2\)"):
+    with pytest.raises(UserError, match=r"own_broken\.py is not Python: .*\(line 2\)"):
         own("own_broken.stage", "a: 1")
 
 
