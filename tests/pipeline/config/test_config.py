@@ -42,6 +42,8 @@ def test_every_option_of_every_group_composes(group: str, option: str, monkeypat
     with_it = {"cluster=tf_config": ["strategy=multi_worker"], "strategy=tpu": ["strategy.name=a-name"]}
     with_it |= {"data=image_folder": ["data.dir=."], "data=tfds": ["data.name=mnist"]}
     with_it |= {f"precision={policy}": ["optimizer=sgd"] for policy in ("bfloat16", "float16")}
+    with_it["optimizer=custom"] = ["optimizer._target_=keras.optimizers.Lion"]
+    with_it["schedule=custom"] = ["schedule._target_=keras.optimizers.schedules.CosineDecay"]
     given = [
         f"{group}={option}",
         *(["optimizer=sgd"] if option in ("bfloat16", "float16") else []),

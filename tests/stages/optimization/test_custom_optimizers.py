@@ -75,7 +75,6 @@ def halving(peak: float, steps: int, share: float = 0.5) -> Callable[[tf.Tensor]
 OPTIMIZERS = {
     "Lion": CustomOptimizerSettings(_target_="keras.optimizers.Lion", arguments={"beta_1": 0.8}),
     "Lamb, decay": CustomOptimizerSettings(_target_="keras.optimizers.Lamb", weight_decay=0.1),
-    "Adafactor": CustomOptimizerSettings(_target_="keras.optimizers.Adafactor"),
     "one's own": CustomOptimizerSettings(_target_=f"{__name__}.Decaying", learning_rate=0.05),
 }
 HALVING = CustomScheduleSettings(_target_=f"{__name__}.halving", arguments={"share": 0.1}, warmup_epochs=0.5)
