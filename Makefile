@@ -33,8 +33,9 @@ lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-tables: .venv/.installed  ## rewrites the tables of README.md and docs/ that are made from the code and conf/
+tables: .venv/.installed  ## tables and module map in the documents, made from the code and conf/
 	$(BIN)/python -m pipeline.tables
+	$(BIN)/python -m tests.module_map
 
 ui: .venv/.installed  ## MLflow's UI on the runs in outputs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///outputs/mlflow.db
