@@ -6,7 +6,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast faults experiments lint tables ui clean
+.PHONY: help run test test-fast faults mutations experiments lint tables ui clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ faults: .venv/.installed  ## kills real runs and sweeps at random moments, and c
 	$(BIN)/python -m tests.chaos.faults $(ARGS)
 	$(BIN)/python -m tests.chaos.sweep_faults
 	$(BIN)/python -m tests.chaos.random_kills
+
+mutations: .venv/.installed  ## breaks the code one line at a time; the tests that must notice do
+	$(BIN)/python -m tests.chaos.mutations $(ARGS)
 
 experiments: .venv/.installed  ## the reference experiments whose data is available, against their files' headers
 	$(BIN)/python -m benchmarks.experiments $(ARGS)
