@@ -236,6 +236,7 @@ def assert_refused(answer: tuple[Any, str, float, list[str]], given: object) -> 
     assert not heavy
 
 
+@pytest.mark.slow
 def test_configurations_of_ones_own_that_are_none(drive: Driver, tmp_path: Path) -> None:
     for name, files in CONFIGURATIONS.items():
         for path, content in files.items():
@@ -247,6 +248,7 @@ def test_configurations_of_ones_own_that_are_none(drive: Driver, tmp_path: Path)
         assert_refused(drive("--config-dir", str(folder), "dry_run=true"), folder.name)
 
 
+@pytest.mark.slow
 def test_command_lines_at_random(drive: Driver) -> None:
     """Pieces of real command lines, glued together at random: refused in one line, or a plan."""
     randomly = random.Random(7)
@@ -302,6 +304,7 @@ def test_command_lines_at_random(drive: Driver) -> None:
             assert_refused(answer, given)
 
 
+@pytest.mark.slow
 def test_numbers_are_refused_before_anything_is_recorded(drive: Driver) -> None:
     for given in ("seed=" + "9" * 400, "train.epochs=9223372036854775808", "optimizer.learning_rate=1e39",
                   "train.batch_size=99999999999999999999", "optimizer.learning_rate=1" + "0" * 200,

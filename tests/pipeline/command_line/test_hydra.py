@@ -75,6 +75,7 @@ def schema_nodes() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
     nodes, composer = schema_nodes(), composed()
     assert {*SCHEMAS} - {"network"} <= {*nodes}
@@ -135,6 +136,7 @@ def test_what_chooses_no_option_says_what_to_type(given: str) -> None:
         composed(given)
 
 
+@pytest.mark.slow
 def test_every_way_to_give_several_values_works_or_says_what_to_type() -> None:
     assert [job[0] for job in jobs("seed=range(1,4)")] == ["seed=1", "seed=2", "seed=3"]
     assert [job[0] for job in jobs("seed=choice(5,3)")] == ["seed=5", "seed=3"]

@@ -36,6 +36,7 @@ OPTIONS = sorted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
@@ -53,6 +54,7 @@ def test_every_option_of_every_group_composes(group: str, option: str, monkeypat
     prepare(experiment(*given, "dry_run=true"))
 
 
+@pytest.mark.slow
 def test_every_experiment_composes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
     monkeypatch.setattr("stages.settings.data.ImageFolderSettings.check", lambda self, path: None)
@@ -167,6 +169,7 @@ def test_the_command_says_it_on_standard_error(given: str, pipeline_command: Com
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [("--help",), ("trian.epochs=1",), ("--cfg", "job"), ("--info", "plugins")])
 def test_answers_come_at_once(given: tuple[str, ...], tmp_path: Path) -> None:
     """By the processor's time: a machine with other work on it takes longer by the clock."""
