@@ -121,12 +121,11 @@ MUTATIONS = (
         "tests/pipeline/tracking/test_journal.py", "tests/pipeline/run/test_settle.py", "-k", "damaged or closed",
     ),
     mutation(
-        "pipeline/redaction/mask.py", "text = pattern.sub(MASK, text) if pattern is not None else text", "text = text",
-        "tests/pipeline/tracking/test_tracking.py", "-k", "secrets_of_the_environment",
+        "pipeline/redaction/mask.py", "return SERVICES.sub(MASK, text)", "return text",
+        "tests/pipeline/redaction/test_secrets.py", "-k", "shape",
     ),
     mutation(
-        "pipeline/system/signals.py", "        _listener = Listener()\n\n\nos.reg", "\n\nos.reg", SIGNALS,
-        "-k", "forked",
+        "pipeline/system/signals.py", "TIMED_OUT = 124", "TIMED_OUT = 143", SIGNALS, "-k", "time_limit",
     ),
     mutation(
         "pipeline/system/signal_listener.py", "if now - last < BOUNCE_SECONDS:", "if False:", SIGNALS,
