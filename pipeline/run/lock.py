@@ -46,3 +46,15 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
                     ) from error
                 pause(0.2)
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Returns whether a process works in `folder`; leaves no file behind."""
+    try:
+        with (folder / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # never locked
+        return False
+    return False

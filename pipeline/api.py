@@ -1,0 +1,167 @@
+"""Experiments and runs from Python: what notebooks and scripts import."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composed, Composer
+from pipeline.config.errors import explain
+from pipeline.config.experiment import Experiment, read
+from pipeline.paths import default_outputs
+from pipeline.run.rebuild import checkpoint_rows, read_run
+from pipeline.run.summary import Summary
+from pipeline.sweep.catalog import find_entry, read_catalog
+from pipeline.system import environment
+from stages.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Run", "compose", "open_run", "run_experiment"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk, finished or not. Reads files when they are asked for."""
+
+    folder: Path
+
+    @property
+    def summary(self) -> Summary:
+        """The contents of `summary.json`.
+
+        Raises:
+            UserError: where there is no run in the folder.
+        """
+        summary = read_run(self.folder, lambda line: None)
+        if summary is None:
+            raise UserError(f"{self.folder} holds no run", "the folder of a run", "python -m pipeline.runs")
+        return summary
+
+    @property
+    def status(self) -> str:
+        """`RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
+        return self.summary.status
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of each metric, and of the best epoch as `val/best_…`."""
+        return self.summary.metrics
+
+    @cached_property
+    def config(self) -> DictConfig:
+        """The whole configuration, without secrets."""
+        document = OmegaConf.load(self.folder / "config.yaml")
+        assert isinstance(document, DictConfig)
+        return document
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """The metrics of each epoch, as its last checkpoint has them: a row an epoch, counted from 1."""
+        import pandas as pd  # half a second to import
+
+        rows = checkpoint_rows(self.folder)
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("epoch")
+
+    def load_model(self) -> Any:
+        """Returns the exported SavedModel: unscaled pixels, float32 [N, H, W, C], to probabilities, [N, classes].
+
+        Raises:
+            UserError: where the run has exported none.
+        """
+        path = self.summary.exported.get("saved_model")
+        folder = self.folder / "export" / "saved_model"
+        if path is None or not folder.is_dir():
+            raise UserError(
+                f"{self.folder} has no exported model", "a run whose stage export has run", "export=saved_model"
+            )
+        import tensorflow as tf  # ten seconds to import
+
+        return tf.saved_model.load(str(folder))
+
+
+def compose(overrides: Sequence[str] = ()) -> Experiment:
+    """Returns the checked configuration of a run.
+
+    Args:
+        overrides: the words of a command line, such as `strategy=mirrored` or `train.epochs=5`.
+
+    Raises:
+        UserError: where one of them is wrong.
+
+    Example:
+        >>> compose(["train.epochs=3"]).settings["train"].epochs
+        3
+    """
+    return _read(_composed(overrides))
+
+
+def run_experiment(overrides: Sequence[str] = ()) -> Run:
+    """Runs an experiment in this process, as `python -m pipeline <overrides>` does, and returns its run.
+
+    It resumes the last run of the same settings that was interrupted, unless `resume=never` is among the overrides.
+    TensorFlow's devices and determinism are fixed by the first run of a process.
+
+    Args:
+        overrides: the words of a command line.
+
+    Raises:
+        UserError: where one of them is wrong; nothing has been recorded then.
+        RuntimeError: where the run failed; its message is that of the error.
+    """
+    from pipeline.run.console import Console
+    from pipeline.run.job import DONE, Job
+    from pipeline.run.launch import run_job
+    from pipeline.run.resume import last_of
+
+    environment.prepare()
+    composed = _composed(overrides)
+    experiment = _read(composed)
+    code = run_job(Job(experiment, composed.overrides), Console())
+    last = last_of(experiment, lambda line: None)
+    if code != DONE or last is None:
+        raise RuntimeError(last.error if last is not None and last.error else f"exit code {code}")
+    return Run(Path(last.folder))
+
+
+def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
+    """Returns a run by its folder, its folder's name, or the beginning of its id (4 digits or more).
+
+    Args:
+        outputs: where runs are; None: the project's `outputs`.
+
+    Raises:
+        UserError: where there is none, or several.
+    """
+    place = Path(outputs).expanduser().resolve() if outputs is not None else default_outputs()
+    entries = [entry for entry in read_catalog(place) if entry.kind != "sweep"]
+    path = Path(run).expanduser()
+    if path.is_dir() and read_run(path, lambda line: None) is not None:
+        return Run(path.resolve())
+    return Run(find_entry(entries, str(run), place).folder)
+
+
+def _composed(overrides: Sequence[str]) -> Composed:
+    flags = [word for word in overrides if word.startswith("-")]
+    if flags:
+        raise UserError(f"{flags[0]} is a flag of the command line", "overrides: <setting>=<value>", "train.epochs=5")
+    composer = Composer(read_arguments(list(overrides)))
+    try:
+        return composer.one()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, composer.keys(), composer.addable()) from error
+
+
+def _read(composed: Composed) -> Experiment:
+    from pipeline.checks.unused import refuse_unused
+
+    experiment = read(composed.document, composed.choices, composed.config_dirs)
+    refuse_unused(experiment, composed.typed)
+    return experiment

@@ -1,0 +1,83 @@
+"""`python -m pipeline.runs`: the runs and sweeps in `outputs/` as a table."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console as RichConsole
+from rich.table import Table
+
+from pipeline.paths import default_outputs, shorter
+from pipeline.redaction.mask import redact
+from pipeline.sweep.catalog import CatalogEntry, read_catalog, select
+from pipeline.system import streams
+from stages.errors import UserError
+
+FILTERS = """filters:
+  status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
+
+A run whose process is gone before it ended is INTERRUPTED; the command that began it resumes it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the runs that the command line asks for; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        "python -m pipeline.runs",
+        description=__doc__,
+        epilog=FILTERS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("filter", nargs="*", help="shows only the runs that match every filter")
+    parser.add_argument("--last", type=int, metavar="N", help="shows the last N")
+    parser.add_argument("--json", action="store_true", help="prints everything that is known of them as JSON")
+    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
+    options = parser.parse_args(arguments)
+    outputs = options.outputs.expanduser().resolve()
+    try:
+        entries = select(read_catalog(outputs, _warn), options.filter)
+    except UserError as error:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+        return 2
+    if options.last is not None:
+        entries = entries[-max(options.last, 0) :] if options.last > 0 else []
+    if options.json:
+        print(json.dumps(redact([entry.as_dict() for entry in entries]), indent=2))
+    elif entries:
+        RichConsole(width=None if sys.stdout.isatty() else 160, markup=False).print(_table(entries))
+    else:
+        print(f"no runs under {shorter(outputs)}" + (" match" if options.filter else ". Try: python -m pipeline"))
+    return 0
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {redact(line)}", file=sys.stderr)
+
+
+def _table(entries: Sequence[CatalogEntry]) -> Table:
+    tests = [name for name in ("test/accuracy", "test/loss") if any(name in entry.metrics for entry in entries)]
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "status", "experiment", "started"):
+        table.add_column(name, no_wrap=name != "experiment")
+    for name in ("seconds", "best validation", *tests):
+        table.add_column(name, justify="right")
+    table.add_column("folder", overflow="fold")
+    for entry in entries:
+        best = f"{entry.validation} {entry.metrics[entry.validation]:.4f}" if entry.validation else ""
+        table.add_row(
+            (entry.run_id or "")[:8],
+            entry.status,
+            f"sweep of {entry.experiment}" if entry.kind == "sweep" else entry.experiment,
+            f"{entry.started:%Y-%m-%d %H:%M}",
+            f"{entry.seconds:.0f}" if entry.seconds else "",
+            best,
+            *(f"{entry.metrics[name]:.4f}" if name in entry.metrics else "" for name in tests),
+            shorter(entry.folder),
+        )
+    return table
+
+
+if __name__ == "__main__":
+    streams.guard()
+    sys.exit(main())

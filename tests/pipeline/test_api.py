@@ -1,0 +1,91 @@
+"""Runs from Python, and the catalog of them: one real run, read in every way."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from pipeline import runs
+from pipeline.api import Run, compose, open_run, run_experiment
+from pipeline.run.lock import locked
+from pipeline.run.summary import Summary
+from stages.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture(scope="module")
+def run(outputs: Path) -> Run:
+    return run_experiment(["model=mlp", "train.epochs=2", "name=from_python", f"outputs={outputs}"])
+
+
+def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert runs.main([*arguments, "--json", f"--outputs={outputs}"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert isinstance(entries, list)
+    return entries
+
+
+def test_a_run_is_read_as_it_was_made(run: Run) -> None:
+    assert run.status == "FINISHED"
+    assert run.config.train.epochs == compose(["train.epochs=2"]).settings["train"].epochs == 2
+    assert list(run.history.index) == [1, 2]
+    assert run.history["val/loss"].iloc[-1] == run.metrics["val/loss"]
+    assert run.history["val/loss"].min() == run.metrics["val/best_loss"]
+    probabilities = run.load_model()([[[[0.0]] * 8] * 8]).numpy()
+    assert probabilities.shape == (1, 10)
+    assert math.isclose(probabilities.sum(), 1.0, rel_tol=1e-6)
+
+
+def test_a_run_is_found_by_folder_name_and_id(run: Run, outputs: Path) -> None:
+    for text in (run.folder, run.folder.name, run.summary.run_id, (run.summary.run_id or "")[:6]):
+        assert open_run(str(text), outputs) == run
+    with pytest.raises(UserError, match="is no run under"):
+        open_run("ffffffff", outputs)
+
+
+def test_a_wrong_override_is_refused_as_on_the_command_line() -> None:
+    with pytest.raises(UserError, match=r"train\.epochs"):
+        compose(["trian.epochs=2"])
+    with pytest.raises(UserError, match="schedule"):
+        compose(["schedule.warmup_epochs=-1"])
+    with pytest.raises(UserError, match="is a flag"):
+        compose(["-m", "seed=1,2"])
+
+
+def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [entry] = listed(capsys, outputs)
+    assert entry["status"] == "FINISHED"
+    assert entry["folder"] == str(run.folder)
+    assert entry["metrics"] == run.metrics
+    for matching in (
+        "status=FINISHED",
+        "model=mlp",
+        "train.epochs=2",
+        "test/accuracy>0",
+        "seconds<9999",
+        "from_python",
+    ):
+        assert listed(capsys, outputs, matching) == [entry], matching
+    for other in ("status=FAILED", "model=cnn", "test/accuracy>1", "nothing_like_it"):
+        assert listed(capsys, outputs, other) == [], other
+    for wrong in ("nope=1", "nope>1", "test/accuracy>much"):
+        assert runs.main([wrong, f"--outputs={outputs}"]) == 2
+        assert capsys.readouterr().err.startswith("error: "), wrong
+    assert runs.main([f"--outputs={outputs}"]) == 0
+    assert "from_python" in capsys.readouterr().out
+
+
+def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "runs" / "digits" / "20260101-000000-abcd"
+    folder.mkdir(parents=True)
+    Summary("0123456789", "RUNNING", "digits", str(folder), {}).write(folder)
+    assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
+    with locked(folder):
+        assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["RUNNING"]
+    assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
