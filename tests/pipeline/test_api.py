@@ -2,11 +2,13 @@
 
 import json
 import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline import runs
+from pipeline import diff, runs
 from pipeline.api import Run, compose, open_run, run_experiment
 from pipeline.run.lock import locked
 from pipeline.run.summary import Summary
@@ -89,3 +91,38 @@ def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsy
     with locked(folder):
         assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["RUNNING"]
     assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
+
+
+def differences(
+    capsys: pytest.CaptureFixture[str], outputs: Path, *folders: Path
+) -> tuple[int, dict[str, dict[str, list[object]]]]:
+    capsys.readouterr()
+    code = diff.main([*map(str, folders), "--json", f"--outputs={outputs}"])
+    sections = json.loads(capsys.readouterr().out)
+    assert isinstance(sections, dict)
+    return code, sections
+
+
+def test_a_run_differs_from_another_by_what_was_changed(
+    run: Run, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert differences(capsys, outputs, run.folder, run.folder) == (
+        0,
+        {"settings": {}, "code": {}, "packages": {}, "data": {}, "metrics": {}},
+    )
+    other = tmp_path / run.folder.name
+    shutil.copytree(run.folder, other)
+    config = (other / "config.yaml").read_text().replace("epochs: 2", "epochs: 3")
+    (other / "config.yaml").write_text(config)
+    code = json.loads((other / "code.json").read_text())
+    (other / "code.json").write_text(json.dumps({**code, "stages/model.py": "changed", "own/net.py": "new"}))
+    summary = replace(run.summary, versions={**run.summary.versions, "keras": "0.1"})
+    summary.metrics["val/loss"] += 1.0
+    summary.write(other)
+    code, sections = differences(capsys, outputs, run.folder, other)
+    assert code == 1
+    assert sections["settings"]["train.epochs"] == [2, 3]
+    assert set(sections["code"]) == {"stages/model.py", "own/net.py"}
+    assert sections["packages"].keys() <= {"keras"}
+    assert list(sections["metrics"]) == ["val/loss"]
+    assert diff.main([str(run.folder), "ffffffff", f"--outputs={outputs}"]) == 2

@@ -1,0 +1,88 @@
+"""`python -m pipeline.diff RUN RUN`: what differs between two runs."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.table import Table
+
+from pipeline.paths import default_outputs
+from pipeline.redaction.mask import redact
+from pipeline.run.difference import Difference, Pair, difference
+from pipeline.run.rebuild import read_run
+from pipeline.run.summary import Summary
+from pipeline.sweep.catalog import find_entry, read_catalog
+from pipeline.system import streams
+from stages.errors import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the differences; returns 0 where there are none, 1 where there are, 2 for a run that is not there."""
+    parser = argparse.ArgumentParser("python -m pipeline.diff", description=__doc__)
+    parser.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
+    parser.add_argument("--json", action="store_true", help="prints them as JSON: by section and name, both values")
+    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
+    options = parser.parse_args(arguments)
+    outputs = options.outputs.expanduser().resolve()
+    try:
+        first, second = (_run(text, outputs) for text in options.run)
+    except UserError as error:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+        return 2
+    found = difference(first, second)
+    if options.json:
+        print(json.dumps(redact(found.sections), indent=2, default=str))
+    else:
+        _print(found, Path(first.folder).name, Path(second.folder).name)
+    return 0 if found.is_empty else 1
+
+
+def _run(text: str, outputs: Path) -> Summary:
+    runs = [entry for entry in read_catalog(outputs) if entry.kind != "sweep"]
+    path = Path(text).expanduser()
+    folder = path if path.is_dir() else find_entry(runs, text, outputs).folder
+    summary = read_run(folder, lambda line: print(f"warning: {line}", file=sys.stderr))
+    if summary is None:
+        raise UserError(
+            f"{text} holds no run", "the folder of a run, or the beginning of its id", "python -m pipeline.runs"
+        )
+    return summary
+
+
+def _print(found: Difference, first: str, second: str) -> None:
+    console = RichConsole(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
+    for section, pairs in found.sections.items():
+        if not pairs:
+            console.print(f"{section}: equal")
+            continue
+        table = Table(title=section, title_justify="left", box=None, pad_edge=False)
+        table.add_column("", overflow="fold")
+        for run in (first, second):
+            table.add_column(run, overflow="fold")
+        if section == "metrics":
+            table.add_column("difference", justify="right")
+        for name, pair in sorted(pairs.items()):
+            table.add_row(name, *(_text(value) for value in pair), *([_change(pair)] if section == "metrics" else []))
+        console.print(table)
+    for section in found.unknown:
+        console.print(f"{section}: not recorded by both runs")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.6g}" if isinstance(value, float) else str(redact(str(value)))
+
+
+def _change(pair: Pair) -> str:
+    first, second = pair
+    return "" if first is None or second is None else f"{second - first:+.4g}"
+
+
+if __name__ == "__main__":
+    streams.guard()
+    sys.exit(main())
