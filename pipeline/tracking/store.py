@@ -21,6 +21,9 @@ from pipeline.redaction.mask import credentials_of, redact
 _USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _of_shell = {name: os.environ.get(name) for name in (_USER, _PASSWORD)}
 
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag by which MLflow 3.17 shows an experiment as training of models, and not of generative ones."""
+
 _files: dict[str, tuple[int, int, bool] | None] = {}
 """Of each SQLite store that this process has opened, the file that it was then."""
 
@@ -151,7 +154,7 @@ def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Pat
     server = store_uri(settings, outputs).startswith(("http://", "https://"))  # it has a place of its own
     location = None if server else (outputs / "artifacts" / name).as_uri()
     try:
-        return str(client.create_experiment(name, artifact_location=location))
+        return str(client.create_experiment(name, artifact_location=location, tags=_KIND))
     except MlflowException:
         experiment = client.get_experiment_by_name(name)  # another process may have made it meanwhile
         if experiment is None:
@@ -162,12 +165,21 @@ def experiment_id(client: MlflowClient, settings: TrackingSettings, outputs: Pat
 def how_to_open(settings: TrackingSettings, outputs: Path, experiment: str, run_id: str) -> str:
     """Returns what to type and where to look to see a run in MLflow's pages."""
     uri = str(redact(store_uri(settings, outputs)))
-    page = f"/#/experiments/{experiment}/runs/{run_id}"
+    page = page_of_run(experiment, run_id)
     if uri.startswith(("http://", "https://")):
         return uri.rstrip("/") + page
     program = Path(sys.executable).with_name("mlflow")
     name = shorter(program) if program.exists() else "mlflow"
     return f"{shlex.quote(name)} ui --backend-store-uri {shlex.quote(uri)}\nhttp://127.0.0.1:5000{page}"
+
+
+def page_of_run(experiment: str, run_id: str | None) -> str:
+    """Returns the path of a run's page in MLflow; for None of the table of the experiment's runs.
+
+    Without `workflowType` MLflow 3.17 opens its pages on generative models.
+    """
+    run = f"/{run_id}" if run_id is not None else ""
+    return f"/#/experiments/{experiment}/runs{run}?workflowType=machine_learning"
 
 
 @contextmanager

@@ -1,0 +1,151 @@
+"""`python -m pipeline.ui`: MLflow's pages on the project's store, at the last run or sweep, on this machine alone."""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import webbrowser
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TextIO
+
+from pipeline.config.schemas import TrackingSettings
+from pipeline.paths import default_outputs, shorter
+from pipeline.redaction.mask import redact
+from pipeline.sweep.catalog import CatalogEntry, find_entry, read_catalog
+from pipeline.system import environment, streams
+from stages.errors import UserError
+
+HOST = "127.0.0.1"
+FIRST_PORT = 5000
+START_SECONDS = 120.0
+"""Limit of the server's start: it imports MLflow and migrates an old store."""
+
+END_SECONDS = 5.0
+"""Grace period of the server before it is killed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until it is interrupted; returns the exit code."""
+    parser = argparse.ArgumentParser("python -m pipeline.ui", description=__doc__)
+    parser.add_argument("run", nargs="?", help="a run or a sweep: its folder, or the beginning of its id; the last one")
+    parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
+    parser.add_argument("--no-browser", action="store_true", help="only prints the address")
+    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
+    options = parser.parse_args(arguments)
+    environment.prepare()
+    outputs = options.outputs.expanduser().resolve()
+    try:
+        page = _page(options.run, outputs)
+        port = _free_port(options.port)
+        return _serve(outputs, port, page, show=not options.no_browser)
+    except UserError as error:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before the server has started
+        return 130
+
+
+def _page(text: str | None, outputs: Path) -> str:
+    """Returns the path of the page of a run, or of the experiment of a sweep.
+
+    Raises:
+        UserError: where nothing is tracked under `outputs`.
+    """
+    tracked = [entry for entry in read_catalog(outputs) if entry.run_id is not None]
+    if not (outputs / "mlflow.db").is_file() or not tracked:
+        raise UserError(
+            f"no run under {shorter(outputs)} is tracked in its own store",
+            "a run with tracking=local",
+            "python -m pipeline",
+        )
+    entry = find_entry(tracked, text, outputs) if text is not None else _last(tracked)
+    from pipeline.tracking.store import open_client, page_of_run  # imports MLflow, in seconds
+
+    client = open_client(TrackingSettings(), outputs)
+    experiment = client.get_run(str(entry.run_id)).info.experiment_id
+    return page_of_run(str(experiment), None if entry.kind == "sweep" else str(entry.run_id))
+
+
+def _last(tracked: Sequence[CatalogEntry]) -> CatalogEntry:
+    """Returns the last run or sweep; not a job, whose sweep shows it beside the others."""
+    return max(
+        (entry for entry in tracked if entry.kind != "job"), key=lambda entry: entry.started, default=tracked[-1]
+    )
+
+
+def _free_port(port: int | None) -> int:
+    """Returns `port`, or the first free one from FIRST_PORT.
+
+    Raises:
+        UserError: where it is taken.
+    """
+    for candidate in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + 100):
+        with closing(socket.socket()) as probe, suppress(OSError, OverflowError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, candidate))
+            return candidate
+    raise UserError(
+        f"port {port or FIRST_PORT} of {HOST} is taken or none", "a free port, 1024 to 65535", "--port 5001"
+    )
+
+
+def _serve(outputs: Path, port: int, page: str, show: bool) -> int:
+    """Starts MLflow's server, says where the page is, and returns when the server or the user ends it."""
+    store = f"sqlite:///{outputs / 'mlflow.db'}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    address = f"http://{HOST}:{port}"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with tempfile.TemporaryFile("w+") as log:
+        server = subprocess.Popen(
+            [*command, "--backend-store-uri", store], stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            _wait_for(server, address, log)
+            print(f"{address}{page}\nCtrl-C ends it", flush=True)
+            if show:
+                webbrowser.open(address + page)
+            return server.wait()
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            _end(server)
+
+
+def _wait_for(server: subprocess.Popen[bytes], address: str, log: TextIO) -> None:
+    """Returns when the server answers.
+
+    Raises:
+        UserError: where it has ended, or does not answer within START_SECONDS.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5):
+            return
+        time.sleep(0.2)
+    log.seek(0)
+    lines = log.read().strip().splitlines() or ["no answer"]
+    raise UserError(f"MLflow's server did not start at {address} ({lines[-1]})", "a free port", "--port 5001")
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Ends the server with its workers: by SIGTERM, and after END_SECONDS by SIGKILL. Further signals are ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(END_SECONDS)
+
+
+if __name__ == "__main__":
+    streams.guard()
+    sys.exit(main())
