@@ -41,7 +41,7 @@ tables: .venv/.installed  ## tables and module map in the documents, made from t
 	$(BIN)/python -m tests.module_map
 
 ui: .venv/.installed  ## MLflow's UI on the runs in outputs/
-	$(BIN)/mlflow ui --backend-store-uri sqlite:///outputs/mlflow.db
+	$(BIN)/python -m pipeline.ui $(ARGS)
 
 clean:  ## removes .venv, nothing else
 	rm -rf .venv

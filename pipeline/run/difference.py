@@ -59,10 +59,10 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
     packages = dict(summary.versions)
     data: dict[str, str] = {}
     for entry in journal.entries:
-        if entry.call == "text" and entry.given["name"] == PACKAGES:
-            packages |= dict(line.split("==", 1) for line in entry.given["content"].splitlines() if "==" in line)
+        if entry.call == "text" and entry.arguments["name"] == PACKAGES:
+            packages |= dict(line.split("==", 1) for line in entry.arguments["content"].splitlines() if "==" in line)
         elif entry.call == "dataset":
-            data[entry.given["name"]] = entry.given["digest"]
+            data[entry.arguments["name"]] = entry.arguments["digest"]
     return {
         "settings": _settings(folder / "config.yaml"),
         "code": _json(folder / CODE),
