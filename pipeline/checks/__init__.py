@@ -1,0 +1,1 @@
+"""Refusals: experiments that cannot work, before TensorFlow is imported."""

@@ -1,0 +1,1 @@
+"""Clusters of processes: who is who, and how members meet."""

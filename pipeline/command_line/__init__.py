@@ -1,0 +1,1 @@
+"""The command line: flags, overrides, composition, help, completion."""

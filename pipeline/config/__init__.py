@@ -1,0 +1,1 @@
+"""The configuration: schemas, checked values, errors."""

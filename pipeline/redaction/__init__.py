@@ -1,0 +1,1 @@
+"""Secrets: found by name, value and shape, and masked."""

@@ -1,0 +1,1 @@
+"""A run: resumed, forked or new; its stages, console, summary, identity and end."""

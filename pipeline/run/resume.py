@@ -141,6 +141,7 @@ def begun_in(folder: Path, warn: Callable[[str], None] = _ignore) -> Summary | N
 
 
 def has_finished(folder: Path) -> bool:
+    """Returns whether `folder` holds a run that is FINISHED."""
     summary = read_run(folder, _ignore)
     return summary is not None and summary.status == "FINISHED"
 

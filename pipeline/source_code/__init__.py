@@ -1,0 +1,1 @@
+"""Source code, read without importing it: packages, signatures, annotations."""

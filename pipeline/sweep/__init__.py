@@ -1,0 +1,1 @@
+"""Sweeps: their jobs, their index, the comparison of their runs."""

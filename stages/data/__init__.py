@@ -1,0 +1,1 @@
+"""Data sets: read, decoded, prepared, divided into splits, and batched."""

@@ -1,0 +1,1 @@
+"""A training: its loop over steps and epochs, callbacks, checkpoints, memory."""

@@ -1,0 +1,1 @@
+"""Transfer learning: frozen backbones, pretrained weights, cached features."""
