@@ -33,12 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         return 2
-    found = difference(first, second)
+    differences = difference(first, second)
     if options.json:
-        print(json.dumps(redact(found.sections), indent=2, default=str))
+        print(json.dumps(redact(differences.sections), indent=2, default=str))
     else:
-        _print(found, Path(first.folder).name, Path(second.folder).name)
-    return 0 if found.is_empty else 1
+        _print(differences, Path(first.folder).name, Path(second.folder).name)
+    return 0 if differences.is_empty else 1
 
 
 def _run(text: str, outputs: Path) -> Summary:
@@ -53,9 +53,9 @@ def _run(text: str, outputs: Path) -> Summary:
     return summary
 
 
-def _print(found: Difference, first: str, second: str) -> None:
+def _print(differences: Difference, first: str, second: str) -> None:
     console = RichConsole(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
-    for section, pairs in found.sections.items():
+    for section, pairs in differences.sections.items():
         if not pairs:
             console.print(f"{section}: equal")
             continue
@@ -68,7 +68,7 @@ def _print(found: Difference, first: str, second: str) -> None:
         for name, pair in sorted(pairs.items()):
             table.add_row(name, *(_text(value) for value in pair), *([_change(pair)] if section == "metrics" else []))
         console.print(table)
-    for section in found.unknown:
+    for section in differences.unknown:
         console.print(f"{section}: not recorded by both runs")
 
 

@@ -29,31 +29,31 @@ def check_own_settings(experiment: Experiment) -> None:
     for stage, settings in experiment.settings.items():
         group = experiment.groups[stage]
         if isinstance(settings, Mapping):
-            wanted = declared_settings(str(settings.get("_target_", "")))
-            if wanted is not None:
-                typed(wanted, group, settings, experiment.document)
+            declared = declared_settings(str(settings.get("_target_", "")))
+            if declared is not None:
+                typed(declared, group, settings, experiment.document)
         for path, node in _nodes(settings, group):
             if path != group:
                 _check_call(path, node, PASSED_BY_STAGES.get(path, 0))
 
 
-def typed(wanted: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
-    """Returns `settings` as the dataclass `wanted`, checked.
+def typed(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
+    """Returns `settings` as the dataclass `declared`, checked.
 
     Args:
         group: the name under which the user knows them.
-        document: the whole configuration, to which defaults of `wanted` may refer.
+        document: the whole configuration, to which defaults of `declared` may refer.
 
     Raises:
         UserError: for an unknown or a missing name, a wrong type, or a value outside its range.
     """
-    known = [field.name for field in dataclasses.fields(wanted)]
-    given = {key: value for key, value in settings.items() if key != "_target_" or key in known}
-    for key in given:
+    known = [field.name for field in dataclasses.fields(declared)]
+    arguments = {key: value for key, value in settings.items() if key != "_target_" or key in known}
+    for key in arguments:
         if key not in known:
             raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in known)])
-    schema = OmegaConf.structured(wanted)
-    for key, value in given.items():  # OmegaConf would not say which of them it cannot merge
+    schema = OmegaConf.structured(declared)
+    for key, value in arguments.items():  # OmegaConf would not say which of them it cannot merge
         if isinstance(value, Mapping) and not OmegaConf.is_missing(schema, key) and OmegaConf.is_list(schema[key]):
             raise UserError(f"{group}.{key}={dict(value)} has the wrong type", "a list", f"{group}.{key}=[…]")
     try:
@@ -61,7 +61,7 @@ def typed(wanted: type, group: str, settings: Mapping[str, Any], document: DictC
         values = OmegaConf.to_container(document)
         assert isinstance(values, dict)
         whole = {key: value for key, value in values.items() if key != group}
-        merged = OmegaConf.merge(whole, {group: schema}, {group: given})
+        merged = OmegaConf.merge(whole, {group: schema}, {group: arguments})
         filled = OmegaConf.to_object(OmegaConf.select(merged, group))
     except OmegaConfBaseException as error:
         raise explain(error, [f"{group}.{name}" for name in known]) from error
@@ -103,25 +103,25 @@ def _check_call(path: str, node: Mapping[str, Any], already_given: int) -> None:
             "the import path of a function or a class, its package installed or in the working directory",
             f"{path}._target_=<package>.<module>.<function>",
         ) from error
-    found = signature(definition)
-    if definition is None or found is None:
+    call = signature(definition)
+    if definition is None or call is None:
         return
-    parameters = dict(list(found.parameters.items())[already_given:])
-    given = {key: value for key, value in node.items() if key != "_target_"}
-    for key in given:
-        if key not in parameters and not found.open:
+    parameters = dict(list(call.parameters.items())[already_given:])
+    arguments = {key: value for key, value in node.items() if key != "_target_"}
+    for key in arguments:
+        if key not in parameters and not call.open:
             raise _unknown_argument(path, key, list(parameters), target)
     for name, parameter in parameters.items():
-        if parameter.required and name not in given:
+        if parameter.required and name not in arguments:
             plus = "" if "[" in path else "+"
             raise UserError(
                 f"{path}.{name} is not given, and {target} requires it",
                 f"{path} with {', '.join(parameters)}",
                 f"{plus}{path}.{name}=<value>",
             )
-    for name, kind in plain_types(definition, found):
-        if name in given:
-            _check_type(f"{path}.{name}", kind, given[name])
+    for name, kind in plain_types(definition, call):
+        if name in arguments:
+            _check_type(f"{path}.{name}", kind, arguments[name])
 
 
 def _unknown_argument(path: str, key: str, known: list[str], target: str) -> UserError:

@@ -51,13 +51,13 @@ def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequenc
         folder: the run's folder, to which relative paths may be relative.
         earlier: records of earlier stages; a result that hands one of them on does not record it again.
     """
-    found = Recorded()
+    collected = Recorded()
     if not any(getattr(result, "record", None) is record for record in earlier):
-        _add(found, stage, makes, result, folder)
+        _add(collected, stage, makes, result, folder)
     implied = getattr(result, "implied_record", None)
     if isinstance(implied, Record):
-        _add_record(found, stage, implied, folder)
-    return found
+        _add_record(collected, stage, implied, folder)
+    return collected
 
 
 def clean_metrics(values: Mapping[Any, Any]) -> tuple[dict[str, float], dict[str, Any], list[str]]:
@@ -68,16 +68,16 @@ def clean_metrics(values: Mapping[Any, Any]) -> tuple[dict[str, float], dict[str
     metrics: dict[str, float] = {}
     others: dict[str, Any] = {}
     warnings: list[str] = []
-    for given, value in values.items():
+    for key, value in values.items():
         number = as_number(value)
         if number is None:
-            others[str(given)] = value
+            others[str(key)] = value
             continue
-        name = metric_name(str(given))
+        name = metric_name(str(key))
         while name in metrics:
             name += "_"
-        if name != str(given):
-            warnings.append(f"the metric {given!r} is recorded as {name}: MLflow allows letters, digits and _-.:/ only")
+        if name != str(key):
+            warnings.append(f"the metric {key!r} is recorded as {name}: MLflow allows letters, digits and _-.:/ only")
         if isinstance(value, int) and abs(value) > EXACT_INTEGER and int(number) != value:
             warnings.append(f"{name}={value} is recorded as {number:.17g}, the nearest 64-bit float")
         if math.isinf(number):
@@ -93,87 +93,87 @@ def metric_name(name: str) -> str:
     return "/".join("_" if part in (".", "..") else part for part in path.split("/"))
 
 
-def _add(found: Recorded, stage: str, name: str, result: Any, folder: Path) -> None:
+def _add(collected: Recorded, stage: str, name: str, result: Any, folder: Path) -> None:
     record = result if isinstance(result, Record) else getattr(result, "record", None)
     if isinstance(record, Record):
-        _add_record(found, stage, record, folder)
+        _add_record(collected, stage, record, folder)
     elif result is None:
         return
     elif (fields := _fields(result)) is not None:
-        _add_fields(found, stage, fields, folder)
+        _add_fields(collected, stage, fields, folder)
     elif record is not None and not callable(record):
-        _add_fields(found, stage, {"record": record}, folder)
+        _add_fields(collected, stage, {"record": record}, folder)
     elif isinstance(result, (list, tuple)) and not _is_plain(result):
         for index, part in enumerate(result):
-            _add(found, stage, f"{name}_{index}", part, folder)
+            _add(collected, stage, f"{name}_{index}", part, folder)
     else:
-        _add_value(found, stage, f"{stage}/{name}", result, folder)
+        _add_value(collected, stage, f"{stage}/{name}", result, folder)
 
 
-def _add_record(found: Recorded, stage: str, record: Record, folder: Path) -> None:
+def _add_record(collected: Recorded, stage: str, record: Record, folder: Path) -> None:
     metrics, others, warnings = clean_metrics(record.metrics)
-    found.metrics |= metrics
-    found.weights = record.weights or found.weights
-    found.datasets += record.datasets
-    found.models += record.models
-    found.on_exit += [record.on_exit] if record.on_exit else []
+    collected.metrics |= metrics
+    collected.weights = record.weights or collected.weights
+    collected.datasets += record.datasets
+    collected.models += record.models
+    collected.on_exit += [record.on_exit] if record.on_exit else []
     for name, value in record.summary.items():
         if _is_plain(value):
-            found.summary[name] = value
+            collected.summary[name] = value
         else:
-            found.warnings.append(f"{name} is a {_kind(value)}, which summary.json cannot hold")
-    found.params |= {f"{stage}/{name}": value for name, value in record.params.items()}
-    found.warnings += warnings
+            collected.warnings.append(f"{name} is a {_kind(value)}, which summary.json cannot hold")
+    collected.params |= {f"{stage}/{name}": value for name, value in record.params.items()}
+    collected.warnings += warnings
     for name, value in others.items():
         if value is not None and _is_plain(value):
-            found.warnings.append(f"the metric {name} is a {_kind(value)}, not a number: recorded as a parameter")
-            found.params[f"{stage}/{name}"] = value
+            collected.warnings.append(f"the metric {name} is a {_kind(value)}, not a number: recorded as a parameter")
+            collected.params[f"{stage}/{name}"] = value
         else:
-            found.warnings.append(f"the metric {name} is a {_kind(value)}, not a number: it is not recorded")
+            collected.warnings.append(f"the metric {name} is a {_kind(value)}, not a number: it is not recorded")
     for place, paths in record.files.items():
         for path in [paths] if isinstance(paths, Path) else paths:
-            _add_file(found, place, path, folder)
+            _add_file(collected, place, path, folder)
 
 
-def _add_fields(found: Recorded, stage: str, fields: Mapping[Any, Any], folder: Path) -> None:
+def _add_fields(collected: Recorded, stage: str, fields: Mapping[Any, Any], folder: Path) -> None:
     for key, value in fields.items():
         if isinstance(value, Record):
-            _add_record(found, stage, value, folder)
+            _add_record(collected, stage, value, folder)
         elif key == "record" and isinstance(value, Mapping):
-            _add_fields(found, stage, value, folder)
+            _add_fields(collected, stage, value, folder)
         else:
-            _add_value(found, stage, str(key) if "/" in str(key) else f"{stage}/{key}", value, folder)
+            _add_value(collected, stage, str(key) if "/" in str(key) else f"{stage}/{key}", value, folder)
 
 
-def _add_value(found: Recorded, stage: str, name: str, value: Any, folder: Path) -> None:
+def _add_value(collected: Recorded, stage: str, name: str, value: Any, folder: Path) -> None:
     """Adds one value under its full name."""
     if isinstance(value, PurePath):
-        _add_file(found, stage, Path(value), folder)
+        _add_file(collected, stage, Path(value), folder)
     elif not isinstance(value, bool) and as_number(value) is not None:
         metrics, _, warnings = clean_metrics({name: value})
-        found.metrics |= metrics
-        found.warnings += warnings
+        collected.metrics |= metrics
+        collected.warnings += warnings
     elif _is_plain(value):
-        found.params[name] = value
+        collected.params[name] = value
     else:
-        found.warnings.append(
+        collected.warnings.append(
             f"{name} is a {_kind(value)}, which cannot be recorded (numbers, text, lists, paths, and a "
             "stages.results.Record can); later stages get it all the same"
         )
 
 
-def _add_file(found: Recorded, place: str, path: Path, folder: Path) -> None:
+def _add_file(collected: Recorded, place: str, path: Path, folder: Path) -> None:
     if not path.is_absolute():
         path = path.absolute() if path.exists() else folder / path
     if not path.exists():
-        found.warnings.append(f"the file {path} ({place or 'no folder'}) does not exist: it is not recorded")
+        collected.warnings.append(f"the file {path} ({place or 'no folder'}) does not exist: it is not recorded")
         return
     clean = posixpath.normpath(place.strip("/")) if place.strip("/") else ""
     if clean.startswith(".."):
         clean = clean.replace("..", "_")
     if clean == ".":
         clean = ""
-    found.files.append((path, clean))
+    collected.files.append((path, clean))
 
 
 def _fields(result: Any) -> Mapping[Any, Any] | None:

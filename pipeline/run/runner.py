@@ -139,7 +139,7 @@ def run_stages(
         folder: the run's. cache: what runs share, and what may be deleted.
     """
     reporter = RunReporter(tracker, console, summary)
-    given = {"reporter": reporter, "folder": folder, "cache": cache}
+    provided = {"reporter": reporter, "folder": folder, "cache": cache}
     results: dict[str, Any] = {}
     records: list[Record] = []
     on_exit: list[Callable[[], object]] = []
@@ -153,7 +153,7 @@ def run_stages(
         try:
             _visit_safe_place()
             with signals.interruptible():
-                result = stage.function(**_arguments(stage, results, given))
+                result = stage.function(**_arguments(stage, results, provided))
             _check_result(stage, result, stages[index + 1 :])
         except BaseException:
             summary.stages[name] = StageOutcome("failed", time.perf_counter() - began)
@@ -162,14 +162,14 @@ def run_stages(
             console.end_progress()
         seconds = time.perf_counter() - began
         summary.stages[name] = StageOutcome("ran", seconds)
-        found = recorded(name, stage.planned.makes, result, folder, records)
-        _record(found, name, reporter, tracker, summary)
-        on_exit += found.on_exit
+        record_of_stage = recorded(name, stage.planned.makes, result, folder, records)
+        _record(record_of_stage, name, reporter, tracker, summary)
+        on_exit += record_of_stage.on_exit
         if isinstance(record := getattr(result, "record", None), Record):
             records.append(record)
         tracker.metrics({f"{name}/seconds": seconds})
         summary.metrics[f"{name}/seconds"] = seconds
-        devices = found.summary.get("devices")
+        devices = record_of_stage.summary.get("devices")
         if devices and machine.gpus() and not any("GPU" in device for device in devices):
             console.warn(
                 f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
@@ -186,9 +186,9 @@ def _visit_safe_place() -> None:
     signals.check()
 
 
-def _arguments(stage: BoundStage, results: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> dict[str, Any]:
     accepted = inspect.signature(stage.function).parameters
-    taken = {name: value for name, value in {"settings": stage.settings, **given}.items() if name in accepted}
+    taken = {name: value for name, value in {"settings": stage.settings, **provided}.items() if name in accepted}
     return {name: results[name] for name in stage.planned.inputs} | taken
 
 
@@ -212,30 +212,30 @@ def _accepts_none(function: Callable[..., Any], name: str) -> bool:
     return "None" in annotation or "Optional" in annotation
 
 
-def _record(found: Recorded, stage: str, reporter: RunReporter, tracker: Tracker, summary: Summary) -> None:
-    for line in found.warnings:
+def _record(recorded_values: Recorded, stage: str, reporter: RunReporter, tracker: Tracker, summary: Summary) -> None:
+    for line in recorded_values.warnings:
         reporter.warn_once(f"{stage}: {line}")
-    reporter.metrics(found.metrics, step=0)
-    if found.weights is not None:
-        reporter.weights(found.weights)
-    tracker.params({metric_name(name): value for name, value in found.params.items()})
-    for path, place in found.files:
+    reporter.metrics(recorded_values.metrics, step=0)
+    if recorded_values.weights is not None:
+        reporter.weights(recorded_values.weights)
+    tracker.params({metric_name(name): value for name, value in recorded_values.params.items()})
+    for path, place in recorded_values.files:
         redact_file(path)
         tracker.artifact(path, str(redact(place)))
-    summary.add_facts(found.summary)
-    for dataset in found.datasets:
+    summary.add_facts(recorded_values.summary)
+    for dataset in recorded_values.datasets:
         tracker.dataset(dataset)
-    for model in found.models:
+    for model in recorded_values.models:
         summary.exported[model.format] = str(model.path)
         tracker.model(model)
 
 
 def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:
     """Returns settings as the dataclass that `function` declares, where they came without a schema."""
-    wanted = getattr(function, "__annotations__", {}).get("settings")
-    if isinstance(wanted, str):  # of a module with `from __future__ import annotations`
-        wanted = eval(wanted, vars(sys.modules[function.__module__]))
-    declared = as_dataclass(wanted)
+    annotation = getattr(function, "__annotations__", {}).get("settings")
+    if isinstance(annotation, str):  # of a module with `from __future__ import annotations`
+        annotation = eval(annotation, vars(sys.modules[function.__module__]))
+    declared = as_dataclass(annotation)
     return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
 
 

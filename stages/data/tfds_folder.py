@@ -38,8 +38,8 @@ class Feature:
     @property
     def shape(self) -> tuple[int | None, ...]:
         """Of an Image: (H, W, C), each None where images differ."""
-        found = self.content.get("shape") or ()
-        sides = found.get("dimensions", ()) if isinstance(found, Mapping) else found
+        dimensions = self.content.get("shape") or ()
+        sides = dimensions.get("dimensions", ()) if isinstance(dimensions, Mapping) else dimensions
         shape = tuple(int(side) if str(side).isdecimal() else None for side in sides)  # null, -1: they differ
         return shape if len(shape) == 3 else (None, None, 3)
 
@@ -56,10 +56,10 @@ class Feature:
     def inner(self) -> Mapping[str, Any]:
         """Of a FeaturesDict or a Sequence: from names to what features.json has of them."""
         if self.kind == "FeaturesDict":
-            found = self.content.get("features", self.content)
+            features = self.content.get("features", self.content)
         else:
-            found = {"": self.content.get("feature", {})}
-        return found if isinstance(found, Mapping) else {}
+            features = {"": self.content.get("feature", {})}
+        return features if isinstance(features, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,13 @@ def find(settings: TfdsSettings) -> Path | None:
         UserError: where the set has several configurations, and none was chosen.
     """
     name, _, version = settings.name.partition(":")
-    found = [path.parent for path in (settings.folder / name).glob(f"**/{INFO}")]
-    wanted = re.escape(version) if version else r"\d+\.\d+\.\d+"  # not what a killed preparation has left
-    found = [path for path in found if re.fullmatch(wanted, path.name)]
-    configs = sorted({str(path.parent.relative_to(settings.folder)) for path in found})
+    folders = [path.parent for path in (settings.folder / name).glob(f"**/{INFO}")]
+    pattern = re.escape(version) if version else r"\d+\.\d+\.\d+"  # not what a killed preparation has left
+    folders = [path for path in folders if re.fullmatch(pattern, path.name)]
+    configs = sorted({str(path.parent.relative_to(settings.folder)) for path in folders})
     if len(configs) > 1:
         raise UserError(f"data.name={settings.name} has several configurations", configs, f"data.name={configs[0]}")
-    return max(found, key=_version, default=None)
+    return max(folders, key=_version, default=None)
 
 
 def read(path: Path) -> TfdsFolder:
@@ -112,16 +112,16 @@ def read(path: Path) -> TfdsFolder:
     Raises:
         UserError: where they are missing or damaged.
     """
-    found = []
+    documents = []
     for name in (INFO, FEATURES):
         try:
-            found.append(json.loads((path / name).read_text()))
-            if not isinstance(found[-1], dict):
+            documents.append(json.loads((path / name).read_text()))
+            if not isinstance(documents[-1], dict):
                 raise ValueError("no mapping")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else f"is no JSON that TFDS has written ({error})"
             raise UserError(f"{path / name}: {why}", "a set that TFDS has prepared whole, prepared again") from error
-    return TfdsFolder(path, found[0], found[1])
+    return TfdsFolder(path, documents[0], documents[1])
 
 
 def check(settings: TfdsSettings) -> None:
@@ -173,19 +173,19 @@ def _chosen(
     features: Mapping[str, Feature],
     kind: str,
     usual: str,
-    given: str | None,
+    key: str | None,
     place: int,
 ) -> tuple[str, Feature]:
     of_kind = {name: feature for name, feature in features.items() if feature.kind == kind}
-    if given is not None:
-        if given not in of_kind:
-            there = f"is {_in_words(features[given])}" if given in features else "is no feature of it"
+    if key is not None:
+        if key not in of_kind:
+            there = f"is {_in_words(features[key])}" if key in features else "is no feature of it"
             raise UserError(
-                f"data.{usual}_key={given} {there}: {settings.name} has {_listed(features)}",
+                f"data.{usual}_key={key} {there}: {settings.name} has {_listed(features)}",
                 f"a feature that is {'an' if kind == 'Image' else 'a'} {kind}: {', '.join(of_kind) or 'it has none'}",
                 f"data.{usual}_key={next(iter(of_kind))}" if of_kind else "",
             )
-        return given, of_kind[given]
+        return key, of_kind[key]
     declared = folder.supervised[place] if len(folder.supervised) == 2 else ""
     for name in (declared, usual, *(of_kind if len(of_kind) == 1 else ())):
         if name in of_kind:
@@ -220,20 +220,20 @@ def _other(settings: TfdsSettings, features: Mapping[str, Feature], why: str) ->
     )
 
 
-def _feature(found: Any) -> Feature:
+def _feature(node: Any) -> Feature:
     """Returns a feature of features.json, in today's form or in that of TFDS before 4.5 (`type` and `content`)."""
-    if not isinstance(found, Mapping):
+    if not isinstance(node, Mapping):
         return Feature("unknown", {})
-    kind = str(found.get("pythonClassName") or found.get("type") or "unknown").rpartition(".")[2]
-    contents = [value for key, value in found.items() if key not in ("pythonClassName", "type", "description", "doc")]
+    kind = str(node.get("pythonClassName") or node.get("type") or "unknown").rpartition(".")[2]
+    contents = [value for key, value in node.items() if key not in ("pythonClassName", "type", "description", "doc")]
     content = next((value for value in contents if isinstance(value, Mapping)), {})
     return Feature(kind, content)
 
 
 def _flat(feature: Feature, prefix: str = "") -> Iterator[tuple[str, Feature]]:
     """Yields the features of a dictionary, those of dictionaries inside it by names such as `a/b`, as TFRecords do."""
-    for name, found in feature.inner.items():
-        inside = _feature(found)
+    for name, node in feature.inner.items():
+        inside = _feature(node)
         if inside.kind == "FeaturesDict":
             yield from _flat(inside, f"{prefix}{name}/")
         else:
@@ -244,8 +244,8 @@ def _all(feature: Feature) -> Iterator[Feature]:
     """Yields a feature, and those that are inside it."""
     yield feature
     if feature.kind in ("FeaturesDict", "Sequence", "Dataset", "Optional"):
-        for found in feature.inner.values():
-            yield from _all(_feature(found))
+        for node in feature.inner.values():
+            yield from _all(_feature(node))
 
 
 def _listed(features: Mapping[str, Feature]) -> str:
@@ -263,10 +263,10 @@ def _in_words(feature: Feature) -> str:
 def _check_split(folder: TfdsFolder, settings: TfdsSettings, name: str, split: str) -> None:
     counts = folder.splits
     for part in split.split("+"):
-        found = _SPLIT.fullmatch(part)
-        if found is None or (counts and found[1] not in (*counts, "all")):
+        match = _SPLIT.fullmatch(part)
+        if match is None or (counts and match[1] not in (*counts, "all")):
             raise no_split(settings, name, split, list(counts))
-        if found[1] in counts and not counts[found[1]]:
+        if match[1] in counts and not counts[match[1]]:
             raise UserError(f"data.{name}_split={split}: {settings.name} has no examples in it", "a split with some")
 
 
