@@ -24,8 +24,8 @@ from pipeline.run.source_digest import new_for_other_code, sources
 from pipeline.run.summary import NAME, Summary
 from stages.errors import UserError
 
-CHANGEABLE = ("strategy", "fork", "fork_weights")
-"""Settings that may also differ in a run that is resumed by its id, beside those without an effect."""
+CHANGEABLE = ("strategy",)
+"""Settings that may also differ in a run that is resumed by its id, besides those without an effect."""
 
 SHORTEST_ID = 4
 

@@ -137,7 +137,7 @@ class JournaledTracker(Tracker):
         left = self._journal.unsent if patience is None else self.flush(Patience(patience))
         self._sender.close()
         if self._journal.refused:
-            self._warn(f"tracking: the store refuses for good: {'; '.join(self.refused)[:2000]}")
+            self._warn(f"tracking: refused by the store for good: {'; '.join(self.refused)[:2000]}")
         return left
 
     def how_to_open(self) -> str:

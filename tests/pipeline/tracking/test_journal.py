@@ -326,7 +326,7 @@ def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(
     assert tracker.close(30) == 0
     assert only_run(outputs).data.metrics == {"good": 1.0, "also good": 3.0}
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "the store refuses for good" in last
+    assert "refused by the store for good" in last
     assert "bad\\nname" in last
     assert "there_is_none.png" in last
     assert "also good" not in last

@@ -161,7 +161,8 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_set_of_tfds_with_images_of_several_sizes(tmp_path: Path) -> None:
     folder = str(shared("tfds"))
-    given = TfdsSettings(name="tf_flowers", dir=folder, split_seed=1, size=24, train_split="train[:200]")
+    fractions = {"val_fraction": 0.1, "test_fraction": 0.2}
+    given = TfdsSettings(name="tf_flowers", dir=folder, split_seed=1, size=24, train_split="train[:200]", **fractions)
     with pytest.raises(UserError, match=r"several sizes.*data\.size=160"):
         tfds(replace(given, size=None))
     reporter = Telling()
