@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.api import Run
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
@@ -44,10 +45,9 @@ def test_blocks_of_the_page_on_python_run(outputs: Path, monkeypatch: pytest.Mon
     namespace: dict[str, object] = {}
     for block in blocks("python.md", "python"):
         exec(block, namespace)
-    assert namespace["exit_code"] == 0
-    summary = namespace["summary"]
-    assert isinstance(summary, Summary)
-    assert summary.status == "FINISHED"
+    run = namespace["run"]
+    assert isinstance(run, Run)
+    assert run.status == "FINISHED"
 
 
 @pytest.mark.slow

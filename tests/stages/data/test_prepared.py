@@ -161,8 +161,9 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_set_of_tfds_with_images_of_several_sizes(tmp_path: Path) -> None:
     folder = str(shared("tfds"))
-    fractions = {"val_fraction": 0.1, "test_fraction": 0.2}
-    given = TfdsSettings(name="tf_flowers", dir=folder, split_seed=1, size=24, train_split="train[:200]", **fractions)
+    given = TfdsSettings(
+        name="tf_flowers", dir=folder, split_seed=1, size=24, train_split="train[:200]", test_fraction=0.2
+    )
     with pytest.raises(UserError, match=r"several sizes.*data\.size=160"):
         tfds(replace(given, size=None))
     reporter = Telling()
