@@ -41,7 +41,7 @@ def inspect(
 
     Args:
         strategy: of several workers only the chief tells and draws. None: this process does.
-        reporter: is told a table of the splits, and warned of images that are in two of them.
+        reporter: logs a table of the splits, and warns of images that are in two of them.
         folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, `plots/classes.png`, `plots/batch.png` and,
             where images are augmented, `plots/augmentation.png`. None: no files.
     """

@@ -41,7 +41,7 @@ class Reporter(Protocol):
         """Prints one line that tells the user what to do."""
 
     def resumed(self, step: int) -> None:
-        """Notes that the run goes on after `step` steps."""
+        """Notes that training resumes after `step` steps."""
 
     def is_secret(self, name: str, value: object) -> bool:
         """Returns whether there is a secret in `value`, or `name` says so: it is written to no file then."""

@@ -25,7 +25,7 @@ from pipeline.run.summary import NAME, Summary
 from stages.errors import UserError
 
 CHANGEABLE = ("strategy",)
-"""Settings that may also differ in a run that is resumed by its id, besides those without an effect."""
+"""Settings that may also differ in a run that is resumed by its id, in addition to those without an effect."""
 
 SHORTEST_ID = 4
 

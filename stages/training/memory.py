@@ -36,7 +36,7 @@ _GPU_RUNTIME = 128 * _MIB
 
 @dataclass(frozen=True)
 class Estimate:
-    """What training takes on this host, or on each GPU, in bytes, besides what the process has taken already.
+    """Memory that training takes on this host, or on each GPU, in bytes, on top of what the process has taken already.
 
     fixed: gradients, the optimizer's slots, the EMA, and copies of the weights for the best epoch and checkpoints.
     per_example: of a per-replica batch, computed at once. per_image: of an input batch.
