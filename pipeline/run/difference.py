@@ -42,11 +42,8 @@ def difference(first: Summary, second: Summary) -> Difference:
         `metrics` (the last value of each).
     """
     facts = [_facts(summary) for summary in (first, second)]
-    if any(
-        len(fact["packages"]) == len(summary.versions) for fact, summary in zip(facts, (first, second), strict=True)
-    ):
-        for fact, summary in zip(facts, (first, second), strict=True):  # one was not tracked: it has no whole list
-            fact["packages"] = summary.versions
+    if not all(fact["packages"] for fact in facts):  # only a tracked run has the whole list
+        facts = [{**fact, "packages": run.versions} for fact, run in zip(facts, (first, second), strict=True)]
     names = ("settings", "code", "packages", "data", "metrics")
     unknown = tuple(name for name in names if any(not fact[name] for fact in facts))
     sections = {name: _differing(facts[0][name], facts[1][name]) for name in names if name not in unknown}
@@ -56,7 +53,7 @@ def difference(first: Summary, second: Summary) -> Difference:
 def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
     folder = Path(summary.folder)
     journal = Journal(folder)
-    packages = dict(summary.versions)
+    packages: dict[str, str] = {}
     data: dict[str, str] = {}
     for entry in journal.entries:
         if entry.call == "text" and entry.arguments["name"] == PACKAGES:
