@@ -16,7 +16,7 @@ from pipeline.run.job import FAILED, Job
 from pipeline.system import environment, pulse, signals, streams
 from pipeline.system.processes import become_independent
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signal_listener import Interrupted, Request
 from stages.errors import UserError
 
 STOP_SECONDS = 7.0
@@ -64,6 +64,29 @@ def exit_code_of(process: BaseProcess) -> int:
     return 128 - process.exitcode if process.exitcode < 0 else process.exitcode
 
 
+class Stopper:
+    """Passes the signals that ask a process to end on to it, and kills it where it gives no sign of life."""
+
+    def __init__(self, process: BaseProcess, shown: Pulse) -> None:
+        assert process.pid is not None
+        self._process = process
+        self._watch = Watch(shown, process.pid, STOP_SECONDS)
+        self._passed = 0
+
+    def step(self, request: Request, count: int) -> None:
+        """Passes on what has not been passed on of `count` signals, of which the third kills; to be called every
+        POLL_SECONDS until the process has ended."""
+        if self._process.exitcode is not None or self._process.pid is None:
+            return
+        with suppress(ProcessLookupError):
+            if count >= 3 or self._watch.hangs():
+                self._process.kill()
+            elif self._passed < count:
+                os.kill(self._process.pid, request.number)
+                self._passed += 1
+        self._watch.note()
+
+
 def pass_on(process: BaseProcess, shown: Pulse) -> None:
     """Passes every signal that has come on to `process` and waits for its end.
 
@@ -72,18 +95,10 @@ def pass_on(process: BaseProcess, shown: Pulse) -> None:
     request = signals.requested()
     if request is None or process.pid is None:
         return
-    watch = Watch(shown, process.pid, STOP_SECONDS)
-    passed = 0
+    stopper = Stopper(process, shown)
     with signals.supervising():
         while process.exitcode is None:
-            count = max(signals.times_requested(), 1)
-            with suppress(ProcessLookupError):
-                if count >= 3 or watch.hangs():
-                    process.kill()
-                elif passed < count:
-                    os.kill(process.pid, request.number)
-                    passed += 1
+            stopper.step(request, max(signals.times_requested(), 1))
             wait([process.sentinel], POLL_SECONDS)
-            watch.note()
             pulse.beat()
         process.join()

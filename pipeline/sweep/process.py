@@ -1,20 +1,20 @@
-"""Runs one job of a sweep in a process of its own."""
+"""A job of a sweep in a process of its own: started, watched, stopped, and ended where it cannot end itself."""
 
 import math
 import sys
 import time
 from dataclasses import replace
-from multiprocessing.connection import wait
 
-from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, pass_on
+from pipeline.run.child import Stopper, code_of, enter, exit_code_of
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
-from pipeline.run.job import WRONG_CONFIGURATION, Job
+from pipeline.run.job import DONE, WRONG_CONFIGURATION, Job
 from pipeline.run.launch import run_job
 from pipeline.run.settle import LOST, end_lost
 from pipeline.system import signals
 from pipeline.system.processes import process_context, start
 from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.signal_listener import Request
 from pipeline.system.signals import TIMED_OUT
 
 TIMEOUT_GRACE_SECONDS = 60.0
@@ -24,37 +24,83 @@ BEFORE_RUN_SECONDS = 0.2
 """Before a job's run has begun nothing is lost: a signal need not wait for a safe place."""
 
 
-def run_in_process(job: Job, console: Console) -> int:
-    """Runs `job` in a process of its own and returns its exit code; a signal, or its time limit, ends it."""
-    assert job.folder is not None
-    context = process_context()
-    shown = Pulse(context)
-    process = start(context, _work, (job, shown))
-    assert process.pid is not None
-    hang_seconds = job.experiment.hang_seconds
-    limit = job.experiment.job_timeout_seconds
-    watch = Watch(shown, process.pid, hang_seconds) if hang_seconds is not None else None
-    deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
-    reason, code = LOST, None
-    while process.exitcode is None:
-        wait([process.sentinel], POLL_SECONDS)
-        if (request := signals.requested()) is not None:
-            pass_on(process, shown)  # it is in a group of its own, so the terminal did not tell it
-            code = request.exit_code
-        elif process.exitcode is None and watch is not None and watch.hangs():
-            reason = f"it gave no sign of life for {watch.silence():.0f} s, and was killed"
-            process.kill()
-        elif process.exitcode is None and time.monotonic() > deadline:
-            reason, code = f"it did not end by job_timeout_seconds={limit:g}, and was killed", TIMED_OUT
-            process.kill()
-        elif watch is not None:
-            watch.note()
-        if reason is not LOST:
-            process.join()
-    process.join()
-    with signals.ending(code):
-        end_lost(job.folder, job.experiment, "FAILED" if code is None else "KILLED", console, reason)
-    return exit_code_of(process) if code is None else code
+class JobProcess:
+    """A job that runs in a process of its own, which has been started.
+
+    Attributes:
+        job: what it runs.
+        exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped,
+            TIMED_OUT where it was killed for its time limit.
+    """
+
+    def __init__(self, job: Job, console: Console) -> None:
+        assert job.folder is not None
+        self.job = job
+        self.exit_code: int | None = None
+        self._console = console
+        context = process_context()
+        self._pulse = Pulse(context)
+        self._process = start(context, _work, (job, self._pulse))
+        assert self._process.pid is not None
+        hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
+        self._watch = Watch(self._pulse, self._process.pid, hang_seconds) if hang_seconds is not None else None
+        self._deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
+        self._reason = LOST
+        self._code: int | None = None  # of a process that was stopped or killed from here
+        self._stopper: Stopper | None = None
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes ready, for `multiprocessing.connection.wait`, when the process ends."""
+        return self._process.sentinel
+
+    def stop(self, request: Request, count: int = 1) -> None:
+        """Asks the process to save and end, as by `count` signals; to be repeated until `poll` returns its exit code.
+
+        It is killed where it gives no sign of life, or at the third signal.
+        """
+        if self._stopper is None:
+            self._stopper = Stopper(self._process, self._pulse)
+        self._code = request.exit_code
+        self._stopper.step(request, count)
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while it runs; to be called every POLL_SECONDS.
+
+        Kills the process where it hangs, or exceeds its time limit. Of a process that has ended without ending its run,
+        the run is ended here.
+        """
+        if self.exit_code is None:
+            if self._process.exitcode is None and self._stopper is None:
+                self._kill_if_lost()
+            if self._process.exitcode is not None:
+                self._end()
+        return self.exit_code
+
+    def _kill_if_lost(self) -> None:
+        if self._watch is not None and self._watch.hangs():
+            self._reason = f"it gave no sign of life for {self._watch.silence():.0f} s, and was killed"
+        elif time.monotonic() > self._deadline:
+            limit = self.job.experiment.job_timeout_seconds
+            self._reason = f"it did not end by job_timeout_seconds={limit:g}, and was killed"
+            self._code = TIMED_OUT
+        else:
+            if self._watch is not None:
+                self._watch.note()
+            return
+        self._process.kill()
+        self._process.join()
+
+    def _end(self) -> None:
+        """Takes the exit code of the process, and ends the run where it has not."""
+        self._process.join()
+        own = exit_code_of(self._process)
+        code = own if self._code is None or own == DONE else self._code
+        assert self.job.folder is not None
+        with signals.ending(code if self._code is not None else None):
+            status = "FAILED" if self._code is None else "KILLED"
+            end_lost(self.job.folder, self.job.experiment, status, self._console, self._reason)
+        self.exit_code = code
 
 
 def _work(job: Job, own: Pulse) -> None:

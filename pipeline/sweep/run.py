@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from pipeline.run.source_digest import Sources
 from pipeline.sweep.comparison import compare, write
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.jobs import SweepJob, checked
-from pipeline.sweep.process import run_in_process
-from pipeline.system import pulse, signals
+from pipeline.sweep.scheduler import run_jobs
+from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.health import server_answers
 from pipeline.tracking.journal import Journal
@@ -74,44 +74,56 @@ def _run_all(folder: Path, jobs: Sequence[SweepJob], console: Console) -> int:
     parent: Tracker = NullTracker()
     parent_id: str | None = None
     codes: list[int] = []
+    by_folder = {folder / job.folder: job for job in jobs}
+
+    def title(job: SweepJob) -> str:
+        return f"job {job.number}/{len(jobs)}  {job.label}"
+
+    def note(job: SweepJob, code: int) -> None:
+        job.exit_code = code
+        codes.append(code)
+        _write(jobs, folder)
+
+    def unfinished_jobs() -> Iterator[Job]:
+        sweep = SweepRun(parent.run_id, jobs[0].experiment.name)
+        for job in jobs:
+            place = folder / job.folder
+            if has_finished(place):
+                console.say(f"\n{title(job)}: finished earlier, skipped", style="bold")
+                send_rest(place, job.experiment, console, sweep.run_id)
+                note(job, DONE)
+                signals.check()
+            else:
+                _wait_for_server(job.experiment, console)
+                yield Job(job.experiment, job.overrides, place, sweep)
+
+    def started(running: Job) -> None:
+        assert running.folder is not None
+        console.say(f"\n{title(by_folder[running.folder])}", style="bold")
+
+    def ended(running: Job, code: int) -> None:
+        assert running.folder is not None
+        job = by_folder[running.folder]
+        note(job, code)
+        if code != DONE:
+            console.error(f"{title(job)}: exit code {code}")
+
     with ExitStack() as held, signals.listening(), signals.uninterrupted():
         try:
             parent = _parent_run(jobs[0].experiment, folder, len(jobs), console)
             parent_id = parent.run_id
             held.enter_context(signals.last_words(lambda request: _mark_killed(parent)))
-            for job in jobs:
-                pulse.beat()
-                signals.check()
-                sweep = SweepRun(parent.run_id, jobs[0].experiment.name)
-                job.exit_code = _run_or_skip(job, folder, sweep, f"job {job.number}/{len(jobs)}", console)
-                codes.append(job.exit_code)
-                _write(jobs, folder)
-                if job.exit_code in STOPPED:
-                    break
+            run_jobs(unfinished_jobs(), console, on_start=started, on_end=ended)
         except Interrupted as interrupted:
             codes.append(interrupted.exit_code)
         with signals.ending(exit_code(codes)):
-            status = _finish(folder, parent, codes, console)
+            status = _finish(folder, parent, jobs, exit_code(codes), console)
             if parent.run_id != parent_id:  # the store has lost the sweep's run: its jobs belong to the new one
-                for job in jobs[: len(codes)]:
-                    send_rest(folder / job.folder, job.experiment, console, parent.run_id)
+                for job in jobs:
+                    if job.exit_code is not None:
+                        send_rest(folder / job.folder, job.experiment, console, parent.run_id)
             _write(jobs, folder, status)  # last of all: before it, the same command resumes this sweep
             return exit_code(codes)
-
-
-def _run_or_skip(job: SweepJob, folder: Path, sweep: SweepRun, title: str, console: Console) -> int:
-    """Runs one job, unless it has finished, and returns its exit code."""
-    place = folder / job.folder
-    if has_finished(place):
-        console.say(f"\n{title}  {job.label}: finished earlier, skipped", style="bold")
-        send_rest(place, job.experiment, console, sweep.run_id)
-        return DONE
-    _wait_for_server(job.experiment, console)
-    console.say(f"\n{title}  {job.label}", style="bold")
-    code = run_in_process(Job(job.experiment, job.overrides, place, sweep), console)
-    if code != DONE:
-        console.error(f"{title}  {job.label}: exit code {code}")
-    return code
 
 
 def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> None:
@@ -150,7 +162,7 @@ def _mark_killed(parent: Tracker) -> None:
     parent.flush(Patience.of_stopped())
 
 
-def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Console) -> str:
+def _finish(folder: Path, parent: Tracker, jobs: Sequence[SweepJob], code: int, console: Console) -> str:
     """Prints and writes the comparison, then ends the tracked run; returns its status."""
     comparison = compare(folder)
     console.say()
@@ -159,12 +171,11 @@ def _finish(folder: Path, parent: Tracker, codes: Sequence[int], console: Consol
     console.say(f"comparison  {shorter(folder / 'comparison.md')}")
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.say(f"{label:11} {line}")
-    code = exit_code(codes)
     if code != DONE:
         console.say(f"{'continue':11} {provenance.command()}")
     for path in paths:
         parent.artifact(path)
-    parent.tags({"failed": str(sum(code != DONE for code in codes))})
+    parent.tags({"failed": str(sum(job.exit_code not in (None, DONE) for job in jobs))})
     status = "FINISHED"
     if code != DONE:
         status = "KILLED" if code in STOPPED else "FAILED"

@@ -1,0 +1,95 @@
+"""Runs jobs in processes of their own, several at a time, and tells of each when it ends."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import wait
+from signal import SIGTERM
+
+from pipeline.run.child import POLL_SECONDS
+from pipeline.run.console import Console
+from pipeline.run.job import Job
+from pipeline.sweep.process import JobProcess
+from pipeline.system import pulse, signals
+from pipeline.system.signal_listener import Request, by_signal
+
+OnStart = Callable[[Job], None]
+OnEnd = Callable[[Job, int], None]
+OnPoll = Callable[[Sequence[JobProcess]], None]
+
+
+def _ignore(*_: object) -> None:
+    """Does nothing of what happens to a job."""
+
+
+def run_jobs(
+    jobs: Iterable[Job],
+    console: Console,
+    *,
+    n_jobs: int = 1,
+    on_start: OnStart = _ignore,
+    on_end: OnEnd = _ignore,
+    on_poll: OnPoll = _ignore,
+) -> None:
+    """Runs each job in a process of its own, up to `n_jobs` at a time, and returns when all have ended.
+
+    The next job is taken from `jobs` only when a place is free, after `on_end` of the job that freed it: a search
+    decides by the results so far. Whatever ends this function, no process is left running.
+
+    Args:
+        jobs: each with a folder of its own.
+        on_start: called before a job's process is started.
+        on_end: called with a job and its exit code.
+        on_poll: called about every POLL_SECONDS with the processes that run; may `stop` any of them.
+
+    Raises:
+        Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
+    """
+    _Scheduler(iter(jobs), console, n_jobs, on_start, on_end, on_poll).run()
+
+
+class _Scheduler:
+    def __init__(
+        self, jobs: Iterator[Job], console: Console, n_jobs: int, on_start: OnStart, on_end: OnEnd, on_poll: OnPoll
+    ) -> None:
+        self._jobs, self._console, self._n_jobs = jobs, console, n_jobs
+        self._on_start, self._on_end, self._on_poll = on_start, on_end, on_poll
+        self._running: list[JobProcess] = []
+
+    def run(self) -> None:
+        try:
+            while self._fill():
+                signals.check()
+                self._wait()
+                self._on_poll(self._running)
+            signals.check()
+        except BaseException:
+            self._stop_all(signals.requested() or by_signal(SIGTERM))
+            raise
+
+    def _fill(self) -> bool:
+        """Starts jobs in the places that are free, and returns whether any job runs."""
+        while len(self._running) < self._n_jobs:
+            signals.check()
+            job = next(self._jobs, None)
+            if job is None:
+                break
+            self._on_start(job)
+            self._running.append(JobProcess(job, self._console))
+        return bool(self._running)
+
+    def _wait(self) -> None:
+        """Waits for the end of a process, POLL_SECONDS at most, and tells of those that have ended."""
+        wait([process.sentinel for process in self._running], POLL_SECONDS)
+        pulse.beat()
+        for process in list(self._running):
+            code = process.poll()
+            if code is not None:
+                self._running.remove(process)
+                self._on_end(process.job, code)
+
+    def _stop_all(self, request: Request) -> None:
+        """Has all processes save and end, and waits for them."""
+        with signals.supervising():
+            while self._running:
+                for process in self._running:
+                    process.stop(request, max(signals.times_requested(), 1))
+                self._wait()

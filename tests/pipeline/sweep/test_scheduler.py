@@ -1,0 +1,117 @@
+"""The scheduler of a sweep's jobs: several at a time, the next one only when a place is free, none left running."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.run.console import Console
+from pipeline.run.job import Job
+from pipeline.sweep.process import JobProcess
+from pipeline.sweep.scheduler import run_jobs
+from pipeline.system import signals
+from pipeline.system.signal_listener import Interrupted, by_signal
+from stages.errors import UserError
+from tests.pipeline.experiments import QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+SLEEPS = (*QUICK, f"data._target_={__name__}.sleep", "tracking=off")
+
+
+def sleep(settings: object) -> None:
+    """A data source that takes its time and then fails, at a safe place every tenth of a second."""
+    for _ in range(10):
+        signals.pause(0.1)
+    raise UserError("slept", "", "")
+
+
+def jobs(outputs: Path, count: int, *overrides: str) -> Iterator[Job]:
+    for number in range(count):
+        given = (f"seed={number}", *SLEEPS, *overrides)
+        yield Job(experiment(*given, outputs=outputs), given, outputs / "jobs" / str(number))
+
+
+def test_the_next_job_is_taken_when_a_place_is_free(outputs: Path) -> None:
+    events: list[tuple[str, str]] = []
+    most = 0
+
+    def taken() -> Iterator[Job]:
+        for job in jobs(outputs, 4):
+            assert job.folder is not None
+            events.append(("taken", job.folder.name))
+            yield job
+
+    def ended(job: Job, code: int) -> None:
+        assert job.folder is not None
+        assert code == 1
+        events.append(("ended", job.folder.name))
+
+    def polled(running: object) -> None:
+        nonlocal most
+        assert isinstance(running, list)
+        most = max(most, len(running))
+
+    run_jobs(taken(), Console(), n_jobs=2, on_end=ended, on_poll=polled)
+    assert [kind for kind, _ in events[:3]] == ["taken", "taken", "ended"]
+    assert [name for kind, name in events if kind == "taken"] == ["0", "1", "2", "3"]
+    assert sorted(name for kind, name in events if kind == "ended") == ["0", "1", "2", "3"]
+    assert most == 2
+    for index in range(2, 4):  # each is taken after as many have ended
+        before = events[: events.index(("taken", str(index)))]
+        assert sum(kind == "ended" for kind, _ in before) >= index - 1
+
+
+def test_one_job_is_stopped_and_the_other_is_not(outputs: Path) -> None:
+    codes: dict[str, int] = {}
+    stopped = by_signal(signal.SIGTERM)
+
+    def ended(job: Job, code: int) -> None:
+        assert job.folder is not None
+        codes[job.folder.name] = code
+
+    def polled(running: object) -> None:
+        assert isinstance(running, list)
+        for process in running:
+            assert isinstance(process, JobProcess)
+            assert process.job.folder is not None
+            if process.job.folder.name == "0":
+                process.stop(stopped)
+
+    run_jobs(jobs(outputs, 2), Console(), n_jobs=2, on_end=ended, on_poll=polled)
+    assert codes == {"0": 143, "1": 1}
+
+
+@pytest.mark.parametrize("how", ["signal", "error"])
+def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path) -> None:
+    codes: list[int] = []
+    processes: list[psutil.Process] = []
+
+    def given() -> Iterator[Job]:
+        yield from jobs(outputs, 2)
+        raise UserError("the search cannot continue", "", "")
+
+    def polled(running: object) -> None:
+        assert isinstance(running, list)
+        processes[:] = [psutil.Process(process._process.pid) for process in running]
+
+    def ended(job: Job, code: int) -> None:
+        codes.append(code)
+
+    count = 2 if how == "signal" else 3
+    with signals.listening(), signals.uninterrupted():
+        if how == "signal":
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(Interrupted):
+                run_jobs(jobs(outputs, 2), Console(), n_jobs=count, on_end=ended, on_poll=polled)
+        else:
+            with pytest.raises(UserError, match="cannot continue"):
+                run_jobs(given(), Console(), n_jobs=count, on_end=ended, on_poll=polled)
+    assert codes == [130 if how == "signal" else 143] * 2
+    time.sleep(0.2)
+    assert not [process for process in processes if process.is_running()]
