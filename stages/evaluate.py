@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.evaluation.eval_step import Scorer, Scores
+from stages.distribution.collectives import is_chief
+from stages.evaluation.eval_step import Scorer, Scores, Sink
+from stages.evaluation.predictions import NAME, facts_of, write_predictions
 from stages.plots.charts import plot_confusion
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
@@ -17,9 +19,21 @@ def evaluate(
     """Returns loss, accuracy and confusion matrix, every test example counted once.
 
     Args:
-        folder: the run's; takes `plots/confusion.png` and `test_by_class.csv`. None: no files.
+        folder: the run's; takes `plots/confusion.png`, `test_by_class.csv` and `predictions.parquet`. None: no files.
     """
-    scores = Scorer(strategy, trained.model, dataset.num_classes).score(dataset.test, settings.batch_size)
+    scorer = Scorer(strategy, trained.model, dataset.num_classes)
+    files: dict[str, Path] = {}
+
+    def score(predictions: Sink | None) -> Scores:
+        return scorer.score(dataset.test, settings.batch_size, predictions=predictions)
+
+    if folder is None or not settings.predictions:
+        scores = score(None)
+    elif is_chief(strategy):
+        files[""] = folder / NAME
+        scores = write_predictions(folder / NAME, dataset.test, dataset.class_names, score)
+    else:  # computes its part of them
+        scores = score(lambda probabilities, predicted: None)
     precision, recall, f1 = by_class(scores.confusion)
     metrics = {
         "test/loss": scores.loss,
@@ -28,11 +42,11 @@ def evaluate(
         "test/macro_recall": float(recall.mean()),
         "test/macro_f1": float(f1.mean()),
     }
-    files = {}
     if folder is not None:
         files["plots"] = plot_confusion(scores.confusion, dataset.class_names, folder / "plots" / "confusion.png")
         files["report"] = _write_table(scores, dataset.class_names, folder / "test_by_class.csv")
-    return Evaluation(scores.loss, scores.accuracy, scores.confusion, Record(metrics=metrics, files=files))
+    record = Record(metrics=metrics, files=files, summary=facts_of(dataset.test))
+    return Evaluation(scores.loss, scores.accuracy, scores.confusion, record)
 
 
 def by_class(confusion: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -135,11 +135,15 @@ class Split:
     """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes).
 
     An array is held in memory; other images are read as training wants them. known: what a cache has noted of them.
+    numbers: of the examples in their source, int64 [N]; files: their paths in it, where it has one for each. None:
+    unknown.
     """
 
     images: Images
     labels: np.ndarray
     known: Described | None = None
+    numbers: np.ndarray | None = None
+    files: Sequence[str] | None = None
 
     @cached_property
     def described(self) -> Described:

@@ -114,7 +114,7 @@ def _input(
         def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
             start = (step % per_epoch) * batch_size
             count = tf.minimum(len(split) - start, batch_size)
-            rows, weights = share(count, replica, replicas)
+            rows, weights = share(count, replica, replicas, fixed_rows)
             if fixed_rows is not None:
                 missing = tf.maximum(fixed_rows - tf.size(rows), 0)
                 rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
@@ -222,16 +222,44 @@ def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argsort(numbers), tf.int64)
 
 
-def share(count: tf.Tensor, replica: tf.Tensor | int, replicas: int) -> tuple[tf.Tensor, tf.Tensor]:
+def share(
+    count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a replica's rows of a batch of `count` examples, int64 [b], and their weights, float64 [b].
 
     Shares differ by one row at most. Where there are fewer examples than replicas, every replica gets all of them with
     weight 1 / replicas. An empty share would fail (convolutions of nothing on CPUs) or give gradients of half the
     weight elsewhere; one filled up with rows of weight 0 would change the statistics of a synchronized BatchNorm.
+
+    Args:
+        fixed_rows: those that every share is filled up to, and so may be empty where not all examples fit into one.
     """
     replica = tf.cast(replica, tf.int64)
-    few = count < replicas
+    few = count < replicas if fixed_rows is None else tf.logical_and(count < replicas, count <= fixed_rows)
     first = tf.where(few, tf.zeros_like(count), replica * count // replicas)
     last = tf.where(few, count, (replica + 1) * count // replicas)
     weight = tf.where(few, tf.constant(1.0 / replicas, tf.float64), tf.constant(1.0, tf.float64))
     return tf.range(first, last), tf.fill([last - first], weight)
+
+
+def places(count: int, batch_size: int, replica: int, replicas: int, fixed_shapes: bool = False) -> np.ndarray:
+    """Returns where in `count` examples, batch after batch, each row lies that a replica has computed, int64 [rows].
+
+    -1: a row that is filled up, or that another replica has, too.
+    """
+    found = []
+    fixed_rows = -(-batch_size // replicas) if fixed_shapes else None
+    for size, starts in (
+        (batch_size, np.arange(count // batch_size) * batch_size),
+        (count % batch_size, np.array([count - count % batch_size])),
+    ):
+        if size and len(starts):
+            rows = share(tf.constant(size, tf.int64), replica, replicas, fixed_rows)[0].numpy()
+            here = starts[:, np.newaxis] + rows
+            if size < replicas and replica and (fixed_rows is None or size <= fixed_rows):
+                here[:] = -1
+            if fixed_rows is not None:
+                missing = max(fixed_rows - len(rows), 0)
+                here = np.pad(here, [(0, 0), (0, missing)], constant_values=-1)[:, :fixed_rows]
+            found.append(here.ravel())
+    return np.concatenate(found)

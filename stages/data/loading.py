@@ -57,7 +57,18 @@ def _load(
         shape, rows = everything.shape, splits_of(listing, settings)
         held = "memory" if isinstance(everything, np.ndarray) else "source"
         images = _parts(everything, rows)
-    splits = {name: Split(images[name], listing.labels[rows[name]], known and known.of(rows[name])) for name in rows}
+    numbers = {name: part if listing.numbers is None else listing.numbers[part] for name, part in rows.items()}
+    named = listing.numbers is not None or not bad  # an older cache has no numbers
+    splits = {
+        name: Split(
+            images[name],
+            listing.labels[rows[name]],
+            known and known.of(rows[name]),
+            numbers[name],
+            _files(source, numbers[name]) if named and name == "test" else None,
+        )
+        for name in rows
+    }
     # Without a cache what is free may decide whether pixels are read through: the fingerprint must not depend on it.
     own = f"{source.fingerprint} {len(bad)} left out" if settings.cache == "off" else None
     dataset = assemble(
@@ -73,6 +84,13 @@ def _load(
         size = np.prod(shape) / 2**30
         reporter.say(f"{source.name} is read from its {held} while training goes on: {size:.1f} GiB")
     return _with_bad(_with_passed_over(dataset, source.passed_over), bad, held, reporter, folder)
+
+
+def _files(source: Source, numbers: np.ndarray) -> list[str] | None:
+    files = [source.file(int(number)) for number in numbers[:1]]
+    if files[0] is None:
+        return None
+    return [source.file(int(number)) or "" for number in numbers]
 
 
 def _from_source(

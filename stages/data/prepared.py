@@ -147,6 +147,7 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
         folder / _EXAMPLES,
         allow_pickle=False,
         labels=usable.labels,
+        numbers=np.asarray(usable.numbers),
         digests=np.concatenate([part.digests for part in described]),
         moments=np.concatenate([part.moments for part in described]),
         **{f"part-{name}": numbers for name, numbers in usable.parts.items()},
@@ -175,7 +176,7 @@ def _open(folder: Path) -> Prepared:
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise damaged(folder, str(error)) from error
     parts = {name.removeprefix("part-"): rows for name, rows in arrays.items() if name.startswith("part-")}
-    listing = Listing(arrays["labels"], parts, tuple(facts["class_names"]))
+    listing = Listing(arrays["labels"], parts, tuple(facts["class_names"]), numbers=arrays.get("numbers"))
     bad = tuple(Bad(*one) for one in facts["bad"])
     return Prepared(folder, shape, listing, Described(arrays["digests"], arrays["moments"]), bad)
 

@@ -36,19 +36,22 @@ class Listing:
 
     labels: int32 [N]. parts: from `train`, and `val` and `test` where the source has them, to the numbers of its
     examples, int64. class_names: one for each label. bad: what the listing itself has found.
+    numbers: of each of them before any was left out, int64 [N]; None: those from 0 on.
     """
 
     labels: np.ndarray
     parts: Mapping[str, np.ndarray]
     class_names: tuple[str, ...]
     bad: tuple[Bad, ...] = ()
+    numbers: np.ndarray | None = None
 
     def only(self, kept: np.ndarray) -> "Listing":
         """Returns the listing of the examples `kept`, int64, numbered anew in that order."""
         place = np.full(len(self.labels), -1)
         place[kept] = np.arange(len(kept))
         parts = {name: place[numbers][place[numbers] >= 0] for name, numbers in self.parts.items()}
-        return Listing(self.labels[kept], parts, self.class_names, self.bad)
+        numbers = kept if self.numbers is None else self.numbers[kept]
+        return Listing(self.labels[kept], parts, self.class_names, self.bad, numbers)
 
 
 class Source(Protocol):
@@ -81,3 +84,6 @@ class Source(Protocol):
 
     def where(self, number: int) -> str:
         """Returns where the example lies, as a user finds it."""
+
+    def file(self, number: int) -> str | None:
+        """Returns the path of an example's file in the source, by its number before any was left out; None: no file."""

@@ -32,7 +32,7 @@ def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name:
         UserError: where a class has too few examples to be in both.
     """
     kept, part = cut(labels, fraction, seed, name)
-    return Split(images[kept], labels[kept]), Split(images[part], labels[part])
+    return Split(images[kept], labels[kept], numbers=kept), Split(images[part], labels[part], numbers=part)
 
 
 def cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:

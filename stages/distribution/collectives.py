@@ -66,6 +66,16 @@ def any_worker(strategy: Strategy, flags: Sequence[bool]) -> list[bool]:
     return [bool(mean > 0) for mean in meet(tf.constant(flags, tf.float32)).numpy()]
 
 
+def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
+    """Returns the sum of what the workers give, arrays of one shape and of a dtype that collectives send."""
+    if not has_workers(strategy):
+        return values
+    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.SUM)
+    flat = values.ravel()
+    sums = [meet(tf.constant(flat[start : start + CHUNK])).numpy() for start in range(0, len(flat), CHUNK)]
+    return np.concatenate(sums).reshape(values.shape)
+
+
 def from_chief(strategy: Strategy, content: bytes) -> bytes:
     """Returns what the chief gives; what others give is not looked at."""
     if not has_workers(strategy):

@@ -1,15 +1,16 @@
 """Loss and confusion matrix of a model on a split, under any synchronous strategy."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import Batch, distributed, evaluation_input, steps_per_epoch
+from stages.data.batches import Batch, InputFunction, distributed, evaluation_input, places, steps_per_epoch
 from stages.distribution.accumulators import Totals
-from stages.images import own_errors
+from stages.distribution.collectives import sum_over_workers
+from stages.images import Images, own_errors
 from stages.networks.inference_memory import scoring_batch
 from stages.optimization.losses import cross_entropy
 from stages.results import Model, Split, Strategy
@@ -17,6 +18,12 @@ from stages.safe_places import safe_place
 
 LONGEST_CALL_SECONDS = 1.0
 """About how long a call of the compiled function takes: between calls a signal is heard."""
+
+CHUNK_BYTES = 2**24
+"""Of predictions that are in memory before they are handed on."""
+
+Sink = Callable[[np.ndarray, np.ndarray], None]
+"""Takes probabilities, float32 [n, classes], and predicted classes, int32 [n], of the next n examples of a split."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +39,10 @@ class Scores:
 
 
 class Scorer:
-    """Scores `model`; the function is traced once and serves every split of the same image size."""
+    """Scores `model`; each function is traced once and serves every split of the same image size."""
 
     def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
+        self._whole = strategy
         self._strategy = strategy.distribution
         if strategy.coordinator is not None:  # the chief scores, on a copy of the model that it has
             self._strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -42,38 +50,120 @@ class Scorer:
         self._network = model.network
         self._at_most = scoring_batch(model.network, None if strategy.coordinator else strategy)
         self._loss = cross_entropy(model.outputs)
+        self._probabilities = tf.identity if model.outputs == "probabilities" else tf.nn.softmax
         self._num_classes = num_classes
+        self._steps_at_once = self._replicas_here = 1
         with self._strategy.scope():
             self._totals = Totals(loss=(), examples=(), confusion=(num_classes, num_classes))
         self._compiled = tf.function(self._steps, reduce_retracing=True)
+        self._compiled_with_predictions = tf.function(self._steps_with_predictions, reduce_retracing=True)
 
-    def score(self, split: Split, batch_size: int, between: Callable[[], None] = safe_place) -> Scores:
+    def score(
+        self,
+        split: Split,
+        batch_size: int,
+        between: Callable[[], None] = safe_place,
+        predictions: Sink | None = None,
+    ) -> Scores:
         """Returns the scores on `split`, every example counted once.
 
         Args:
             batch_size: examples at a time, over all replicas; fewer where they exceed `memory.SCORING_BYTES`.
             between: is called about every second; it may raise to end the scoring.
+            predictions: gets those of every example once, in the split's order. Of several workers each must have one,
+                and each is given all.
         """
         batch_size = min(batch_size, self._at_most)
         self._totals.reset()
-        batches = iter(distributed(self._strategy, evaluation_input(split, batch_size, self._fixed_shapes)))
-        left, together = steps_per_epoch(split, batch_size), 1
-        while left:
-            steps, began = min(together, left), time.perf_counter()
-            with own_errors(split.images):
-                self._compiled(batches, tf.constant(steps, tf.int64))
-            left -= steps
-            together = max(int(steps * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
-            between()
+        self._steps_at_once = 1
+        source = _NotedInput(evaluation_input(split, batch_size, self._fixed_shapes))
+        batches = iter(distributed(self._strategy, source))
+        self._replicas_here = len(source.replicas()[0])
+        total = steps_per_epoch(split, batch_size)
+        if predictions is None:
+            self._run(self._compiled, batches, total, split.images, between)
+        else:
+            chunk = max(CHUNK_BYTES // (4 * batch_size * (self._num_classes + 1)), 1)
+            for first in range(0, total, chunk):  # all workers sum their parts after the same steps
+                steps = min(chunk, total - first)
+                parts = self._run(self._compiled_with_predictions, batches, steps, split.images, between)
+                count = min(steps * batch_size, len(split) - first * batch_size)
+                values = self._in_order(parts, count, batch_size, source.replicas())
+                predictions(values[:, :-1], np.rint(values[:, -1]).astype(np.int32))
         sums = self._totals.read()
         return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
+
+    def _run(
+        self,
+        compiled: Callable[[tf.data.Iterator, tf.Tensor], Sequence[tf.Tensor] | None],
+        batches: tf.data.Iterator,
+        steps: int,
+        images: Images,
+        between: Callable[[], None],
+    ) -> list[list[np.ndarray]]:
+        """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""
+        results = []
+        while steps:
+            count, began = min(self._steps_at_once, steps), time.perf_counter()
+            with own_errors(images):
+                outputs = compiled(batches, tf.constant(count, tf.int64))
+                results.append([part.numpy() for part in outputs or ()])
+            steps -= count
+            self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
+            between()
+        return results
+
+    def _in_order(
+        self, parts: Sequence[Sequence[np.ndarray]], count: int, batch_size: int, replicas: tuple[range, int]
+    ) -> np.ndarray:
+        """Returns the outputs of the `count` examples of a chunk, float32 [count, classes + 1], whoever computed them.
+
+        Args:
+            parts: of each call, for each replica of this process, the outputs of its rows of each step.
+            replicas: those of this process, and how many there are.
+        """
+        here, of = replicas
+        values = np.zeros((count, self._num_classes + 1), np.float32)
+        for replica, outputs in zip(here, zip(*parts, strict=True), strict=True):
+            to = places(count, batch_size, replica, of, self._fixed_shapes)
+            computed = np.concatenate(outputs)
+            values[to[to >= 0]] = computed[to >= 0]
+        return sum_over_workers(self._whole, values)  # one has an example, the others zeros
 
     def _steps(self, batches: tf.data.Iterator, steps: tf.Tensor) -> None:
         for _ in tf.range(steps):
             self._strategy.run(self._step, args=(next(batches),))
 
+    def _steps_with_predictions(self, batches: tf.data.Iterator, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Returns for each replica of this process the outputs of its rows in all steps, float32 [n, classes + 1]."""
+        kept = self._arrays(steps)
+        for step in tf.range(steps):
+            outputs = self._strategy.run(self._step, args=(next(batches),))
+            kept = self._written(kept, step, outputs)
+        return self._joined(kept)
+
+    @tf.autograph.experimental.do_not_convert
+    def _arrays(self, steps: tf.Tensor) -> tuple[tf.TensorArray, ...]:
+        shape = (None, self._num_classes + 1)
+        return tuple(
+            tf.TensorArray(tf.float32, tf.cast(steps, tf.int32), infer_shape=False, element_shape=shape)
+            for _ in range(self._replicas_here)
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def _written(
+        self, kept: tuple[tf.TensorArray, ...], step: tf.Tensor, outputs: tf.Tensor
+    ) -> tuple[tf.TensorArray, ...]:
+        parts = self._strategy.experimental_local_results(outputs)
+        return tuple(array.write(tf.cast(step, tf.int32), part) for array, part in zip(kept, parts, strict=True))
+
+    @tf.autograph.experimental.do_not_convert
+    def _joined(self, kept: tuple[tf.TensorArray, ...]) -> tuple[tf.Tensor, ...]:
+        return tuple(array.concat() for array in kept)
+
     @tf.autograph.experimental.do_not_convert  # no control flow of Python's on tensors: tracing takes half the time
-    def _step(self, batch: Batch) -> None:
+    def _step(self, batch: Batch) -> tf.Tensor:
+        """Adds to the totals; returns probabilities and, as one more column, the predicted class, float32 [b, …]."""
         images, labels, weights = batch
         outputs = self._network(images, training=False)
         examples = tf.reduce_sum(weights)
@@ -84,3 +174,25 @@ class Scorer:
         predicted = tf.argmax(outputs, axis=-1, output_type=labels.dtype)
         confusion = tf.math.confusion_matrix(labels, predicted, self._num_classes, weights, dtype=tf.float64)
         self._totals.add(loss=loss, examples=examples, confusion=confusion)
+        wide = outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
+        probabilities = tf.cast(self._probabilities(wide), tf.float32)
+        return tf.concat([probabilities, tf.cast(predicted, tf.float32)[:, tf.newaxis]], axis=1)
+
+
+class _NotedInput:
+    """An input function that notes for which replicas of how many it was called."""
+
+    def __init__(self, source: InputFunction) -> None:
+        self._source = source
+        self._context = tf.distribute.InputContext()
+
+    def __call__(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
+        self._context = context
+        return self._source(context)
+
+    def replicas(self) -> tuple[range, int]:
+        """Returns the replicas that the input serves, and how many there are."""
+        count = self._context.num_replicas_in_sync
+        here = count // self._context.num_input_pipelines
+        first = self._context.input_pipeline_id * here
+        return range(first, first + here), count

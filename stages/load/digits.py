@@ -18,5 +18,8 @@ def digits(settings: DigitsSettings) -> Dataset:
     labels = source.target.astype(np.int32)
     fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
     rows = cut_all(labels, fractions, settings.split_seed)
-    train, val, test = (Split(images[rows[name]], labels[rows[name]]) for name in ("train", "val", "test"))
+    train, val, test = (
+        Split(images[numbers], labels[numbers], numbers=numbers)
+        for numbers in (rows[name] for name in ("train", "val", "test"))
+    )
     return assemble("digits", train, val, test, tuple(str(digit) for digit in range(10)), (0.0, 16.0))

@@ -59,6 +59,7 @@ class ImageFolderSource:
                     numbers.append(len(self._files))
                     self._files.append(path)
                     self._labels.append(label)
+        self._listed = self._files
         self._names = tuple(names)
         self.passed_over = dict(passed_over.most_common())
         self.warnings = tuple(_alike(names))
@@ -107,6 +108,9 @@ class ImageFolderSource:
 
     def where(self, number: int) -> str:
         return str(self._files[number])
+
+    def file(self, number: int) -> str | None:
+        return self._listed[number].relative_to(self._root).as_posix()
 
     def _fingerprint(self) -> str:
         content = hashlib.sha256(repr((self._decode.key, self._names)).encode(errors="surrogateescape"))

@@ -57,3 +57,6 @@ class SyntheticSource:
 
     def where(self, number: int) -> str:
         return f"synthetic image {number}"
+
+    def file(self, number: int) -> str | None:
+        return None

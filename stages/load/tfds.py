@@ -107,6 +107,9 @@ class TfdsSource:
         path, offset, _ = self._records[number]
         return f"{path} at byte {offset}"
 
+    def file(self, number: int) -> str | None:
+        return None
+
 
 def _example(record: bytes) -> Mapping[str, Any]:
     try:

@@ -12,6 +12,8 @@ class EvaluateSettings:
     _target_: str = "stages.evaluate.evaluate"
     batch_size: int = number(256, at_least=1, unit="examples of the global batch, over all replicas, at most")
     """Fewer where they would take more than 256 MiB; the metrics are the same."""
+    predictions: bool = True
+    """Writes predictions.parquet: label, predicted class and probabilities of each test example."""
 
 
 @dataclass(kw_only=True)

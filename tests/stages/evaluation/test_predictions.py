@@ -1,0 +1,159 @@
+"""Predictions: those that the scores were made of, in the order of the test split, whoever has computed them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
+
+from benchmarks.clusters import run_workers
+from stages.data.batches import evaluation_input, places
+from stages.evaluate import evaluate
+from stages.evaluation import eval_step
+from stages.evaluation.predictions import NAME, facts_of
+from stages.results import Dataset, Evaluation, Split, Strategy, Trained
+from stages.settings.results import EvaluateSettings
+from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
+from stages.strategy import strategy
+from tests.stages.experiments import mirrored, one_device, real_digits, small_cnn
+
+pytestmark = pytest.mark.slow
+
+STRATEGIES = {
+    "default": lambda: strategy(DefaultSettings(deterministic=False)),
+    "one_device": one_device,
+    "mirrored 2": mirrored,
+    "central_storage 2": lambda: strategy(CentralStorageSettings(deterministic=False)),
+    "model_parallel 2": lambda: strategy(ModelParallelSettings(deterministic=False)),
+}
+
+
+def digits_101() -> Dataset:
+    dataset = real_digits(8)
+    test = dataset.test
+    assert test.numbers is not None
+    return replace(dataset, test=Split(test.images[:101], test.labels[:101], numbers=test.numbers[:101]))
+
+
+def evaluated(where: Strategy, folder: Path, batch_size: int = 50, policy: str = "float32") -> Evaluation:
+    """Evaluates an untrained network, whose predictions are anything, on 101 digits."""
+    dataset = digits_101()
+    trained = Trained(small_cnn(dataset, where, policy), (), 1, 0)
+    return evaluate(trained, dataset, where, EvaluateSettings(batch_size=batch_size), folder)
+
+
+def assert_predictions_give(evaluation: Evaluation, folder: Path) -> None:
+    """Asserts that scikit-learn finds in the file what `evaluate` has returned."""
+    table = pq.read_table(folder / NAME)
+    labels, predicted = table["label"].to_numpy(), table["predicted"].to_numpy()
+    probabilities = np.stack(table["probabilities"].to_pylist()).astype(np.float64)
+    assert table.num_rows == evaluation.confusion.sum()
+    assert accuracy_score(labels, predicted) == evaluation.accuracy
+    np.testing.assert_array_equal(confusion_matrix(labels, predicted, labels=range(10)), evaluation.confusion)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(probabilities.argmax(axis=1), predicted)
+    scaled = probabilities / probabilities.sum(axis=1, keepdims=True)
+    assert log_loss(labels, scaled, labels=range(10)) == pytest.approx(evaluation.loss, abs=2e-6)
+
+
+@pytest.mark.parametrize("where", STRATEGIES)
+def test_the_scores_follow_from_the_predictions(where: str, tmp_path: Path) -> None:
+    """101 examples in batches of 50: the last has one, which fewer replicas compute than there are."""
+    assert_predictions_give(evaluated(STRATEGIES[where](), tmp_path), tmp_path)
+    expected = real_digits(8).test
+    assert expected.numbers is not None
+    table = pq.read_table(tmp_path / NAME)
+    np.testing.assert_array_equal(table["example"].to_numpy(), expected.numbers[:101])
+    np.testing.assert_array_equal(table["label"].to_numpy(), expected.labels[:101])
+
+
+def test_low_precisions_are_kept_as_float32(tmp_path: Path) -> None:
+    evaluated(one_device(), tmp_path, policy="mixed_bfloat16")
+    assert str(pq.read_schema(tmp_path / NAME).field("probabilities").type) == "fixed_size_list<element: float>[10]"
+
+
+def test_chunks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder, size in ((whole, 2**24), (parts, 1)):  # a batch at a time
+        folder.mkdir()
+        monkeypatch.setattr(eval_step, "CHUNK_BYTES", size)
+        evaluated(mirrored(3), folder, batch_size=7)
+    assert pq.read_table(whole / NAME).equals(pq.read_table(parts / NAME))
+    assert pq.ParquetFile(parts / NAME).num_row_groups == 15
+
+
+def test_two_workers_write_one_file(tmp_path: Path) -> None:
+    codes, output = run_workers(2, "tests.stages.evaluation.worker", str(tmp_path))
+    assert codes == [0, 0], output
+    (tmp_path / "alone").mkdir()
+    alone = evaluated(mirrored(), tmp_path / "alone")
+    assert_predictions_give(alone, tmp_path / "0")
+    assert not (tmp_path / "1" / NAME).exists()
+    found, expected = (pq.read_table(tmp_path / folder / NAME) for folder in ("0", "alone"))
+    for name in ("example", "label", "predicted"):
+        assert found[name].equals(expected[name])
+    np.testing.assert_allclose(
+        found["probabilities"].combine_chunks().flatten(),
+        expected["probabilities"].combine_chunks().flatten(),
+        atol=1e-6,
+    )
+
+
+def test_an_interrupted_evaluation_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stages.evaluation.eval_step.Scorer._in_order", stop)
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(one_device(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_predictions_can_be_left_out(tmp_path: Path) -> None:
+    dataset, where = digits_101(), one_device()
+    trained = Trained(small_cnn(dataset, where), (), 1, 0)
+    evaluation = evaluate(trained, dataset, where, EvaluateSettings(predictions=False), tmp_path)
+    assert not (tmp_path / NAME).exists()
+    assert evaluation.record.summary["test_examples"]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("replicas", [1, 2, 3, 5])
+@pytest.mark.parametrize("fixed_shapes", [False, True])
+def test_every_example_has_one_place(replicas: int, fixed_shapes: bool) -> None:
+    for count in (1, 7, 20, 23, 24):
+        parts = [places(count, 10, replica, replicas, fixed_shapes) for replica in range(replicas)]
+        taken = np.concatenate(parts)
+        np.testing.assert_array_equal(np.sort(taken[taken >= 0]), np.arange(count))
+
+
+@pytest.mark.smoke
+def test_filled_up_shares_have_every_example_once() -> None:
+    """Three examples left for five replicas that take two rows each, whatever they get."""
+    split = Split(np.zeros((13, 2, 2, 1), np.uint8), np.arange(13, dtype=np.int32))
+    counts = np.zeros(13)
+    for pipeline in range(5):
+        context = tf.distribute.InputContext(5, pipeline, 5)
+        for _, labels, weights in evaluation_input(split, 10, fixed_shapes=True)(context):
+            assert len(labels) == 2
+            np.add.at(counts, labels.numpy(), weights.numpy())
+    np.testing.assert_array_equal(counts, np.ones(13))
+
+
+@pytest.mark.smoke
+def test_what_tells_test_sets_apart() -> None:
+    split = real_digits(8).test
+    facts = facts_of(split)
+    assert facts == facts_of(replace(split))
+    other_labels = replace(split, labels=np.roll(split.labels, 1))
+    other_numbers = replace(split, numbers=np.arange(len(split)))
+    other_files = replace(split, files=[f"{number}.png" for number in range(len(split))])
+    for other in (other_labels, other_numbers, other_files):
+        assert facts_of(other)["test_examples"] != facts["test_examples"]
+    other_pixels = facts_of(replace(split, images=split.images[::-1]))
+    assert other_pixels["test_examples"] == facts["test_examples"]
+    assert other_pixels["test_pixels"] != facts["test_pixels"]
+    assert facts["test_pixels"].startswith("8x8x1 ")
