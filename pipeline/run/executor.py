@@ -13,8 +13,8 @@ from typing import Any
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, FAILED, Job
-from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder
+from pipeline.run.job import DONE, FAILED, Job, PrunedError
+from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned
 from pipeline.run.plan import PlannedStage
 from pipeline.run.runner import bind, one_line, run_stages, with_local_weights
 from pipeline.run.settle import mark_killed
@@ -63,8 +63,12 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             if task is not None and job.experiment.cluster.kind == "tf_config":
                 console.warn(OPEN_PORTS)
                 _meet(task, job, console, run.summary)
-            run_stages(stages, run.folder, job.experiment.outputs / "cache", run.tracker, console, run.summary)
+            cache = job.experiment.outputs / "cache"
+            run_stages(stages, run.folder, cache, run.tracker, console, run.summary, job.on_epoch)
             run.summary.status = "FINISHED"
+        except PrunedError as pruned:
+            assert run is not None
+            note_pruned(run, pruned, console)
         except BaseException as error:
             if run is None and isinstance(error, Interrupted):
                 return error.exit_code

@@ -1,7 +1,7 @@
 """A job: the run to be made, and the exit codes that it can end with."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +26,18 @@ class Predecessor:
     is_fork: bool = False
 
 
+class PrunedError(Exception):
+    """A search ends its trial after `epoch`, counted from 1: others do better."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.epoch = epoch
+
+
+OnEpoch = Callable[[Mapping[str, float], int], None]
+"""Is told the metrics of each epoch by their full names, and its number from 1; may raise PrunedError."""
+
+
 @dataclass(frozen=True)
 class SweepRun:
     """The tracked run of a sweep, the parent of its jobs' runs. run_id: None where the sweep is not tracked."""
@@ -43,6 +55,7 @@ class Job:
     predecessor: the run that is resumed or forked, as `pipeline.run.resume.resolve` decides; None: from scratch.
     started: when the user began to wait for it; deadline: when it has to end by `job_timeout_seconds`. Both in seconds
         of `time.monotonic()`.
+    on_epoch: of a search's trial.
     """
 
     experiment: Experiment
@@ -52,6 +65,7 @@ class Job:
     predecessor: Predecessor | None = None
     started: float = field(default_factory=time.monotonic)
     deadline: float | None = None
+    on_epoch: OnEpoch | None = None
 
     @property
     def resumed(self) -> Summary | None:

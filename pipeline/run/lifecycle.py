@@ -19,7 +19,7 @@ from pipeline.redaction.mask import redact, redact_file, redact_overrides
 from pipeline.run import provenance, source_digest
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
-from pipeline.run.job import FAILED, Job
+from pipeline.run.job import FAILED, Job, PrunedError
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.outputs import unknown_to_git
@@ -36,6 +36,10 @@ from stages.storage.atomic import atomic_write
 
 NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=")
 """Overrides that choose a run, and are no settings of it."""
+
+
+PRUNED = "pruned_after_epoch"
+"""In the facts of a summary, and as a tag: the last epoch of a trial that was ended early."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,14 @@ def fail(error: BaseException, run: Run, console: Console) -> int:
             console.log_only(text)
         summary.error += f" (traceback in {run.folder / 'pipeline.log'})"
     return FAILED
+
+
+def note_pruned(run: Run, pruned: PrunedError, console: Console) -> None:
+    """Notes that a search has ended this run early: it is over, and the stages after training have not run."""
+    run.summary.status = "FINISHED"
+    run.summary.facts[PRUNED] = pruned.epoch
+    run.tracker.tags({PRUNED: str(pruned.epoch)})
+    console.say(f"pruned after epoch {pruned.epoch}: other trials do better")
 
 
 def end(run: Run, code: int, console: Console, started: float) -> int:

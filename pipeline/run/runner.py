@@ -15,6 +15,7 @@ from pipeline.checks.own_settings import typed
 from pipeline.config.experiment import Experiment
 from pipeline.redaction.mask import redact, redact_file
 from pipeline.run.console import Console
+from pipeline.run.job import OnEpoch, PrunedError
 from pipeline.run.plan import PlannedStage
 from pipeline.run.records import Recorded, clean_metrics, metric_name, recorded
 from pipeline.run.summary import StageOutcome, Summary
@@ -42,7 +43,8 @@ class BoundStage:
 class RunReporter:
     """The `stages.reporter.Reporter` of a run."""
 
-    def __init__(self, tracker: Tracker, console: Console, summary: Summary) -> None:
+    def __init__(self, tracker: Tracker, console: Console, summary: Summary, on_epoch: OnEpoch | None = None) -> None:
+        self._on_epoch = on_epoch
         self._tracker = tracker
         self._console = console
         self._summary = summary
@@ -65,6 +67,8 @@ class RunReporter:
         with signals.uninterrupted():
             self._summary.metrics.update(own)
             self._tracker.metrics(own, int(step))
+        if self._on_epoch is not None and step > 0:
+            self._on_epoch(own, int(step))
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
         """Notes which epoch's weights the run evaluates and exports."""
@@ -131,14 +135,23 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStag
 
 
 def run_stages(
-    stages: Sequence[BoundStage], folder: Path, cache: Path, tracker: Tracker, console: Console, summary: Summary
+    stages: Sequence[BoundStage],
+    folder: Path,
+    cache: Path,
+    tracker: Tracker,
+    console: Console,
+    summary: Summary,
+    on_epoch: OnEpoch | None = None,
 ) -> None:
     """Runs `stages` in order. `summary` is filled as they end, so that it is right wherever a stage raises.
 
     Args:
         folder: the run's. cache: what runs share, and what may be deleted.
+
+    Raises:
+        PrunedError: where `on_epoch` ends the run.
     """
-    reporter = RunReporter(tracker, console, summary)
+    reporter = RunReporter(tracker, console, summary, on_epoch)
     provided = {"reporter": reporter, "folder": folder, "cache": cache}
     results: dict[str, Any] = {}
     records: list[Record] = []
@@ -155,8 +168,9 @@ def run_stages(
             with signals.interruptible():
                 result = stage.function(**_arguments(stage, results, provided))
             _check_result(stage, result, stages[index + 1 :])
-        except BaseException:
-            summary.stages[name] = StageOutcome("failed", time.perf_counter() - began)
+        except BaseException as error:
+            how = "ran" if isinstance(error, PrunedError) else "failed"
+            summary.stages[name] = StageOutcome(how, time.perf_counter() - began)
             raise
         finally:
             console.end_progress()

@@ -1,0 +1,1 @@
+"""Searches: sweeps whose next job depends on the results of those before, by Optuna."""

@@ -1,0 +1,66 @@
+"""The best configuration of a search, as an experiment file that runs as it is."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from pipeline.config.options import Options
+from stages.storage.atomic import atomic_write
+
+FOLDER = "conf"
+"""In a search's folder: what `--config-dir` takes."""
+
+EXPERIMENT = "experiment"
+
+
+def write_experiment(lines: Sequence[str], comment: str, options: Options, folder: Path, name: str) -> Path:
+    """Writes the overrides `lines` as the experiment `name` into a search's folder; returns its path.
+
+    Args:
+        comment: what stands above it. options: those of the groups, to tell the choice of an option from a value.
+    """
+    parser = OverridesParser.create()
+    overrides = [parser.parse_override(line) for line in lines]
+    defaults: list[Any] = []
+    chosen: list[Any] = []
+    values: dict[str, Any] = {}
+    for override in overrides:
+        group = override.key_or_group
+        if group == EXPERIMENT:
+            defaults.append(str(override.value()))  # another experiment, which this one starts from
+        elif group in options.groups and not isinstance(override.value(), Mapping):
+            is_new = override.is_add() and group not in options.defaults
+            chosen.append({f"{'' if is_new else 'override '}/{group}": _plain(override)})
+        else:
+            _set(values, group.split("."), _plain(override))
+    header = "".join(f"# {line}\n" for line in comment.splitlines())
+    body = {"defaults": [*defaults, *chosen, "_self_"], **values}
+    path = folder / FOLDER / EXPERIMENT / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, f"# @package _global_\n{header}{yaml.safe_dump(body, sort_keys=False, allow_unicode=True)}")
+    return path
+
+
+def _plain(override: Override) -> Any:
+    """Returns the value of an override as YAML can hold it."""
+    value = override.value()
+    return _without_quotes(value)
+
+
+def _without_quotes(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(_without_quotes(key)): _without_quotes(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_quotes(part) for part in value]
+    return value.text if hasattr(value, "text") else value
+
+
+def _set(values: dict[str, Any], names: Sequence[str], value: Any) -> None:
+    *outer, last = names
+    for name in outer:
+        values = values.setdefault(name, {})
+    values[last] = value

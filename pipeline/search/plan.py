@@ -1,0 +1,188 @@
+"""What a search looks for, and how: its settings, read once and checked against the experiment."""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config.experiment import Experiment
+from pipeline.config.search import SearchSettings
+from pipeline.search.space import Axis, size
+from stages.errors import UserError
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from stages.settings.train import TrainSettings
+
+BEST = "val/best_"
+"""Prefix of a validation metric of the best epoch, by which the weights are chosen."""
+
+KNOWN = (
+    "val/best_loss", "val/best_accuracy", "val/loss", "val/accuracy", "train/loss", "train/accuracy",
+    "train/images_per_second", "train/step_milliseconds", "train/seconds",
+)  # fmt: skip
+"""Metrics that a run without code of the user's own can be searched by."""
+
+_MAXIMIZED = re.compile(r"accuracy|auc|precision|recall|f1|per_second|score|iou|dice|r2")
+_MINIMIZED = re.compile(r"loss|error|seconds|milliseconds|bytes|mse|mae|rmse|diff|perplexity")
+
+LARGEST_STARTUP, STARTUP_SHARE = 10, 4
+
+
+@dataclass(frozen=True)
+class Goal:
+    """metric: by its full name; direction: `maximize` or `minimize`."""
+
+    metric: str
+    direction: str
+
+    @property
+    def of_epoch(self) -> str:
+        """The metric of each epoch from which this one comes: `val/loss` of `val/best_loss`."""
+        return self.metric.replace(BEST, "val/", 1)
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search, checked.
+
+    startup_trials: drawn at random before the sampler learns, and before a trial is pruned.
+    population: of `nsga2`, in trials.
+    """
+
+    goals: tuple[Goal, ...]
+    sampler: str
+    trials: int
+    startup_trials: int
+    pruner: str | None
+    min_epochs: int
+    population: int
+    seed: int
+    n_jobs: int
+
+    def fixed(self) -> Mapping[str, Any]:
+        """Returns what cannot change while the search goes on."""
+        return {
+            "goals": [[goal.metric, goal.direction] for goal in self.goals],
+            "sampler": self.sampler,
+            "pruner": self.pruner,
+            "min_epochs": self.min_epochs,
+            "population": self.population,
+            "seed": self.seed,
+        }
+
+
+def make_search_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experiment) -> SearchPlan:
+    """Returns the plan of the search that `settings` ask for.
+
+    Args:
+        experiment: that of a first trial.
+
+    Raises:
+        UserError: where it cannot be done.
+    """
+    if not axes:
+        raise UserError(
+            f"sweep={settings.sampler} searches, and no setting has several values",
+            "an interval, a range or a list for at least one setting",
+            "'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'",
+        )
+    goals = _goals(settings, experiment)
+    countless = [axis.key for axis in axes if axis.grid is None]
+    if settings.sampler == "grid" and countless:
+        raise UserError(
+            f"sweep.sampler=grid tries every value, and {countless[0]} is an interval",
+            "a list or a range, or another sampler",
+            "sweep.sampler=tpe",
+        )
+    if settings.sampler == "cmaes" and all(axis.choices for axis in axes):
+        raise UserError("sweep.sampler=cmaes without a number to search", "an interval or a range", "sweep.sampler=tpe")
+    if settings.sampler == "cmaes" and len(goals) > 1:
+        raise UserError("sweep.sampler=cmaes has one goal", "nsga2, tpe or random for several", "sweep.sampler=nsga2")
+    if settings.pruner is not None:
+        _check_pruner(settings.pruner, goals, experiment)
+    trials = min(settings.trials, size(axes) or settings.trials)
+    startup = settings.startup_trials
+    if startup is None:
+        startup = min(LARGEST_STARTUP, math.ceil(settings.trials / STARTUP_SHARE))
+    return SearchPlan(
+        goals,
+        settings.sampler,
+        trials,
+        startup,
+        settings.pruner,
+        settings.min_epochs,
+        settings.population,
+        settings.seed,
+        settings.n_jobs,
+    )
+
+
+def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]:
+    given = settings.metric or [_metric_of(experiment)]
+    metrics = [given] if isinstance(given, str) else list(given)
+    directions = [settings.direction] if isinstance(settings.direction, str) else list(settings.direction or [])
+    if directions and len(directions) != len(metrics):
+        raise UserError(
+            f"sweep.direction has {len(directions)} entries for {len(metrics)} metrics",
+            "one a metric",
+            f"sweep.direction=[{','.join(['maximize'] * len(metrics))}]",
+        )
+    for metric in metrics:
+        _check_metric(metric, experiment)
+    chosen = directions or [_direction(metric) for metric in metrics]
+    for direction in chosen:
+        if direction not in ("maximize", "minimize"):
+            raise UserError(f"sweep.direction={direction}", "maximize, minimize", "sweep.direction=minimize")
+    return tuple(Goal(metric, direction) for metric, direction in zip(metrics, chosen, strict=True))
+
+
+def _metric_of(experiment: Experiment) -> str:
+    """Returns the metric by which training chooses its best epoch."""
+    train = experiment.settings.get("train")
+    monitor = train.monitor if isinstance(train, TrainSettings) else "val_loss"
+    return monitor.replace("val_", BEST, 1) if monitor.startswith("val_") else f"train/{monitor}"
+
+
+def _check_metric(metric: str, experiment: Experiment) -> None:
+    if metric.startswith("test/"):
+        raise UserError(
+            f"sweep.metric={metric} would choose by the test split, which then tests nothing",
+            "a metric of validation or training",
+            f"sweep.metric={BEST}{'loss' if 'loss' in metric else 'accuracy'}",
+        )
+    if metric not in KNOWN and not _has_own_code(experiment):
+        near = difflib.get_close_matches(metric, KNOWN, 1, cutoff=0.3)
+        raise UserError(f"sweep.metric={metric}: no run records it", KNOWN, f"sweep.metric={(near or KNOWN)[0]}")
+
+
+def _has_own_code(experiment: Experiment) -> bool:
+    """Returns whether stages or callbacks of the user's own may record metrics of any name."""
+    for settings in experiment.settings.values():
+        target = settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", "")
+        if not str(target).startswith("stages.") or getattr(settings, "callbacks", None):
+            return True
+    return False
+
+
+def _direction(metric: str) -> str:
+    name = metric.rpartition("/")[2]
+    if _MAXIMIZED.search(name):
+        return "maximize"
+    if _MINIMIZED.search(name):
+        return "minimize"
+    raise UserError(
+        f"sweep.metric={metric}: nothing says whether more is better", "maximize, minimize", "sweep.direction=maximize"
+    )
+
+
+def _check_pruner(pruner: str, goals: Sequence[Goal], experiment: Experiment) -> None:
+    problem = None
+    if len(goals) > 1:
+        problem = "with several goals: a trial that is worse in one may be better in another"
+    elif not goals[0].of_epoch.startswith("val/") and goals[0].metric in KNOWN:
+        problem = f"with sweep.metric={goals[0].metric}, which is not compared epoch by epoch"
+    elif isinstance(experiment.settings.get("strategy"), (MultiWorkerSettings, ParameterServerSettings)):
+        problem = f"with strategy={experiment.choices.get('strategy')}, whose processes end together"
+    if problem is not None:
+        raise UserError(f"sweep.pruner={pruner} {problem}", "null, which runs each trial to its end", "sweep.pruner=null")

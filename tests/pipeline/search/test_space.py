@@ -1,0 +1,81 @@
+"""Search space: what Hydra's words mean to Optuna."""
+
+import math
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from pipeline.search.space import Axis, point, probes, read_axes, size
+from stages.errors import UserError
+
+
+def axes(*words: str) -> list[Axis]:
+    return read_axes(OverridesParser.create().parse_overrides(list(words)))
+
+
+@pytest.mark.parametrize(
+    ("word", "low", "high", "whole", "log", "ends"),
+    [
+        ("a=interval(1,5)", 1, 5, False, False, ("1.0", "5.0")),
+        ("a=int(interval(1,5))", 1, 5, True, False, ("1", "5")),
+        ("a=tag(log,interval(1e-4,1e-1))", 1e-4, 1e-1, False, True, ("0.0001", "0.1")),
+        ("a=tag(log,int(interval(1,64)))", 1, 64, True, True, ("1", "64")),
+        ("a=range(1,10,2)", 1, 9, True, False, ("1", "9")),
+        ("a=range(0,1,0.25)", 0, 0.75, False, False, ("0.0", "0.75")),
+        ("a=range(5,1,-2)", 3, 5, True, False, ("3", "5")),
+    ],
+)
+def test_numbers(word: str, low: float, high: float, whole: bool, log: bool, ends: tuple[str, ...]) -> None:
+    [axis] = axes(word)
+    drawn = axis.distribution
+    assert (drawn.low, drawn.high, drawn.log) == (low, high, log)
+    assert (axis.is_whole, axis.ends) == (whole, ends)
+
+
+@pytest.mark.parametrize("word", ["a=range(1,10,2)", "a=range(0,1,0.1)", "a=range(0,1,0.25)", "a=3,1,2", "a=choice(x,y)"])
+def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
+    """`range` ends before its end in both; what is a list stays one, as it was typed."""
+    [override] = OverridesParser.create().parse_overrides([word])
+    swept = [str(value) for value in override.sweep_string_iterator()]
+    [axis] = axes(word)
+    assert axis.grid is not None
+    searched = [axis.line(value).partition("=")[2] for value in axis.grid]
+    if axis.choices:
+        assert searched == swept
+    else:
+        assert [float(value) for value in searched] == pytest.approx([float(value) for value in swept])
+
+
+def test_one_value_is_no_axis() -> None:
+    assert axes("a=1", "b=[1,2]", "c=1,2") == [Axis("c", ("1", "2"))]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["a=interval(5,1)", "a=interval(1,1)", "a=tag(log,interval(0,1))", "a=tag(log,range(1,10,2))",
+     "a=tag(fast,interval(1,2))", "a=tag(log,choice(1,2))"],
+)  # fmt: skip
+def test_what_nothing_can_be_drawn_from_is_refused(word: str) -> None:
+    with pytest.raises(UserError, match="Try: 'a=interval"):
+        axes(word)
+
+
+def test_probes_try_every_end() -> None:
+    space = axes("a=x,y,z", "b=interval(0,1)")
+    assert list(probes(space)) == [["a=x", "b=0.0"], ["a=y", "b=0.0"], ["a=z", "b=0.0"], ["a=x", "b=1.0"]]
+
+
+def test_points_are_in_the_order_of_a_sweep() -> None:
+    space = axes("a=x,y", "b=range(0,3)")
+    assert size(space) == 6
+    points = [tuple(point(space, number)[name] for name in "ab") for number in range(6)]
+    assert points == [("x", 0), ("x", 1), ("x", 2), ("y", 0), ("y", 1), ("y", 2)]
+    assert size(axes("a=x,y", "b=interval(0,1)")) is None
+
+
+def test_a_value_survives_the_command_line() -> None:
+    """To the bit: what is drawn is what the trial computes with."""
+    [axis] = axes("a=tag(log,interval(1e-7,1))")
+    for value in (1e-7, math.pi / 10, 1 / 3, 0.1 + 0.2):
+        [override] = OverridesParser.create().parse_overrides([axis.line(value)])
+        assert override.value() == value
