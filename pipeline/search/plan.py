@@ -185,4 +185,6 @@ def _check_pruner(pruner: str, goals: Sequence[Goal], experiment: Experiment) ->
     elif isinstance(experiment.settings.get("strategy"), (MultiWorkerSettings, ParameterServerSettings)):
         problem = f"with strategy={experiment.choices.get('strategy')}, whose processes end together"
     if problem is not None:
-        raise UserError(f"sweep.pruner={pruner} {problem}", "null, which runs each trial to its end", "sweep.pruner=null")
+        raise UserError(
+            f"sweep.pruner={pruner} {problem}", "null, which runs each trial to its end", "sweep.pruner=null"
+        )

@@ -47,7 +47,9 @@ class Pruner:
         if value is None or not math.isfinite(value):
             return
         trial = _open(self)
-        if epoch not in trial.study._storage.get_trial(self.trial).intermediate_values:  # a run that resumes repeats one
+        if (
+            epoch not in trial.study._storage.get_trial(self.trial).intermediate_values
+        ):  # a run that resumes repeats one
             trial.report(value, epoch)
         if epoch < self.epochs and trial.should_prune():
             raise PrunedError(epoch)

@@ -61,6 +61,15 @@ class Axis:
         values = (self.low + index * step for index in range(count))
         return tuple(int(value) if self.is_whole else value for value in values)
 
+    @property
+    def text(self) -> str:
+        """The values as a person reads them."""
+        if self.choices:
+            return ", ".join(self.choices)
+        step = f", in steps of {self.step:g}" if self.step and not (self.is_whole and self.step == 1) else ""
+        whole = "whole numbers " if self.is_whole else ""
+        return f"{whole}{self.low:g} to {self.high:g}{step}{', by the logarithm' if self.is_log else ''}"
+
     def line(self, value: Any) -> str:
         """Returns the override that sets a value which Optuna has drawn."""
         return f"{self.key}={value if self.choices else self._text(value)}"

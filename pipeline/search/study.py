@@ -90,12 +90,16 @@ class Study:
         frozen = [trial for trial in self._study.get_trials(deepcopy=False) if _SAME_AS not in trial.user_attrs]
         return [self._read(trial, ordinal) for ordinal, trial in enumerate(frozen, 1)]
 
+    def wants_more(self) -> bool:
+        """Returns whether fewer trials were begun than are wanted, and there is a point left to try."""
+        wanted = self._plan.trials
+        return len(self.trials()) < min(wanted, size(self._axes) or wanted)
+
     def ask(self) -> Trial | None:
         """Begins a trial and returns it; None where as many as wanted were begun, or the space is exhausted."""
-        begun = self.trials()
-        limit = size(self._axes)
-        if len(begun) >= min(self._plan.trials, limit or self._plan.trials):
+        if not self.wants_more():
             return None
+        begun, limit = self.trials(), size(self._axes)
         tried = {trial.lines: trial.number for trial in begun}
         while True:
             number = len(self._study.get_trials(deepcopy=False))

@@ -32,7 +32,9 @@ def test_numbers(word: str, low: float, high: float, whole: bool, log: bool, end
     assert (axis.is_whole, axis.ends) == (whole, ends)
 
 
-@pytest.mark.parametrize("word", ["a=range(1,10,2)", "a=range(0,1,0.1)", "a=range(0,1,0.25)", "a=3,1,2", "a=choice(x,y)"])
+@pytest.mark.parametrize(
+    "word", ["a=range(1,10,2)", "a=range(0,1,0.1)", "a=range(0,1,0.25)", "a=3,1,2", "a=choice(x,y)"]
+)
 def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
     """`range` ends before its end in both; what is a list stays one, as it was typed."""
     [override] = OverridesParser.create().parse_overrides([word])

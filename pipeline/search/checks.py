@@ -1,0 +1,88 @@
+"""A search before it begins: its space, its plan and its trials are known to work."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.checks.registry import check_rules
+from pipeline.checks.unused import refuse_unused
+from pipeline.command_line.compose import Composed
+from pipeline.config.errors import explain
+from pipeline.config.experiment import Experiment, read
+from pipeline.config.keys import dotted
+from pipeline.config.search import SearchSettings
+from pipeline.run.identity import identity
+from pipeline.run.plan import make_plan
+from pipeline.run.source_digest import Sources, sources
+from pipeline.search.plan import SearchPlan, make_search_plan
+from pipeline.search.space import Axis, probes
+from pipeline.search.study import describe
+from stages.errors import UserError
+
+Compose = Callable[[Sequence[str]], Composed]
+"""Returns the configuration of the command line with the overrides of one trial."""
+
+
+@dataclass
+class Search:
+    """A search that is known to work.
+
+    first: the experiment of a first trial, of which all share `outputs` and `tracking`.
+    identity: equal where the same command would search the same.
+    """
+
+    plan: SearchPlan
+    axes: tuple[Axis, ...]
+    compose: Compose
+    first: Experiment
+    sources: Sources
+    identity: str
+
+
+def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Compose) -> Search:
+    """Returns the search, once every end of its space is known to have an effect and a value in its range.
+
+    Combinations that cannot work are found as they come, and their trials fail; some must work.
+
+    Raises:
+        UserError: where the search is wrong.
+    """
+    first: Experiment | None = None
+    refused: UserError | None = None
+    everything: dict[str, str] = {}
+    for lines in probes(axes):
+        experiment = read_trial(compose, lines)
+        everything |= sources(experiment).files
+        try:
+            check_rules(experiment, surroundings=first is None)
+            make_plan(experiment)
+        except UserError as error:
+            refused = refused or error.within(f"trial {' '.join(lines)}")
+        else:
+            first = first or experiment
+    if first is None:
+        assert refused is not None
+        raise refused
+    plan = make_search_plan(settings, axes, first)
+    text = describe(plan, axes) + identity(read_trial(compose, next(probes(axes))))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return Search(plan, tuple(axes), compose, first, Sources(everything), digest)
+
+
+def read_trial(compose: Compose, lines: Sequence[str]) -> Experiment:
+    """Returns the experiment of the trial with the overrides `lines`.
+
+    Raises:
+        UserError: where one of them has no effect, or a value that is not allowed.
+    """
+    composed = compose(lines)
+    try:
+        experiment = read(composed.document, composed.choices, composed.config_dirs)
+        refuse_unused(experiment, composed.typed)
+    except (HydraException, OmegaConfBaseException, UserError) as error:
+        reason = error if isinstance(error, UserError) else explain(error, list(dotted(composed.document)))
+        raise reason.within(f"trial {' '.join(lines)}") from error
+    return experiment

@@ -1,0 +1,163 @@
+"""Runs a search: trials one after another or several at a time, under one parent run, each chosen by those before."""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pipeline.config.options import Options
+from pipeline.paths import shorter
+from pipeline.run.console import Console
+from pipeline.run.job import DONE, SWEEP_FAILED, SweepRun
+from pipeline.run.lock import locked
+from pipeline.run.origin import Origin
+from pipeline.run.plan import make_plan
+from pipeline.run.source_digest import new_for_other_code
+from pipeline.search.best import FOLDER, write_experiment
+from pipeline.search.checks import Search
+from pipeline.search.pictures import draw
+from pipeline.search.study import STUDY, Study, Trial
+from pipeline.search.trials import Trials, epochs_of
+from pipeline.sweep.index import sweep_status
+from pipeline.sweep.run import finish, mark_killed, parent_run
+from pipeline.sweep.scheduler import run_jobs
+from pipeline.system import signals
+from pipeline.system.signal_listener import Interrupted
+from pipeline.tracking.tracker import NullTracker, Tracker
+from stages.errors import UserError
+
+
+def run_search(search: Search, options: Options, console: Console) -> int:
+    """Runs the search and returns its exit code: 0, 3 where no trial is complete, 130 or 143 where it was stopped.
+
+    The last search for the same is resumed if it has not finished, or if more trials are wanted now: trials that have
+    ended stay as they are, and one that was interrupted is resumed.
+
+    Args:
+        options: those of the groups, to write the best configuration by.
+
+    Raises:
+        UserError: where the search that is to be resumed is for something else.
+    """
+    first = search.first
+    if first.dry_run:
+        _say_plan(search, console)
+        console.plan(first, make_plan(first))
+        return DONE
+    folder = _to_resume(search, console.say)
+    if folder is None:
+        folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True)
+        console.say(f"search {folder.name}")
+    else:
+        console.say(f"resuming search {folder.name}")
+    _say_plan(search, console)
+    with locked(folder):
+        study = Study(folder, search.plan, search.axes)
+        search.sources.write(folder)
+        Origin(first.name, identity=search.identity, code=search.sources.digest).write(folder)
+        return _run_trials(search, study, folder, options, console)
+
+
+def _to_resume(search: Search, say: Callable[[str], None]) -> Path | None:
+    """Returns the folder of the search to resume, by `resume`; None for a new one."""
+    choice, sweeps = search.first.resume, search.first.outputs / "sweeps"
+    if choice == "never":
+        return None
+    if choice != "auto":
+        folder = Path(choice) if (Path(choice) / STUDY).is_file() else sweeps / choice
+        origin = Origin.read(folder)
+        if origin is None or origin.identity != search.identity:
+            raise UserError(
+                f"resume={choice} is no search for this: its space, its goals or the other settings differ",
+                f"auto, never, a search in {shorter(sweeps)}",
+                "resume=auto",
+            )
+        return folder.resolve()
+    for folder in sorted((path.parent for path in sweeps.glob(f"*/{STUDY}")), reverse=True):
+        origin = Origin.read(folder)
+        if origin is None or origin.identity != search.identity:
+            continue
+        if sweep_status(folder) == "FINISHED" and not Study(folder, search.plan, search.axes).wants_more():
+            return None
+        if origin.code != search.sources.digest:
+            say(new_for_other_code(search.sources, folder, folder.name, "search"))
+            return None
+        return folder
+    return None
+
+
+def _say_plan(search: Search, console: Console) -> None:
+    """Prints what is looked for, how, and where."""
+    plan = search.plan
+    random = f", the first {plan.startup_trials} at random" if plan.sampler in ("tpe", "cmaes") else ""
+    pruned = {None: "none pruned", "median": "pruned by the median", "halving": "pruned by successive halving"}
+    console.say(f"{'trials':8} {plan.trials:,} by {plan.sampler}{random}, {pruned[plan.pruner]}")
+    console.say(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in plan.goals)}")
+    for label, axis in zip(("space", *[""] * len(search.axes)), search.axes, strict=False):
+        console.say(f"{label:8} {axis.key}: {axis.text}")
+
+
+def _run_trials(search: Search, study: Study, folder: Path, options: Options, console: Console) -> int:
+    """Runs the trials that are left, and ends the search."""
+    first = search.first
+    parent: Tracker = NullTracker()
+    trials = Trials(search, study, folder, SweepRun(None, first.name), console)
+    code: int | None = None
+    with ExitStack() as held, signals.listening(), signals.uninterrupted():
+        try:
+            parent = parent_run(first, folder, search.plan.trials, console)
+            held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
+            trials.sweep = SweepRun(parent.run_id, first.name)
+            run_jobs(
+                trials.jobs(),
+                console,
+                n_jobs=search.plan.n_jobs,
+                on_start=lambda job: console.say(f"\n{trials.title(job)}", style="bold"),
+                on_end=trials.ended,
+            )
+        except Interrupted as interrupted:
+            code = interrupted.exit_code
+        except UserError as error:
+            console.error(str(error))
+            code = SWEEP_FAILED
+        if code is None:
+            code = DONE if study.best() else SWEEP_FAILED
+        with signals.ending(code):
+            more = _results(search, study, folder, options, console)
+            trials.write(finish(folder, parent, trials.entries, code, console, more))
+            return code
+
+
+def _results(search: Search, study: Study, folder: Path, options: Options, console: Console) -> list[Path]:
+    """Prints the best trials; draws the search and writes the best configuration; returns the files."""
+    plan, trials, best = search.plan, study.trials(), study.best()
+    counts = {state: sum(trial.state == state for trial in trials) for state in ("COMPLETE", "PRUNED", "FAIL")}
+    console.say(
+        f"\n{len(trials)} trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
+    )
+    saved = epochs_saved(search, trials)
+    if saved is not None:
+        console.say(f"{'pruning':11} left out {saved:.0%} of the epochs")
+    paths = draw(study, plan.goals, folder)
+    for number, trial in enumerate(best, 1):
+        values = ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(plan.goals, trial.values, strict=True))
+        console.say(f"{'best':11} trial {trial.ordinal}: {values}")
+        name = "best" if len(best) == 1 else f"best_{number}"
+        composed = search.compose(trial.lines)
+        comment = f"Trial {trial.ordinal} of search {folder.name}: {values}"
+        paths.append(write_experiment(composed.overrides, comment, options, folder, name))
+        console.say(f"{'':11} {' '.join(trial.lines)}")
+        console.say(f"{'run it':11} python -m pipeline --config-dir {shorter(folder / FOLDER)} experiment={name}")
+    return paths
+
+
+def epochs_saved(search: Search, trials: Sequence[Trial]) -> float | None:
+    """Returns the share of all epochs that pruning has left out; None where none was pruned."""
+    pruned = [trial for trial in trials if trial.state == "PRUNED"]
+    epochs = epochs_of(search.first)
+    if not pruned or not epochs:
+        return None
+    run = [trial for trial in trials if trial.state in ("COMPLETE", "PRUNED")]
+    return sum(epochs - trial.epochs for trial in pruned) / (epochs * len(run))

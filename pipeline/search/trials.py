@@ -1,0 +1,175 @@
+"""The trials of a search as jobs: made from the study's points, and told to it when they have ended."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.checks.registry import check_rules
+from pipeline.config.experiment import Experiment
+from pipeline.redaction.mask import redact_overrides
+from pipeline.run.console import Console
+from pipeline.run.identity import identity
+from pipeline.run.job import DONE, STOPPED, Job, SweepRun
+from pipeline.run.lifecycle import PRUNED
+from pipeline.run.plan import make_plan
+from pipeline.run.rebuild import read_run
+from pipeline.run.source_digest import sources
+from pipeline.search.checks import Search, read_trial
+from pipeline.search.pruning import Pruner
+from pipeline.search.study import Study, Trial
+from pipeline.sweep.index import write_index
+from pipeline.sweep.jobs import SweepJob
+from stages.errors import UserError
+from stages.settings.train import TrainSettings
+
+
+class Trials:
+    """The trials of one search.
+
+    Args:
+        folder: the search's. sweep: its tracked run.
+
+    Attributes:
+        sweep: as given; what is set here holds for the jobs to come.
+    """
+
+    def __init__(self, search: Search, study: Study, folder: Path, sweep: SweepRun, console: Console) -> None:
+        self._search, self._study, self._folder = search, study, folder
+        self.sweep, self._console = sweep, console
+        self._begun: dict[Path, tuple[Trial, SweepJob]] = {}
+        self._entries: dict[int, dict[str, Any]] = {}
+
+    def jobs(self) -> Iterator[Job]:
+        """Yields a job for each trial that was interrupted, then for each that the study asks for."""
+        for trial in self._study.trials():
+            job = self._made(trial)
+            if job is not None and trial.state == "RUNNING" and not self._has_ended(trial, job):
+                yield self._job(trial, job)
+        while (trial := self._study.ask()) is not None:
+            job = self._made(trial)
+            if job is not None:
+                yield self._job(trial, job)
+
+    def title(self, job: Job) -> str:
+        """Returns what is printed of a job: its number and its point."""
+        assert job.folder is not None
+        trial, made = self._begun[job.folder]
+        return f"trial {trial.ordinal}/{self._search.plan.trials}  {made.label}"
+
+    def ended(self, job: Job, code: int) -> None:
+        """Tells the study what became of a job's trial; one that was stopped goes on when the search does."""
+        assert job.folder is not None
+        trial, made = self._begun[job.folder]
+        made.exit_code = code
+        self._entries[trial.ordinal] = made.entry
+        if code not in STOPPED:
+            self._tell(trial, job.folder)
+        self.write()
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The jobs of the trials so far, as the index of the search has them."""
+        return [self._entries[number] for number in sorted(self._entries)]
+
+    def write(self, status: str = "RUNNING") -> None:
+        """Writes the index of the search's folder."""
+        write_index(self.entries, self._folder, status)
+
+    def _made(self, trial: Trial) -> SweepJob | None:
+        """Returns the job of a trial; None, and the trial has failed, where its settings do not go together."""
+        try:
+            job = trial_job(self._search, trial)
+        except UserError as error:
+            if trial.state == "RUNNING":
+                self._study.tell(trial.number, reason=str(error))
+                self._console.warn(f"trial {trial.ordinal}: {error}")
+            return None
+        self._begun[self._folder / job.folder] = trial, job
+        if trial.state != "RUNNING":
+            job.exit_code = DONE
+        self._entries[trial.ordinal] = job.entry
+        return job
+
+    def _has_ended(self, trial: Trial, job: SweepJob) -> bool:
+        """Tells the study of a trial whose run had ended when the search was killed; returns whether there was one."""
+        run = read_run(self._folder / job.folder, self._console.warn)
+        if run is None or run.status != "FINISHED":
+            return False
+        self._tell(trial, self._folder / job.folder)
+        return True
+
+    def _tell(self, trial: Trial, folder: Path) -> None:
+        run = read_run(folder, self._console.warn)
+        if run is None or run.status != "FINISHED":
+            self._study.tell(trial.number, reason=(run.error if run else None) or "it died before its run began")
+            return
+        if PRUNED in run.facts:
+            self._study.tell(trial.number, pruned=True)
+            return
+        values = [run.metrics.get(goal.metric) for goal in self._search.plan.goals]
+        missing = [goal.metric for goal, value in zip(self._search.plan.goals, values, strict=True) if value is None]
+        if missing:
+            self._study.tell(trial.number, reason=f"its run records no {missing[0]}")
+            raise UserError(
+                f"sweep.metric={missing[0]}: the runs record no such metric",
+                sorted(name for name in run.metrics if not name.startswith("test/")),
+                "sweep.metric=val/best_loss",
+            )
+        numbers = [float(value) for value in values if value is not None]
+        if any(number != number for number in numbers):
+            self._study.tell(trial.number, reason="its metric is not a number")
+        else:
+            self._study.tell(trial.number, numbers)
+
+    def _job(self, trial: Trial, made: SweepJob) -> Job:
+        job = Job(made.experiment, made.overrides, self._folder / made.folder, self.sweep)
+        plan = self._search.plan
+        if plan.pruner is None:
+            return job
+        return replace(
+            job,
+            on_epoch=Pruner(
+                self._study.address,
+                self._study.name,
+                self._study.id_of(trial.number),
+                plan.goals[0].of_epoch,
+                epochs_of(made.experiment),
+                plan.pruner,
+                plan.startup_trials,
+                plan.min_epochs,
+            ),
+        )
+
+
+def trial_job(search: Search, trial: Trial) -> SweepJob:
+    """Returns the job of a trial.
+
+    Raises:
+        UserError: where its settings do not go together.
+    """
+    composed = search.compose(trial.lines)
+    experiment = read_trial(search.compose, trial.lines)
+    check_rules(experiment, surroundings=False)
+    make_plan(experiment)
+    return SweepJob(
+        number=trial.ordinal,
+        label=" ".join(redact_overrides([shortened(line) for line in trial.lines])),
+        experiment=experiment,
+        overrides=composed.overrides,
+        shown=redact_overrides(list(composed.overrides)),
+        identity=identity(experiment),
+        sources=sources(experiment),
+    )
+
+
+def epochs_of(experiment: Experiment) -> int:
+    """Returns how many epochs a run trains, unless it stops early; 0 with a training of the user's own."""
+    train = experiment.settings.get("train")
+    return train.epochs + train.fine_tune_epochs if isinstance(train, TrainSettings) else 0
+
+
+def shortened(line: str) -> str:
+    """Returns an override with a number of at most four digits: `train.dropout=0.1234` of 0.12341234."""
+    return re.sub(r"(?<==)-?\d+\.\d+(e-?\d+)?$", lambda match: f"{float(match[0]):.4g}", line)
