@@ -38,6 +38,7 @@ FLOORS = {
         ("checks",),
         ("run",),
         ("sweep",),
+        ("search",),
         ("__main__", "api", "clean", "compare", "diff", "runs", "sync", "tables", "ui"),
     ),
 }

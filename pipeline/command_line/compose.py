@@ -105,6 +105,15 @@ class Composer:
         for lines in itertools.product(*(sweep_lines(override) for override in self._overrides)):
             yield self.compose([parsed(line) for line in lines])
 
+    def with_lines(self, lines: Sequence[str]) -> Composed:
+        """Returns the job of a search: the overrides of one value, and `lines`; raises as `one` does."""
+        fixed = [override for override in self._overrides if not override.is_sweep_override()]
+        return self.compose([*fixed, *OverridesParser.create().parse_overrides(list(lines))])
+
+    def several(self) -> list[Override]:
+        """Returns the overrides that have several values."""
+        return [override for override in self._overrides if override.is_sweep_override()]
+
     def first(self) -> Composed:
         """Returns the first job of the sweep, whatever their number; raises as `one` does."""
         lines = [next(sweep_lines(override)) for override in self._overrides]

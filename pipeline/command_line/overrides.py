@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, ValueType
 from hydra.errors import HydraException
 
 from pipeline.config.options import Options
@@ -105,12 +105,29 @@ def sweep_lines(override: Override) -> Iterator[str]:
 
 
 def sweep_length(override: Override) -> int:
-    """Returns how many values `override` takes in turn, without making them."""
+    """Returns how many values `override` takes in turn, without making them.
+
+    Raises:
+        UserError: for an interval, from which only a search can take values.
+    """
     value: Any = override.value()
+    if override.is_interval_sweep():
+        raise _without_steps(override)
     if not override.is_range_sweep():
         return len(value.list)
     start, stop, step = (Decimal(part) for part in (value.start, value.stop, value.step))  # as Hydra counts
     return max(0, math.ceil((stop - start) / step)) if step else 0
+
+
+def _without_steps(override: Override) -> UserError:
+    key, value = override.get_key_element(), override.value()
+    assert isinstance(value, IntervalSweep)
+    start, end = float(value.start or 0), float(value.end or 0)
+    return UserError(
+        f"{override.input_line} is a range without steps, and a sweep runs every value",
+        f"{key}=a,b,c, or range(<from>,<below>,<step>), or a search: sweep=tpe",
+        f"'{key}=range({start:g},{end:g},{(end - start) / 4:g})'",
+    )
 
 
 def _key(override: Override) -> str:
@@ -227,13 +244,6 @@ def _check_value(override: Override, options: Options, sweep: bool) -> None:
             f"python -m pipeline -m {typed if '(' not in typed else repr(typed)}",
         )
     value: Any = override.value()
-    if override.is_interval_sweep():
-        step = (value.end - value.start) / 4
-        raise UserError(
-            f"{typed} is a range without steps, and a sweep runs every value",
-            f"{key}=a,b,c, or range(<from>,<below>,<step>)",
-            f"'{key}=range({value.start:g},{value.end:g},{step:g})'",
-        )
     if getattr(value, "shuffle", False):
         raise UserError(
             f"{typed} would give another order each time, so the same command could not resume the sweep",
@@ -242,7 +252,7 @@ def _check_value(override: Override, options: Options, sweep: bool) -> None:
         )
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         _expand_glob(override, options)
-    if sweep_length(override) == 0:
+    if not override.is_interval_sweep() and sweep_length(override) == 0:
         raise UserError(f"{typed} has no value", "at least one", f"{key}=a,b")
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 
 from pipeline.config.options import Options
 from stages.storage.atomic import atomic_write
@@ -15,6 +14,9 @@ FOLDER = "conf"
 """In a search's folder: what `--config-dir` takes."""
 
 EXPERIMENT = "experiment"
+
+OF_THE_COMMAND = ("sweep", "outputs", "resume", "max_jobs", "dry_run", "trust", "hang_seconds", "job_timeout_seconds")
+"""Settings of the search, and of the machine that it ran on, that say nothing of the experiment."""
 
 
 def write_experiment(lines: Sequence[str], comment: str, options: Options, folder: Path, name: str) -> Path:
@@ -29,14 +31,16 @@ def write_experiment(lines: Sequence[str], comment: str, options: Options, folde
     chosen: list[Any] = []
     values: dict[str, Any] = {}
     for override in overrides:
+        if override.key_or_group.partition(".")[0] in OF_THE_COMMAND:
+            continue
         group = override.key_or_group
         if group == EXPERIMENT:
             defaults.append(str(override.value()))  # another experiment, which this one starts from
         elif group in options.groups and not isinstance(override.value(), Mapping):
             is_new = override.is_add() and group not in options.defaults
-            chosen.append({f"{'' if is_new else 'override '}/{group}": _plain(override)})
+            chosen.append({f"{'' if is_new else 'override '}/{group}": _plain(override.value())})
         else:
-            _set(values, group.split("."), _plain(override))
+            _set(values, group.split("."), _plain(override.value()))
     header = "".join(f"# {line}\n" for line in comment.splitlines())
     body = {"defaults": [*defaults, *chosen, "_self_"], **values}
     path = folder / FOLDER / EXPERIMENT / f"{name}.yaml"
@@ -45,17 +49,12 @@ def write_experiment(lines: Sequence[str], comment: str, options: Options, folde
     return path
 
 
-def _plain(override: Override) -> Any:
-    """Returns the value of an override as YAML can hold it."""
-    value = override.value()
-    return _without_quotes(value)
-
-
-def _without_quotes(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """Returns a value as YAML can hold it: Hydra's quoted strings as strings."""
     if isinstance(value, Mapping):
-        return {str(_without_quotes(key)): _without_quotes(part) for key, part in value.items()}
+        return {str(_plain(key)): _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_quotes(part) for part in value]
+        return [_plain(part) for part in value]
     return value.text if hasattr(value, "text") else value
 
 

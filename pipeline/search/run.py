@@ -126,7 +126,7 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
             code = DONE if study.best() else SWEEP_FAILED
         with signals.ending(code):
             more = _results(search, study, folder, options, console)
-            trials.write(finish(folder, parent, trials.entries, code, console, more))
+            trials.write(finish(folder, parent, trials.begun, code, console, more))
             return code
 
 

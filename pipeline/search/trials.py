@@ -4,17 +4,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
 from pipeline.redaction.mask import redact_overrides
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
-from pipeline.run.job import DONE, STOPPED, Job, SweepRun
+from pipeline.run.job import DONE, FAILED, STOPPED, Job, SweepRun
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run.plan import make_plan
 from pipeline.run.rebuild import read_run
+from pipeline.run.settle import send_rest
 from pipeline.run.source_digest import sources
 from pipeline.search.checks import Search, read_trial
 from pipeline.search.pruning import Pruner
@@ -39,14 +39,17 @@ class Trials:
         self._search, self._study, self._folder = search, study, folder
         self.sweep, self._console = sweep, console
         self._begun: dict[Path, tuple[Trial, SweepJob]] = {}
-        self._entries: dict[int, dict[str, Any]] = {}
 
     def jobs(self) -> Iterator[Job]:
         """Yields a job for each trial that was interrupted, then for each that the study asks for."""
-        for trial in self._study.trials():
-            job = self._made(trial)
-            if job is not None and trial.state == "RUNNING" and not self._has_ended(trial, job):
-                yield self._job(trial, job)
+        for earlier in self._study.trials():
+            job = self._made(earlier)
+            if job is None:
+                continue
+            if earlier.state != "RUNNING" or self._has_ended(earlier, job):
+                send_rest(self._folder / job.folder, job.experiment, self._console, self.sweep.run_id)
+            else:
+                yield self._job(earlier, job)
         while (trial := self._study.ask()) is not None:
             job = self._made(trial)
             if job is not None:
@@ -63,19 +66,18 @@ class Trials:
         assert job.folder is not None
         trial, made = self._begun[job.folder]
         made.exit_code = code
-        self._entries[trial.ordinal] = made.entry
         if code not in STOPPED:
             self._tell(trial, job.folder)
         self.write()
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
-        """The jobs of the trials so far, as the index of the search has them."""
-        return [self._entries[number] for number in sorted(self._entries)]
+    def begun(self) -> list[SweepJob]:
+        """The jobs of the trials so far, in their order."""
+        return sorted((job for _, job in self._begun.values()), key=lambda job: job.number)
 
     def write(self, status: str = "RUNNING") -> None:
         """Writes the index of the search's folder."""
-        write_index(self.entries, self._folder, status)
+        write_index([job.entry for job in self.begun], self._folder, status)
 
     def _made(self, trial: Trial) -> SweepJob | None:
         """Returns the job of a trial; None, and the trial has failed, where its settings do not go together."""
@@ -88,8 +90,7 @@ class Trials:
             return None
         self._begun[self._folder / job.folder] = trial, job
         if trial.state != "RUNNING":
-            job.exit_code = DONE
-        self._entries[trial.ordinal] = job.entry
+            job.exit_code = FAILED if trial.state == "FAIL" else DONE
         return job
 
     def _has_ended(self, trial: Trial, job: SweepJob) -> bool:

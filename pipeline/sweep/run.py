@@ -94,7 +94,7 @@ def _run_all(folder: Path, jobs: Sequence[SweepJob], console: Console) -> int:
                 note(job, DONE)
                 signals.check()
             else:
-                _wait_for_server(job.experiment, console)
+                wait_for_server(job.experiment, console)
                 yield Job(job.experiment, job.overrides, place, sweep)
 
     def started(running: Job) -> None:
@@ -110,14 +110,14 @@ def _run_all(folder: Path, jobs: Sequence[SweepJob], console: Console) -> int:
 
     with ExitStack() as held, signals.listening(), signals.uninterrupted():
         try:
-            parent = _parent_run(jobs[0].experiment, folder, len(jobs), console)
+            parent = parent_run(jobs[0].experiment, folder, len(jobs), console)
             parent_id = parent.run_id
-            held.enter_context(signals.last_words(lambda request: _mark_killed(parent)))
+            held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
             run_jobs(unfinished_jobs(), console, on_start=started, on_end=ended)
         except Interrupted as interrupted:
             codes.append(interrupted.exit_code)
         with signals.ending(exit_code(codes)):
-            status = _finish(folder, parent, jobs, exit_code(codes), console)
+            status = finish(folder, parent, jobs, exit_code(codes), console)
             if parent.run_id != parent_id:  # the store has lost the sweep's run: its jobs belong to the new one
                 for job in jobs:
                     if job.exit_code is not None:
@@ -130,7 +130,8 @@ def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> N
     write_index([job.entry for job in jobs], folder, status)
 
 
-def _parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:
+def parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:
+    """Opens the tracked run of the sweep in `folder`."""
     tags = {**experiment.tags, "sweep": folder.name, "jobs": str(jobs)}
     name = f"sweep {folder.name}"
     spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, name, tags=tags)
@@ -145,7 +146,7 @@ def _is_sent(folder: Path, jobs: Sequence[SweepJob], experiment: Experiment) -> 
     return all(journal.is_closed for journal in journals if journal.run_id is not None or not journal.trusted)
 
 
-def _wait_for_server(experiment: Experiment, console: Console) -> None:
+def wait_for_server(experiment: Experiment, console: Console) -> None:
     """Waits for a tracking server that went away since the sweep began: a job cannot begin without it."""
     deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -157,13 +158,25 @@ def _wait_for_server(experiment: Experiment, console: Console) -> None:
             signals.pause(10)
 
 
-def _mark_killed(parent: Tracker) -> None:
+def mark_killed(parent: Tracker) -> None:
+    """Marks the tracked run of a sweep as KILLED, as this process is about to be ended by force."""
     parent.status("KILLED")
     parent.flush(Patience.of_stopped())
 
 
-def _finish(folder: Path, parent: Tracker, jobs: Sequence[SweepJob], code: int, console: Console) -> str:
-    """Prints and writes the comparison, then ends the tracked run; returns its status."""
+def finish(
+    folder: Path,
+    parent: Tracker,
+    jobs: Sequence[SweepJob],
+    code: int,
+    console: Console,
+    more: Sequence[Path] = (),
+) -> str:
+    """Prints and writes the comparison, then ends the tracked run; returns its status.
+
+    Args:
+        code: the exit code of the sweep. more: files that belong to the tracked run, too.
+    """
     comparison = compare(folder)
     console.say()
     console.table(comparison.table())
@@ -173,7 +186,7 @@ def _finish(folder: Path, parent: Tracker, jobs: Sequence[SweepJob], code: int, 
         console.say(f"{label:11} {line}")
     if code != DONE:
         console.say(f"{'continue':11} {provenance.command()}")
-    for path in paths:
+    for path in (*paths, *more):
         parent.artifact(path)
     parent.tags({"failed": str(sum(job.exit_code not in (None, DONE) for job in jobs))})
     status = "FINISHED"

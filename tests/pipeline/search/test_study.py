@@ -77,7 +77,7 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
     for how in ({"reason": "diverged"}, {"pruned": True}, {"values": [0.5]}):
         trial = study.ask()
         assert trial is not None
-        study.tell(trial.number, **how)  # type: ignore[arg-type]
+        study.tell(trial.number, **how)
     assert [trial.state for trial in study.trials()] == ["FAIL", "PRUNED", "COMPLETE"]
     assert study.trials()[0].reason == "diverged"
     assert [trial.ordinal for trial in study.best()] == [3]

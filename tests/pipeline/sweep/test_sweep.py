@@ -174,13 +174,13 @@ def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
 def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = sweep_module._parent_run
+    start = sweep_module.parent_run
 
     def interrupted(*given: Any) -> object:
         os.kill(os.getpid(), signal.SIGINT)
         return start(*given)
 
-    monkeypatch.setattr(sweep_module, "_parent_run", interrupted)
+    monkeypatch.setattr(sweep_module, "parent_run", interrupted)
     given = experiment(outputs=outputs)
     composed = [Composed(given.document, given.choices, (f"seed={seed}",)) for seed in (1, 2)]
     assert run_sweep(composed, 2, Console()) == 130
