@@ -1,8 +1,9 @@
 """Loss and confusion matrix of a model on a split, under any synchronous strategy."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -55,8 +56,12 @@ class Scorer:
         self._steps_at_once = self._replicas_here = 1
         with self._strategy.scope():
             self._totals = Totals(loss=(), examples=(), confusion=(num_classes, num_classes))
-        self._compiled = tf.function(self._steps, reduce_retracing=True)
-        self._compiled_with_predictions = tf.function(self._steps_with_predictions, reduce_retracing=True)
+        # No AutoGraph: to rewrite what has one loop takes as long as to trace it.
+        self._compiled = tf.function(self._steps, reduce_retracing=True, autograph=False)
+        self._compiled_with_predictions = tf.function(
+            self._steps_with_predictions, reduce_retracing=True, autograph=False
+        )
+        self._made: tuple[Split, int, _NotedInput, Iterable[Batch]] | None = None
 
     def score(
         self,
@@ -76,8 +81,8 @@ class Scorer:
         batch_size = min(batch_size, self._at_most)
         self._totals.reset()
         self._steps_at_once = 1
-        source = _NotedInput(evaluation_input(split, batch_size, self._fixed_shapes))
-        batches = iter(distributed(self._strategy, source))
+        source, made = self._input(split, batch_size)
+        batches = iter(made)
         self._replicas_here = len(source.replicas()[0])
         total = steps_per_epoch(split, batch_size)
         if predictions is None:
@@ -92,6 +97,13 @@ class Scorer:
                 predictions(values[:, :-1], np.rint(values[:, -1]).astype(np.int32))
         sums = self._totals.read()
         return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
+
+    def _input(self, split: Split, batch_size: int) -> "tuple[_NotedInput, Iterable[Batch]]":
+        """Returns the input of a pass; the last one is kept, since a training scores one split after every epoch."""
+        if self._made is None or self._made[0] is not split or self._made[1] != batch_size:
+            source = _NotedInput(evaluation_input(split, batch_size, self._fixed_shapes))
+            self._made = split, batch_size, source, distributed(self._strategy, source)
+        return self._made[2:]
 
     def _run(
         self,
@@ -131,18 +143,24 @@ class Scorer:
         return sum_over_workers(self._whole, values)  # one has an example, the others zeros
 
     def _steps(self, batches: tf.data.Iterator, steps: tf.Tensor) -> None:
-        for _ in tf.range(steps):
+        def take(done: tf.Tensor) -> tuple[tf.Tensor]:
             self._strategy.run(self._step, args=(next(batches),))
+            return (done + 1,)
+
+        tf.while_loop(lambda done: done < steps, take, (tf.constant(0, tf.int64),))
 
     def _steps_with_predictions(self, batches: tf.data.Iterator, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns for each replica of this process the outputs of its rows in all steps, float32 [n, classes + 1]."""
-        kept = self._arrays(steps)
-        for step in tf.range(steps):
-            outputs = self._strategy.run(self._step, args=(next(batches),))
-            kept = self._written(kept, step, outputs)
-        return self._joined(kept)
 
-    @tf.autograph.experimental.do_not_convert
+        def take(done: tf.Tensor, *kept: tf.TensorArray) -> tuple[Any, ...]:
+            parts = self._strategy.experimental_local_results(self._strategy.run(self._step, args=(next(batches),)))
+            step = tf.cast(done, tf.int32)
+            return done + 1, *(array.write(step, part) for array, part in zip(kept, parts, strict=True))
+
+        start = (tf.constant(0, tf.int64), *self._arrays(steps))
+        _, *kept = tf.while_loop(lambda done, *_: done < steps, take, start)
+        return tuple(array.concat() for array in kept)
+
     def _arrays(self, steps: tf.Tensor) -> tuple[tf.TensorArray, ...]:
         shape = (None, self._num_classes + 1)
         return tuple(
@@ -150,18 +168,6 @@ class Scorer:
             for _ in range(self._replicas_here)
         )
 
-    @tf.autograph.experimental.do_not_convert
-    def _written(
-        self, kept: tuple[tf.TensorArray, ...], step: tf.Tensor, outputs: tf.Tensor
-    ) -> tuple[tf.TensorArray, ...]:
-        parts = self._strategy.experimental_local_results(outputs)
-        return tuple(array.write(tf.cast(step, tf.int32), part) for array, part in zip(kept, parts, strict=True))
-
-    @tf.autograph.experimental.do_not_convert
-    def _joined(self, kept: tuple[tf.TensorArray, ...]) -> tuple[tf.Tensor, ...]:
-        return tuple(array.concat() for array in kept)
-
-    @tf.autograph.experimental.do_not_convert  # no control flow of Python's on tensors: tracing takes half the time
     def _step(self, batch: Batch) -> tf.Tensor:
         """Adds to the totals; returns probabilities and, as one more column, the predicted class, float32 [b, …]."""
         images, labels, weights = batch

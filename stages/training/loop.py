@@ -45,10 +45,12 @@ class Loop:
 
         # No method: a function that referred to `self` would leave the iterator, and the batches that it has made, to
         # the garbage collector.
-        @tf.function(reduce_retracing=True)
+        # No AutoGraph: to rewrite what has one loop takes as long as to trace it.
+        @tf.function(reduce_retracing=True, autograph=False)
         def compiled(batches: tf.data.Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> None:
             waited.assign(0.0)
-            for offset in tf.range(steps):
+
+            def take(offset: tf.Tensor) -> tuple[tf.Tensor]:
                 # A step begins when all of the one before it has been done: that is what a loop of a graph waits for.
                 began = clock()
                 with tf.control_dependencies([began]):
@@ -56,6 +58,9 @@ class Loop:
                 with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
                     waited.assign_add(clock() - began)
                 distribution.run(step, args=(batch, first_step + offset))
+                return (offset + 1,)
+
+            tf.while_loop(lambda offset: offset < steps, take, (tf.constant(0, tf.int64),))
 
         self._compiled = compiled
 
