@@ -35,14 +35,14 @@ COLUMNS = (
     "saturation",
     "hue",
 )
-"""What each random number is for; whatever is switched off, the others stay. Those of RandAugment follow."""
+"""Uses of the random numbers, in order; switching one off leaves the others as they are. RandAugment's follow."""
 
 
 def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
     """Returns the data set with its augmentation and mixing, or with none where `settings` change nothing.
 
     Raises:
-        UserError: where `saturation` or `hue` are set and the images have not three channels.
+        UserError: where `saturation` or `hue` are set and the images do not have three channels.
     """
     channels = dataset.image_shape[2]
     color_settings = [name for name in ("saturation", "hue") if getattr(settings, name)]
@@ -67,9 +67,9 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
 
 @dataclass(frozen=True)
 class Changes:
-    """What `settings` say, by one resampling of each image and one change of its colors.
+    """The changes of `settings`, as one resampling of each image and one change of its colors.
 
-    Of the geometry the crop comes first, then flips, rotation, zoom and translation; of the colors brightness,
+    In geometry the crop comes first, then flips, rotation, zoom and translation; in color brightness,
     contrast, saturation and hue; RandAugment's operations come after them. Values are clipped to `pixel_range` once,
     at the end.
     """
@@ -81,27 +81,29 @@ class Changes:
     def randoms(self) -> int:
         return len(COLUMNS) + RANDOMS * self.settings.rand_augment
 
-    @tf.autograph.experimental.do_not_convert  # it has no loops, and to rewrite it takes seconds
+    @tf.autograph.experimental.do_not_convert  # it has no loops, and rewriting it takes seconds
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """See `Augmentation`."""
-        channels, given = images.shape[3], self.settings
+        channels, settings = images.shape[3], self.settings
         columns = tf.unstack(tf.cast(uniforms[:, : len(COLUMNS)], tf.float64), axis=1)
         numbers = dict(zip(COLUMNS, columns, strict=True))
         drawn = None
-        if given.rand_augment and given.magnitude:
-            drawn = Drawn(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), given.magnitude / 10, channels)
+        if settings.rand_augment and settings.magnitude:
+            drawn = Drawn(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), settings.magnitude / 10, channels)
         height, width = tf.unstack(tf.cast(tf.shape(images)[1:3], tf.float64))
-        flips = (numbers["flip_x"] < given.horizontal_flip * 0.5, numbers["flip_y"] < given.vertical_flip * 0.5)
+        flips = (numbers["flip_x"] < settings.horizontal_flip * 0.5, numbers["flip_y"] < settings.vertical_flip * 0.5)
         before, after = self._geometry(numbers, width, height)
         after += drawn.geometry(width, height) if drawn else []
         if before or after:
             changed = geometry.resample(images, reduce(tf.matmul, [*before, geometry.flip(*flips), *after]))
         else:
-            changed = geometry.mirror(images, *flips) if given.horizontal_flip or given.vertical_flip else images
+            changed = geometry.mirror(images, *flips) if settings.horizontal_flip or settings.vertical_flip else images
         changed = self._recolored(changed, numbers, drawn)
         low, high = self.pixel_range
         if drawn:
-            changed = tf.clip_by_value(changed, low, high)  # a negative of what is too light would be too dark
+            changed = tf.clip_by_value(
+                changed, low, high
+            )  # the negative of a value above the range would fall below it
             changed = color.posterize(changed, drawn.steps(low, high), low)
             changed = color.solarize(changed, drawn.thresholds(low, high), low, high)
         return tf.ensure_shape(tf.clip_by_value(changed, low, high), images.shape)
@@ -109,47 +111,47 @@ class Changes:
     def _geometry(
         self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the matrices of what comes before flips and after them; of sides in pixels, float64 []."""
-        given, after = self.settings, []
-        before = [self._crop(numbers, width, height)] if given.crop or given.aspect > 1 else []
-        if given.rotation:
-            after.append(geometry.rotate(_spread(numbers["rotation"], given.rotation)))
-        if given.zoom:
-            after.append(geometry.zoom(1.0 + _spread(numbers["zoom"], given.zoom)))
-        if given.translation:
-            x, y = (_spread(numbers[name], given.translation) for name in ("shift_x", "shift_y"))
+        """Returns the matrices before the flips and those after them; `width` and `height` in pixels, float64 []."""
+        settings, after = self.settings, []
+        before = [self._crop(numbers, width, height)] if settings.crop or settings.aspect > 1 else []
+        if settings.rotation:
+            after.append(geometry.rotate(_spread(numbers["rotation"], settings.rotation)))
+        if settings.zoom:
+            after.append(geometry.zoom(1.0 + _spread(numbers["zoom"], settings.zoom)))
+        if settings.translation:
+            x, y = (_spread(numbers[name], settings.translation) for name in ("shift_x", "shift_y"))
             after.append(geometry.translate(x * width, y * height))
         return before, after
 
     def _crop(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> tf.Tensor:
-        """A part of random area, and of random ratio within the image (Szegedy et al. 2015, arXiv:1409.4842)."""
+        """Returns crops of random area and aspect ratio within the image (Szegedy et al. 2015, arXiv:1409.4842)."""
         smallest = (1.0 - self.settings.crop) ** 2
         side = tf.sqrt(smallest + (1.0 - smallest) * numbers["area"])
         stretch = tf.exp(_spread(numbers["aspect"], math.log(self.settings.aspect) / 2.0))
-        kept_x, kept_y = (tf.minimum(kept, 1.0) for kept in (side * stretch, side / stretch))
-        x, y = ((numbers[name] - 0.5) * (1.0 - kept) for name, kept in (("crop_x", kept_x), ("crop_y", kept_y)))
-        return geometry.crop(kept_x, kept_y, x * width, y * height)
+        side_x, side_y = tf.minimum(side * stretch, 1.0), tf.minimum(side / stretch, 1.0)
+        x, y = (numbers["crop_x"] - 0.5) * (1.0 - side_x), (numbers["crop_y"] - 0.5) * (1.0 - side_y)
+        return geometry.crop(side_x, side_y, x * width, y * height)
 
     def _recolored(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: Drawn | None) -> tf.Tensor:
-        given, channels, black = self.settings, images.shape[3], self.pixel_range[0]
-        if not (drawn or given.brightness or given.contrast or given.saturation or given.hue):
+        settings, channels, black = self.settings, images.shape[3], self.pixel_range[0]
+        if not (drawn or settings.brightness or settings.contrast or settings.saturation or settings.hue):
             return images
         matrices = color.neutral(tf.shape(images)[0], channels)
         means = tf.ones([tf.shape(images)[0], channels + 1], tf.float64)
-        if drawn or given.contrast:
+        if drawn or settings.contrast:
             means = tf.concat([tf.cast(tf.reduce_mean(images, axis=[1, 2]), tf.float64), means[:, :1]], axis=1)
-        if given.brightness:
-            factor = 1.0 + _spread(numbers["brightness"], given.brightness)
+        if settings.brightness:
+            factor = 1.0 + _spread(numbers["brightness"], settings.brightness)
             matrices = color.brightness(factor, black, channels) @ matrices
-        if given.contrast:
-            factor = 1.0 + _spread(numbers["contrast"], given.contrast)
+        if settings.contrast:
+            factor = 1.0 + _spread(numbers["contrast"], settings.contrast)
             matrices = color.contrast(factor, matrices, means) @ matrices
-        if given.saturation:
-            matrices = color.saturation(1.0 + _spread(numbers["saturation"], given.saturation)) @ matrices
-        if given.hue:
-            matrices = color.hue(_spread(numbers["hue"], given.hue)) @ matrices
+        if settings.saturation:
+            matrices = color.saturation(1.0 + _spread(numbers["saturation"], settings.saturation)) @ matrices
+        if settings.hue:
+            matrices = color.hue(_spread(numbers["hue"], settings.hue)) @ matrices
         matrices = drawn.colors(matrices, means, black) if drawn else matrices
-        mixes_channels = channels == 3 and bool(given.saturation or given.hue or drawn)
+        mixes_channels = channels == 3 and bool(settings.saturation or settings.hue or drawn)
         return color.recolor(images, matrices, mixes_channels)
 
 

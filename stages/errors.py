@@ -9,10 +9,10 @@ class UserError(Exception):
     Anything else that is raised is a defect, and shows its traceback.
 
     Attributes:
-        problem: what was given, and why it cannot work.
-        expected: what is allowed instead, a text or the alternatives; may be empty.
-        fix: what to add to the same command, as the shell takes it, so that this error does not come again; may be
-            empty. What only the user knows stands as `<…>` or `…`.
+        problem: the value, and why it cannot work.
+        expected: a text, or the allowed alternatives; may be empty.
+        fix: settings to add to the same command, as the shell takes them, so that this error does not come again; may
+            be empty. Parts that only the user knows stand as `<…>` or `…`.
     """
 
     def __init__(self, problem: str, expected: str | Collection[str] = "", fix: str = "") -> None:

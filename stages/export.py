@@ -14,9 +14,9 @@ from stages.storage.atomic import atomic_write
 
 
 def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder: Path) -> Exported:
-    """Writes `folder/export/saved_model` and returns how far its predictions are from the model's.
+    """Writes `folder/export/saved_model`, reloads it and compares its predictions with the model's.
 
-    It takes unscaled pixels, as the data set has them, and returns probabilities: the scaling is inside.
+    The SavedModel takes unscaled pixels, as the data set has them, and returns probabilities: it scales them itself.
     """
     path = folder / "export" / "saved_model"
     model = trained.model.on_one_device()
@@ -33,9 +33,9 @@ def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder:
 
 
 class Serving(tf.Module):
-    """What is shipped: from float32 [N, H, W, C] unscaled pixels to float32 [N, classes] probabilities.
+    """The exported function: from float32 [N, H, W, C] unscaled pixels to float32 [N, classes] probabilities.
 
-    A tf.Module, because a Keras 3 model is none, and only a callable module reloads as a function. It holds the
+    A tf.Module, because a Keras 3 model is not one, and only a callable module reloads as a function. It holds the
     weights alone: the model itself would bring the optimizer's variables along. `class_names` are UTF-8, string
     [classes], in the order of the probabilities.
     """
@@ -43,7 +43,7 @@ class Serving(tf.Module):
     def __init__(self, model: Model, class_names: Sequence[str]) -> None:
         super().__init__(name="serving")
         self.weights = [weight.value for weight in model.network.weights]
-        with tf.device("/cpu:0"):  # strings have no other place; a plain constant would not be saved
+        with tf.device("/cpu:0"):  # strings live on the CPU alone; a plain constant would not be saved
             self.class_names = tf.Variable(class_names, trainable=False, name="class_names")
         # Past __setattr__, which would track the model: the traced function alone is saved.
         self.__dict__["predict"] = lambda images: probabilities(model.network(images, training=False), model.outputs)
@@ -57,7 +57,7 @@ def _largest_difference(model: Model, path: Path, images: np.ndarray) -> float:
     reloaded = tf.saved_model.load(str(path))  # kept by name: a function of a collected object cannot be called
     # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
     predict = tf.function(lambda batch: probabilities(model.network(batch, training=False), model.outputs))
-    at_once = min(scoring_batch(model.network), 64)
-    batches = np.array_split(images, -(-len(images) // at_once))
+    size = min(scoring_batch(model.network), 64)
+    batches = np.array_split(images, -(-len(images) // size))
     differences = [tf.reduce_max(tf.abs(reloaded(batch) - predict(batch))) for batch in map(tf.constant, batches)]
-    return float(np.max(differences))  # unlike Python's max it hands on nan
+    return float(np.max(differences))  # unlike Python's max it keeps nan

@@ -1,4 +1,4 @@
-"""Images by their rows: in memory, or read when they are wanted; and what is known of each."""
+"""Images by their rows, in memory or read at each use; digests and moments of each."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ ALIGNMENT = 64
 
 
 class Images(Protocol):
-    """Images [N, H, W, C], uint8 or float32. A NumPy array is one; `Streamed` reads them when they are wanted."""
+    """Images [N, H, W, C], uint8 or float32. A NumPy array is one; `Streamed` reads them at each use."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -41,12 +41,12 @@ class Images(Protocol):
 
 @dataclass(frozen=True)
 class Streamed:
-    """Images that stay where they are until they are wanted.
+    """Images that are read at each use.
 
     read: from numbers of the source, int64 [n], to its images [n, H, W, C]; safe in several threads at once.
     rows: which of the source's images these are, int64 [N].
     image_shape: (H, W, C).
-    failed: what reading has raised, for `own_errors`.
+    failed: errors that reading has raised, for `own_errors`.
     """
 
     read: Callable[[np.ndarray], np.ndarray]
@@ -76,7 +76,7 @@ class Streamed:
 
 @contextmanager
 def own_errors(images: Images) -> Iterator[None]:
-    """Raises what reading `images` has raised: TensorFlow buries it in an error of its own."""
+    """Raises the error that reading `images` has raised, which TensorFlow buries in one of its own."""
     try:
         yield
     except Exception as error:
@@ -99,12 +99,12 @@ class Described:
 
 
 def chunk_of(image_shape: tuple[int, ...]) -> int:
-    """Returns how many images of that shape are taken at once."""
+    """Returns how many images of a shape are in memory at once while they are decoded or described."""
     return max(1, min(CHUNK, CHUNK_BYTES // int(np.prod(image_shape))))
 
 
 def describe(images: Images) -> Described:
-    """Returns what is known of each image, reading a few of them at a time."""
+    """Returns digests and moments of all images, reading a chunk of them at a time."""
     count, channels = images.shape[0], images.shape[-1]
     digests, moments = np.empty(count, np.uint64), np.empty((count, 2, channels))
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -127,7 +127,7 @@ def _describe(images: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 
 def empty(shape: tuple[int, ...]) -> np.ndarray:
-    """Returns memory for images, uint8, that begins where TensorFlow wants its own to, and so can be shared."""
+    """Returns uninitialized images, uint8, aligned as TensorFlow aligns its own, so that it can share their memory."""
     raw = np.empty(int(np.prod(shape)) + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + int(np.prod(shape))].reshape(shape)

@@ -1,4 +1,4 @@
-"""The `inspect` stage: what training will see, as numbers and plots."""
+"""The `inspect` stage: numbers and plots of the data that training will see."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import training_input
-from stages.data.split_statistics import Statistics, statistics, tell, write
+from stages.data.split_statistics import Statistics, log, statistics, write
 from stages.distribution.collectives import is_chief
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows
@@ -19,12 +19,12 @@ from stages.seeds import derive
 from stages.settings.inspect import InspectSettings
 
 CLASSES, EXAMPLES, BATCH = 10, 12, 32
-"""How many classes a gallery shows, how many images of each, and how many of the first batch."""
+"""Classes in a gallery, images of each, and images of the first batch."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the splits hold."""
+    """Result of the stage."""
 
     statistics: Statistics
     record: Record = Record()
@@ -37,28 +37,33 @@ def inspect(
     reporter: Reporter | None = None,
     folder: Path | None = None,
 ) -> Inspection:
-    """Returns what the splits hold, and draws what training will see. Changes nothing.
+    """Returns statistics of the splits, and draws the images that training will see. Changes nothing.
 
     Args:
-        strategy: of several workers only the chief tells and draws. None: this process does.
+        strategy: of several workers only the chief logs and draws. None: this process does.
         reporter: logs a table of the splits, and warns of images that are in two of them.
         folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, `plots/classes.png`, `plots/batch.png` and,
             where images are augmented, `plots/augmentation.png`. None: no files.
     """
-    found = statistics(dataset, settings.seed)
+    result = statistics(dataset, settings.seed)
     files: dict[str, Sequence[Path]] = {}
     if strategy is None or is_chief(strategy):
-        tell(found, dataset, reporter or Silent())
+        log(result, dataset, reporter or Silent())
         if folder is not None:
-            files = {"data": write(found, dataset, folder / "data"), "plots": draw(dataset, settings, folder / "plots")}
+            files = {
+                "data": write(result, dataset, folder / "data"),
+                "plots": draw(dataset, settings, folder / "plots"),
+            }
     height, width, channels = dataset.image_shape
     metrics: dict[str, float] = {"data/classes": dataset.num_classes}
     metrics |= {"data/height": height, "data/width": width, "data/channels": channels}
-    metrics |= {f"data/{name}_examples": split.examples for name, split in found.splits.items()}
-    repeated = {name: split.repeated for name, split in found.splits.items()}
+    metrics |= {f"data/{name}_examples": split.examples for name, split in result.splits.items()}
+    repeated = {name: split.repeated for name, split in result.splits.items()}
     metrics |= {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
-    metrics |= {f"data/duplicates_{one}_{other}": both.images for (one, other), both in found.shared.items()}
-    train = found.splits["train"]
+    metrics |= {
+        f"data/duplicates_{earlier}_{later}": shared.images for (earlier, later), shared in result.shared.items()
+    }
+    train = result.splits["train"]
     params = {
         "dtype": str(dataset.train.images.dtype),
         "pixel_range": list(dataset.pixel_range),
@@ -66,7 +71,7 @@ def inspect(
         "std": [float(f"{value:.6g}") for value in train.std],
         "described_examples": train.described,
     }
-    return Inspection(found, Record(params, metrics, files))
+    return Inspection(result, Record(params, metrics, files))
 
 
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:
@@ -90,7 +95,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
 def examples(dataset: Dataset) -> dict[int, np.ndarray]:
     """Returns for each of the first CLASSES classes that have any, EXAMPLES rows of the training split, int64 [n].
 
-    They are spread over the whole split, because neighbours are often taken from one source; fewer where there are.
+    They are spread over the whole split, because neighbors are often from one source; fewer where the class has fewer.
     """
     of_class = ((label, np.flatnonzero(dataset.train.labels == label)) for label in range(dataset.num_classes))
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
@@ -127,10 +132,10 @@ def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray
 
 
 def in_words(label: np.ndarray, names: Sequence[str]) -> str:
-    """Returns what an image shows, such as `cat`, or `cat 0.7 dog 0.3`.
+    """Returns the label of an image for its title, such as `cat`, or `cat 0.7 dog 0.3`.
 
     Args:
-        label: int [], or float [classes], the share of each class; of those above 0.05 the two greatest are named.
+        label: int [], or float [classes], the weight of each class; of those above 0.05 the two greatest are named.
     """
     if label.ndim == 0:
         return names[int(label)]

@@ -1,4 +1,4 @@
-"""The `model` stage: builds the network in the strategy's scope, in the precision that was asked for."""
+"""The `model` stage: builds the network in the strategy's scope, in the configured precision."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.data.normalization import facts, wanted_by_network
+from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
 from stages.networks.model_parallel import place
@@ -33,14 +33,14 @@ def model(
 ) -> Model:
     """Returns a model whose first layer scales the pixels and whose weights are a function of the seed.
 
-    In every precision they are those of float32, rounded to the dtype of the variable.
+    In every precision the weights are those of float32, rounded to the variable's dtype.
 
     Args:
-        reporter: warns where the pixels are scaled in another way than the network wants them.
+        reporter: logs where the pixels are scaled in another way than the network was made for.
         folder: the run's; takes `model/summary.txt`.
 
     Raises:
-        UserError: where the network cannot be found or built, its weights cannot be had or do not fit, or its output
+        UserError: where the network cannot be found or built, its weights cannot be loaded or do not fit, or its output
             is not float32 [b, classes].
     """
     policy = resolve_policy(settings.precision.policy, strategy)
@@ -91,14 +91,14 @@ def model(
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None) -> Record:
-    """Returns what is known of the network, and writes its summary."""
+    """Returns the record of the network's size, and writes its summary."""
     counts: dict[str, Any] = {
         "parameters": network.count_params(),
         "trainable_parameters": int(sum(np.prod(w.shape) for w in network.trainable_weights)),
     }
     try:
         counts["flops"] = flops(network)
-    except Exception as error:  # a network may be anything, and no figure is worth a run
+    except Exception as error:  # a network may be anything, and a figure is not worth a run
         params = {**params, "flops": f"unknown: {type(error).__name__}"}
     files = {}
     if folder is not None:
@@ -111,19 +111,19 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
 def _scaling(
     function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, reporter: Reporter
 ) -> Normalization:
-    """Returns how pixels are scaled: as the network's function says that it wants them, where the user leaves it open.
+    """Returns the scaling of pixels: the one that the network's function declares, unless the user chooses another.
 
-    A function says so by an attribute `preprocessing`: another function, of the same settings, that returns the
+    A function declares it by an attribute `preprocessing`: another function, of the same settings, that returns the
     Normalization of RGB pixels of 0 to 255, or None.
     """
-    ask = getattr(function, "preprocessing", None)
-    required = ask(**arguments) if ask is not None else None
+    preprocessing = getattr(function, "preprocessing", None)
+    required = preprocessing(**arguments) if preprocessing is not None else None
     if required is None:
         return dataset.normalization
-    own, chosen = wanted_by_network(required, dataset), dataset.normalization
+    of_network, chosen = for_pixels_of(required, dataset), dataset.normalization
     if chosen.automatic:
-        return own
-    if facts(chosen) != facts(own):
+        return of_network
+    if facts(chosen) != facts(of_network):
         name = arguments.get("name", getattr(function, "__name__", "the network"))
         reporter.say(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
     return chosen
@@ -155,7 +155,7 @@ def resolve_policy(policy: str, strategy: Strategy) -> str:
 
 
 def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]:
-    """Returns the function that `_target_` names, and the settings for it."""
+    """Returns the function that `_target_` names, and its settings."""
     arguments = dict(network if isinstance(network, Mapping) else vars(network))
     target = str(arguments.pop("_target_", ""))
     try:
@@ -171,11 +171,11 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
 def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset) -> keras.Model:
     try:
         return function(dataset.image_shape, dataset.num_classes, **arguments)
-    except ValueError as error:  # Keras' word for layers that do not fit
-        first = str(error).strip().splitlines()[0]
+    except ValueError as error:  # Keras' error for layers that do not fit
+        reason = str(error).strip().splitlines()[0]
         name = f"{function.__module__}.{getattr(function, '__name__', '')}"
         raise UserError(
-            f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(arguments)} ({first})",
+            f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(arguments)} ({reason})",
             "layers that the images are large enough for",
             "model=mlp, or smaller or fewer layers",
         ) from error
@@ -194,7 +194,7 @@ def _refuse_own_steps(core: keras.Model) -> None:
 
 
 def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: str) -> str:
-    """Returns `logits` or `probabilities`. Mistaking one for the other trains to wrong numbers in silence."""
+    """Returns `logits` or `probabilities`. Mistaking one for the other trains to wrong numbers without an error."""
     dtype = "float64" if policy == "float64" else "float32"
     if outputs.shape != (2, num_classes) or outputs.dtype.name != dtype:
         raise UserError(

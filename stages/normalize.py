@@ -17,9 +17,8 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     """Returns the data set with its scaling; the pixels themselves stay as they are.
 
-    The scaling is the first layer of the model, so that whoever uses the export gives it unscaled pixels.
-    Statistics are those of the training split alone. `auto` is 0..1 unless the network, which comes later, wants
-    something else.
+    The scaling becomes the first layer of the model, so that the export takes unscaled pixels. Statistics are those of
+    the training split alone. `auto` is 0..1 unless the network, built later, declares another scaling.
 
     Raises:
         UserError: for `imagenet` with images of other than 1 or 3 channels.
@@ -30,7 +29,7 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
         scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
     elif settings.method == "standardize":
         mean, std = mean_and_std(dataset.train.described.moments)
-        std = np.where(std < 1e-6, 1.0, std)  # a constant channel stays what it is
+        std = np.where(std < 1e-6, 1.0, std)  # a constant channel is not scaled
         scaling = Normalization(tuple(1.0 / std), tuple(-mean / std))
     elif settings.method == "imagenet":
         mean, std = _imagenet(dataset.image_shape[-1])

@@ -1,4 +1,4 @@
-"""How a stage that takes long speaks while it works."""
+"""Reports of a stage while it runs: metrics, progress, lines in the log, and whether it should stop."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -6,58 +6,58 @@ from typing import NoReturn, Protocol
 
 
 class Stop(Protocol):
-    """Whether the run is to end before its time."""
+    """Whether the run should end early."""
 
     @property
     def requested(self) -> bool:
-        """Whether the user or the system wants it to."""
+        """Whether the user or the system has requested it."""
 
     def now(self) -> NoReturn:
-        """Ends it: all that is to be kept is kept."""
+        """Ends the run, once everything worth keeping is kept."""
 
     def nothing_to_keep(self) -> AbstractContextManager[None]:
-        """Says that the block's end need not be waited for: an exception in it would lose nothing."""
+        """Declares that an exception within the block would lose nothing, so that the run may end inside it."""
 
 
 class Reporter(Protocol):
-    """Takes what a stage has to tell before it returns. The runner hands one in; a notebook may leave it out."""
+    """Receives the reports of a stage. The runner passes one in; a notebook may leave it out."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Records one batch of metrics named `split/metric` at `step` (an epoch, counted from 1)."""
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
-        """Shows that `done` of `total` steps are over; `images_per_second` is None until it is known.
+        """Shows that `done` of `total` steps are done; `images_per_second` is None until it is known.
 
-        A safe place (`stages.safe_places`): it does not return where the run is to end, except inside `stopping()`.
+        A safe place (`stages.safe_places`): it does not return where the run should end, except inside `stopping()`.
         """
 
-    def doing(self, what: str) -> None:
-        """Shows what is being done in the place of a progress, where nothing is counted; ended by whatever follows."""
+    def doing(self, activity: str) -> None:
+        """Shows an activity without a count in place of the progress, until the next report."""
 
     def say(self, line: str) -> None:
-        """Prints one line and keeps it in the log."""
+        """Prints one line, which is also logged."""
 
     def warn(self, line: str) -> None:
-        """Prints one line that tells the user what to do."""
+        """Prints one line with what the user can do."""
 
     def resumed(self, step: int) -> None:
         """Notes that training resumes after `step` steps."""
 
     def is_secret(self, name: str, value: object) -> bool:
-        """Returns whether there is a secret in `value`, or `name` says so: it is written to no file then."""
+        """Returns whether `value` holds a secret, by itself or by its `name`; if so, it is written to no file."""
 
     def stopping(self) -> AbstractContextManager[Stop]:
-        """Lets the first signal wait until the stage has kept what it has and calls `now()`."""
+        """Defers the first signal until the stage has saved its state and calls `now()`."""
 
 
 class Silent:
-    """The reporter of a stage that is called by hand."""
+    """A reporter that ignores all reports, for a stage called outside a run."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None: ...
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None: ...
 
-    def doing(self, what: str) -> None: ...
+    def doing(self, activity: str) -> None: ...
 
     def say(self, line: str) -> None: ...
 
@@ -73,7 +73,7 @@ class Silent:
 
 
 class Never:
-    """No stop is ever wanted, but by an exception."""
+    """A stop that is never requested; an exception alone ends the stage."""
 
     requested = False
 

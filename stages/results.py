@@ -1,4 +1,4 @@
-"""What the stages return: small frozen dataclasses, each with what its stage wants recorded."""
+"""Results of the stages: frozen dataclasses, each with a record for the runner."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Record:
     """Everything that the runner records for a stage.
 
-    A result of the types below adds what is recorded of all of its type, as its `implied_record`.
+    The types below add a record that all results of the type share, as `implied_record`.
 
-    params: facts that the stage found out, under the stage's name.
+    params: facts that the stage has determined, under the stage's name.
     metrics: numbers by their full name, such as `test/accuracy`; a one-element array or tensor counts as a number.
     files: artifacts, from the folder they are filed under to a file or directory on disk, or any iterable of them.
         Paths may be strings, and relative to the working directory or to the run's folder; they are kept as a `Path`
@@ -82,14 +82,14 @@ def _paths(folder: str, value: Any) -> Path | tuple[Path, ...]:
 def as_number(value: Any) -> float | None:
     """Returns a number, a one-element array or a one-element tensor as a float; None for everything else.
 
-    Text is no number, even where it spells one; neither is a complex number or an integer beyond the range of a float.
+    Text is not a number, even where it spells one; nor is a complex number or an integer beyond the range of a float.
     """
     if value is None or isinstance(value, (str, bytes, Mapping, complex)):
         return None
     try:
         if isinstance(value, numbers.Real | Decimal):
             return float(value)
-        # NumPy cannot ask a tensor of bfloat16 for its array.
+        # NumPy cannot convert a tensor of bfloat16 by itself.
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
         if array.size != 1 or array.dtype.kind in "OUSMmc":
             return None
@@ -100,9 +100,9 @@ def as_number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Where computation runs.
+    """Devices and replicas that compute.
 
-    devices: TensorFlow names of all devices that compute, those of other workers too.
+    devices: TensorFlow names of all devices that compute, including those of other workers.
     layers: for model parallelism, from patterns of layer names to devices; None: every replica holds the whole model.
     coordinator: a ClusterCoordinator where workers train asynchronously on variables that servers keep, else None.
     fixed_shapes: whether every batch must have the same shape, as on TPUs.
@@ -134,21 +134,21 @@ class Strategy:
 class Split:
     """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes).
 
-    An array is held in memory; other images are read as training wants them. known: what a cache has noted of them.
+    An array is held in memory; others are read at each use. cached: their digests and moments, where a cache has them.
     numbers: of the examples in their source, int64 [N]; files: their paths in it, where it has one for each. None:
     unknown.
     """
 
     images: Images
     labels: np.ndarray
-    known: Described | None = None
+    cached: Described | None = None
     numbers: np.ndarray | None = None
     files: Sequence[str] | None = None
 
     @cached_property
     def described(self) -> Described:
-        """What is known of each image; reads them all where nobody has yet."""
-        return self.known or describe(self.images)
+        """Digests and moments of the images; reads all of them unless a cache has these."""
+        return self.cached or describe(self.images)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -158,7 +158,7 @@ class Split:
 class Normalization:
     """Scaled pixel = pixel * scale + offset; one number a channel, or one for all of them.
 
-    automatic: whether a network that says what it wants gets that instead.
+    automatic: whether a network that declares a scaling gets that one instead.
     """
 
     scale: tuple[float, ...] = (1.0,)
@@ -169,12 +169,12 @@ class Normalization:
 class Augmentation(Protocol):
     """A pure function of images and random numbers, so that a resumed run sees the same images again.
 
-    What becomes of an image must not depend on the others that it comes with, nor on its place among them.
+    The result for an image must depend neither on the other images of the batch nor on its place among them.
     """
 
     @property
     def randoms(self) -> int:
-        """How many random numbers it wants for each image."""
+        """Random numbers that it takes for each image."""
 
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """Takes float32 [b, H, W, C] and float32 [b, randoms] in [0, 1); returns float32 [b, H, W, C]."""
@@ -197,12 +197,12 @@ class Mixing(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three disjoint splits and what is to be done to their images.
+    """Three disjoint splits, and how their images are scaled, augmented and mixed.
 
     pixel_range: the least and the greatest value that a pixel can have.
     fingerprint: 32 hexadecimal digits that change with any pixel, label or split.
-    augmentation: what is done to images in training, to each by itself; None: nothing.
-    mixing: how each of them is then mixed with another; None: it is not.
+    augmentation: applied to each training image by itself; None: none.
+    mixing: then applied to pairs of training images; None: none.
     augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
 
     Raises:
@@ -265,9 +265,9 @@ class Model:
 
     outputs: `logits` or `probabilities`.
     policy: the Keras dtype policy that it was built under.
-    rebuild: makes the same network on one device, with other weights; None where this one will do everywhere.
-    metrics: those that the network brings along; their state must be sums, which replicas can add to.
-    augmentation: what a training step does to images before the network gets them; None where the input does it.
+    rebuild: makes the same network on one device, with other weights; None where this one works everywhere.
+    metrics: the network's own; their state must be sums, which replicas can add to.
+    augmentation: applied by the training step before the network; None where the input applies it.
     mixed_labels: whether training labels are float32 [b, classes], rows that add up to 1, and not int32 [b].
     """
 
@@ -282,7 +282,7 @@ class Model:
 
     @property
     def has_own_loss(self) -> bool:
-        """Whether the network says itself what its loss is."""
+        """Whether the network defines its own loss."""
         return bool(getattr(self.network, "has_own_loss", False))
 
     @property
@@ -290,7 +290,7 @@ class Model:
         return Record(summary={"precision": self.policy})
 
     def on_one_device(self) -> Model:
-        """Returns this model with its present weights where one process can score and export it."""
+        """Returns this model with its current weights on one device, where it can be evaluated and exported."""
         if self.rebuild is None:
             return self
         copy = self.rebuild()

@@ -1,4 +1,4 @@
-"""Safe places: where a stage that takes long may be ended, and where it shows that it is alive."""
+"""Safe places: points of a stage at which the run may end, and which show that it is alive."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ _visit: Callable[[], None] | None = None
 
 
 def safe_place() -> None:
-    """Ends the stage here where the run is to end, and tells the supervisor of this process that it is alive.
+    """Ends the stage here if the run should end, and shows the process's supervisor that it is alive.
 
-    Call it between steps, files or requests, wherever nothing is half done: at least every few seconds. A signal then
-    ends the run here; a stage that reaches no safe place is interrupted wherever its Python code happens to be, and a
-    cluster's member that reaches none for long is taken for hung. No-op outside a run, as in a notebook.
+    Call it between steps, files or requests, wherever nothing is half done, at least every few seconds. A signal then
+    ends the run here; a stage that reaches no safe place is interrupted anywhere in its Python code, and a cluster
+    member that reaches none for long counts as hung. No-op outside a run, as in a notebook.
     """
     if _visit is not None:
         _visit()
@@ -18,5 +18,5 @@ def safe_place() -> None:
 
 def on_safe_place(visit: Callable[[], None] | None) -> None:
     """Has `visit` called at every safe place of this process; it may raise to end the stage."""
-    global _visit  # one a process, as signals are
+    global _visit  # one per process, like signals
     _visit = visit

@@ -1,10 +1,10 @@
-"""The one place where a seed, the run's or that of its splits, becomes every other seed."""
+"""The single place where a seed, the run's or that of its splits, becomes all others."""
 
 import hashlib
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """Returns a seed in [0, 2**31) for what `path` names, e.g. `derive(7, "shuffle")`.
+    """Returns a seed in [0, 2**31) for the purpose `path`, e.g. `derive(7, "shuffle")`.
 
     Equal arguments give equal seeds on every machine and in every process; Python's own `hash` does not.
     """

@@ -1,4 +1,4 @@
-"""The `strategy` stage: devices and replicas, before TensorFlow starts them."""
+"""The `strategy` stage: devices and replicas, before TensorFlow initializes them."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from stages.distribution import devices
 from stages.distribution.cluster_strategies import multi_worker, parameter_server, tpu
 from stages.errors import UserError
 from stages.results import Strategy
-from stages.settings import strategy as known
+from stages.settings import strategy as kinds
 from stages.settings.strategy import StrategySettings
 
 
@@ -21,33 +21,33 @@ def strategy(settings: StrategySettings) -> Strategy:
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     match settings:
-        case known.DefaultSettings():
+        case kinds.DefaultSettings():
             names = devices.find(devices.all_gpus_or(["/cpu:0"])[:1])
             result = Strategy(tf.distribute.get_strategy(), names)
-        case known.OneDeviceSettings():
+        case kinds.OneDeviceSettings():
             chosen = [settings.device] if settings.device else devices.all_gpus_or(["/cpu:0"])[:1]
             names = devices.find(chosen)
             result = Strategy(tf.distribute.OneDeviceStrategy(names[0]), names)
-        case known.MirroredSettings():
+        case kinds.MirroredSettings():
             names = devices.find(_names(settings))
             reduction = _reduction(settings.reduction, names)
             result = Strategy(tf.distribute.MirroredStrategy(list(names), cross_device_ops=reduction), names)
-        case known.CentralStorageSettings():
+        case kinds.CentralStorageSettings():
             *computing, parameters = devices.find([*_names(settings), settings.parameter_device])
             names = tuple(computing)
             central = tf.distribute.experimental.CentralStorageStrategy(list(names), parameters)
             result = Strategy(central, names)
-        case known.ModelParallelSettings():
+        case kinds.ModelParallelSettings():
             computing = _names(settings)
             places = devices.find([*computing, *settings.layers.values()])  # all at once: the CPU is split only once
             names = places[: len(computing)]
             layers = dict(zip(settings.layers, places[len(computing) :], strict=True))
             result = Strategy(tf.distribute.get_strategy(), names, layers=layers)
-        case known.MultiWorkerSettings():
+        case kinds.MultiWorkerSettings():
             result = multi_worker(settings)
-        case known.ParameterServerSettings():
+        case kinds.ParameterServerSettings():
             result = parameter_server(settings)
-        case known.TpuSettings():
+        case kinds.TpuSettings():
             result = tpu(settings)
         case _:
             raise TypeError(f"no strategy for {type(settings).__name__}")
@@ -55,15 +55,15 @@ def strategy(settings: StrategySettings) -> Strategy:
     return replace(result, record=replace(result.record, params=params))
 
 
-def _names(settings: known.DevicesSettings) -> list[str]:
+def _names(settings: kinds.DevicesSettings) -> list[str]:
     cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
     return list(settings.devices) or devices.all_gpus_or(cpus)
 
 
 def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:
-    """Returns how gradients meet.
+    """Returns the reduction of gradients.
 
-    Hierarchical copies add up two halves of the devices; of an odd number, TensorFlow 2.21 leaves one out in silence.
+    Hierarchical copies add up two halves of the devices; of an odd number, TensorFlow 2.21 silently leaves one out.
 
     Collectives between CPU devices give the same sums at the same speed, but abort where one process makes a second
     strategy with another number of replicas ("joining a group with size4"), so CPUs use one device by default.

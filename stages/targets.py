@@ -5,10 +5,10 @@ from typing import Any
 
 
 def import_target(target: str) -> Any:
-    """Returns what the import path `target` names.
+    """Returns the object at the import path `target`.
 
     Raises:
-        ImportError, AttributeError or ValueError: where there is nothing of that name.
+        ImportError, AttributeError or ValueError: where there is none.
     """
     module, _, name = target.rpartition(".")
     return getattr(importlib.import_module(module), name)

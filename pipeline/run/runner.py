@@ -95,8 +95,8 @@ class RunReporter:
             self._console.progress(done, total, images_per_second, note)
         safe_place()
 
-    def doing(self, what: str) -> None:
-        self._console.doing(what)
+    def doing(self, activity: str) -> None:
+        self._console.doing(activity)
 
     def say(self, line: str) -> None:
         with signals.uninterrupted():

@@ -1,7 +1,7 @@
-"""Changes of an image's colors, as matrices that multiply into one; then those that are no matrix.
+"""Color changes: those that are matrices, which multiply into one, then those that are not.
 
-A matrix is float64 [b, C + 1, C + 1] and takes (c1 … cC, 1), the channels of a pixel, to their new values. Of a
-product, the last factor is the change that is made first. Values are clipped once, after all of them.
+A matrix is float64 [b, C + 1, C + 1] and takes (c1 … cC, 1), the channels of a pixel, to their new values. In a
+product, the last factor is applied first. Values are clipped once, after all changes.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ YIQ = (
 """From red, green and blue to luma and two of chroma, as in `tf.image.rgb_to_yiq`."""
 
 LUMA = YIQ[0]
-"""How bright red, green and blue are, ITU-R BT.601, as in Pillow."""
+"""Weights of red, green and blue in luma, ITU-R BT.601, as in Pillow."""
 
 
 def neutral(count: tf.Tensor, channels: int) -> tf.Tensor:
@@ -23,35 +23,35 @@ def neutral(count: tf.Tensor, channels: int) -> tf.Tensor:
     return tf.eye(channels + 1, batch_shape=[count], dtype=tf.float64)
 
 
-def grey_of(channels: int) -> np.ndarray:
-    """Returns the shares of the channels in a pixel's grey value, float64 [channels], which add up to 1."""
+def gray_weights(channels: int) -> np.ndarray:
+    """Returns the weights of the channels in a pixel's gray value, float64 [channels], which add up to 1."""
     return np.array(LUMA) if channels == 3 else np.full(channels, 1.0 / channels)
 
 
 def brightness(factor: tf.Tensor, black: float, channels: int) -> tf.Tensor:
-    """Multiplies the light, [b], counted from the value of `black`."""
+    """Multiplies the distance from `black` by `factor`, [b]."""
     return _towards(factor, black, channels)
 
 
 def contrast(factor: tf.Tensor, before: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
-    """Multiplies the difference from the image's mean grey, as the matrices `before` have made it.
+    """Multiplies the difference from the image's mean gray after the changes `before`.
 
-    means: of each channel before them, and 1, float64 [b, C + 1].
+    means: of each channel before these, and 1, float64 [b, C + 1].
     """
     channels = means.shape[1] - 1
     now = tf.linalg.matvec(before, means)[:, :channels]
-    return _towards(factor, tf.linalg.matvec(now, grey_of(channels)), channels)
+    return _towards(factor, tf.linalg.matvec(now, gray_weights(channels)), channels)
 
 
 def saturation(factor: tf.Tensor) -> tf.Tensor:
-    """Multiplies the difference from the pixel's own grey; for three channels."""
-    own, grey = np.eye(4), np.eye(4)
-    grey[:3, :3] = grey_of(3)
-    return factor[:, None, None] * own + (1.0 - factor)[:, None, None] * grey
+    """Multiplies the difference from the pixel's own gray; for three channels."""
+    identity, gray = np.eye(4), np.eye(4)
+    gray[:3, :3] = gray_weights(3)
+    return factor[:, None, None] * identity + (1.0 - factor)[:, None, None] * gray
 
 
 def hue(turns: tf.Tensor) -> tf.Tensor:
-    """Turns the color circle, and leaves grey as it is; for three channels.
+    """Turns the color circle, and leaves gray as it is; for three channels.
 
     A rotation of the plane IQ of YIQ: linear, unlike one in HSV, as in TensorFlow Addons' `adjust_hsv_in_yiq`.
     """
@@ -77,7 +77,7 @@ def recolor(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.
     pixels = tf.reshape(images, [shape[0], -1, channels])
     if mixes_channels:
         return tf.reshape(tf.matmul(pixels, exact[:, :channels, :channels], transpose_b=True) + offsets, shape)
-    flat = tf.reshape(images, [shape[0], -1]) * exact[:, 0, :1] + offsets[:, :, 0]  # of two axes it is far faster
+    flat = tf.reshape(images, [shape[0], -1]) * exact[:, 0, :1] + offsets[:, :, 0]  # far faster with two axes
     return tf.reshape(flat, shape)
 
 
@@ -89,13 +89,13 @@ def posterize(images: tf.Tensor, step: tf.Tensor, low: float) -> tf.Tensor:
 
 
 def solarize(images: tf.Tensor, threshold: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """Turns values of `threshold`, float32 [b], and above into their negative within [low, high]."""
+    """Inverts values of `threshold`, float32 [b], and above within [low, high]."""
     flat = tf.reshape(images, [tf.shape(images)[0], -1])
     return tf.reshape(tf.where(flat < threshold[:, None], flat, low + high - flat), tf.shape(images))
 
 
 def _towards(factor: tf.Tensor, value: tf.Tensor | float, channels: int) -> tf.Tensor:
     """Multiplies the difference of every channel from `value`, float64 [b] or [], by `factor`, float64 [b]."""
-    scale, offset, last = (np.zeros((channels + 1, channels + 1)) for _ in range(3))
-    scale[:channels, :channels], offset[:channels, channels], last[channels, channels] = np.eye(channels), 1.0, 1.0
-    return factor[:, None, None] * scale + ((1.0 - factor) * value)[:, None, None] * offset + last
+    scale, offset, corner = (np.zeros((channels + 1, channels + 1)) for _ in range(3))
+    scale[:channels, :channels], offset[:channels, channels], corner[channels, channels] = np.eye(channels), 1.0, 1.0
+    return factor[:, None, None] * scale + ((1.0 - factor) * value)[:, None, None] * offset + corner

@@ -1,7 +1,7 @@
-"""Changes of an image's geometry, as matrices that multiply into one, for one resampling.
+"""Geometric changes, as matrices that multiply into one, for a single resampling.
 
 A matrix is float64 [b, 3, 3] and takes (x, y, 1) of a pixel of the new image to where it is read from in the old one,
-in pixels from the centre, x to the right and y down. Of a product, the first factor is the change that is made first.
+in pixels from the center, x to the right and y down. In a product, the first factor is applied first.
 
 They are float64 and rounded once, at the end: the sine of a number may differ in float32's last digit by its place in
 the tensor (vector and scalar code), and an image must not depend on which replica makes it.
@@ -19,7 +19,7 @@ def flip(mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
 
 
 def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Turns about the centre, or shears by shares, or shifts by pixels `x` and `y`: one of them, the others being 0.
+    """Turns about the center, or shears by fractions, or shifts by pixels `x` and `y`: one of these, the others 0.
 
     Each is float64 [b], or one number.
     """
@@ -29,7 +29,7 @@ def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor,
 
 
 def rotate(turns: tf.Tensor) -> tf.Tensor:
-    """Turns about the centre; `turns` float64 [b]."""
+    """Turns about the center; `turns` float64 [b]."""
     return move(turns, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -39,12 +39,12 @@ def translate(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def zoom(factor: tf.Tensor) -> tf.Tensor:
-    """Makes the image `factor`, float64 [b], times as large, about its centre."""
+    """Makes the image `factor`, float64 [b], times as large, about its center."""
     return _matrix(1.0 / factor, 0.0, 0.0, 0.0, 1.0 / factor, 0.0)
 
 
 def crop(width: tf.Tensor, height: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shows a part alone: `width` and `height` are shares of the sides, its centre `x` and `y` pixels from theirs."""
+    """Crops to `width` and `height`, fractions of the sides, with the center moved by `x` and `y` pixels."""
     return _matrix(width, 0.0, x, 0.0, height, y)
 
 
@@ -56,7 +56,7 @@ def _matrix(*entries: tf.Tensor | float) -> tf.Tensor:
 
 
 def mirror(images: tf.Tensor, mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
-    """Returns what `resample` would with `flip`, a dozen times as fast; float32 [b, H, W, C]."""
+    """Returns the images of `resample` with `flip`, a dozen times as fast; float32 [b, H, W, C]."""
     shape, mirrored = tf.shape(images), images
     for axis, mirrors in ((2, mirrors_x), (1, mirrors_y)):
         flat = [tf.reshape(pixels, [shape[0], -1]) for pixels in (tf.reverse(mirrored, [axis]), mirrored)]
@@ -70,10 +70,10 @@ def resample(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
     Whole pixels that move to whole pixels, as by flips, keep their values exactly.
     """
     size = tf.shape(images)[1:3]
-    centre_y, centre_x = tf.unstack(tf.cast(size - 1, tf.float64) / 2.0)
+    center_y, center_x = tf.unstack(tf.cast(size - 1, tf.float64) / 2.0)
     rows = matrices[:, :2, :]
-    centre = tf.stack([centre_x, centre_y])
-    offsets = rows[:, :, 2] + centre - tf.linalg.matvec(rows[:, :, :2], centre)
+    center = tf.stack([center_x, center_y])
+    offsets = rows[:, :, 2] + center - tf.linalg.matvec(rows[:, :, :2], center)
     eight = tf.concat([rows[:, :, :2], offsets[:, :, None]], axis=2)
     transforms = tf.pad(tf.cast(tf.reshape(eight, [-1, 6]), tf.float32), [[0, 0], [0, 2]])
     return tf.raw_ops.ImageProjectiveTransformV3(

@@ -1,8 +1,8 @@
-"""RandAugment: for each image some operations of a list, all of one strength.
+"""RandAugment: a few operations for each image, drawn from a list, all of one strength.
 
-Those that fold into the matrices of `geometry` and `color`, and two that come after them. AutoContrast, Equalize and
-Sharpness, which would each take passes of their own over the pixels, are left out; so is saturation where images have
-not three channels.
+Operations that fold into the matrices of `geometry` and `color`, and two that follow these. AutoContrast, Equalize and
+Sharpness, each of which would take passes of its own over the pixels, are left out; so is saturation where images do
+not have three channels.
 Source: Cubuk et al. 2020 (arXiv:1909.13719).
 """
 
@@ -19,20 +19,20 @@ STRONGEST: Mapping[str, float] = {
     "shear_y": 0.3,
     "translate_x": 150 / 331,  # of the side
     "translate_y": 150 / 331,
-    "brightness": 0.9,  # added to a factor of 1, or taken away
+    "brightness": 0.9,  # added to a factor of 1, or subtracted
     "contrast": 0.9,
     "posterize": 4,  # bits of 8 that are lost
-    "solarize": 1,  # of the range, that is turned into its negative
+    "solarize": 1,  # of the range, inverted
     "saturation": 0.9,
 }
-"""The operations, and what each comes to at full strength, as in torchvision's `RandAugment`."""
+"""The operations with their amounts at full strength, as in torchvision's `RandAugment`."""
 
 RANDOMS = 2
-"""Random numbers for each operation: which, and to which side."""
+"""Random numbers for each operation: its kind, and its sign."""
 
 
 class Drawn:
-    """The operations that images are given, one after another.
+    """Operations drawn for a batch of images, in order.
 
     Args:
         numbers: float64 [b, RANDOMS * operations], in [0, 1).
@@ -42,9 +42,9 @@ class Drawn:
 
     def __init__(self, numbers: tf.Tensor, strength: float, channels: int) -> None:
         names = list(STRONGEST) if channels == 3 else [name for name in STRONGEST if name != "saturation"]
-        which = tf.cast(numbers[:, ::RANDOMS] * len(names), tf.int32)
+        kinds = tf.cast(numbers[:, ::RANDOMS] * len(names), tf.int32)
         signed = tf.where(numbers[:, 1::RANDOMS] < 0.5, -strength, strength)
-        chosen = tf.one_hot(which, len(names), dtype=tf.float64) * tf.cast(signed, tf.float64)[:, :, None]
+        chosen = tf.one_hot(kinds, len(names), dtype=tf.float64) * tf.cast(signed, tf.float64)[:, :, None]
         amounts = tf.unstack(chosen * [STRONGEST[name] for name in names], axis=2)
         self._amounts = dict(zip(names, amounts, strict=True))  # each [b, operations], 0 where it is not drawn
         self._channels = channels
@@ -58,30 +58,30 @@ class Drawn:
         ]
 
     def colors(self, before: tf.Tensor, means: tf.Tensor, black: float) -> tf.Tensor:
-        """Returns the matrices `before`, and after them those of the operations.
+        """Returns the matrices `before`, followed by those of the operations.
 
         means: float64 [b, C + 1], each image's mean of every channel, and 1.
         """
         matrices = before
         names = [name for name in ("brightness", "contrast", "saturation") if name in self._amounts]
         for amounts in zip(*(tf.unstack(self._amounts[name], axis=1) for name in names), strict=True):
-            light, difference, *richness = amounts
-            matrices = color.brightness(1.0 + light, black, self._channels) @ matrices
-            matrices = color.contrast(1.0 + difference, matrices, means) @ matrices
-            if richness:
-                matrices = color.saturation(1.0 + richness[0]) @ matrices
+            brightness, contrast, *saturation = amounts
+            matrices = color.brightness(1.0 + brightness, black, self._channels) @ matrices
+            matrices = color.contrast(1.0 + contrast, matrices, means) @ matrices
+            if saturation:
+                matrices = color.saturation(1.0 + saturation[0]) @ matrices
         return matrices
 
     def steps(self, low: float, high: float) -> tf.Tensor:
-        """Returns the step for `posterize`, float32 [b]: of 256 values from `low` to `high`, so many in one."""
-        lost = tf.round(self._most("posterize"))
-        return tf.cast(tf.where(lost > 0, 2.0**lost, 0.0) * ((high - low) / 255), tf.float32)
+        """Returns the step for `posterize`, float32 [b]: between two levels in `low` to `high`; 0: unchanged."""
+        bits = tf.round(self._most("posterize"))
+        return tf.cast(tf.where(bits > 0, 2.0**bits, 0.0) * ((high - low) / 255), tf.float32)
 
     def thresholds(self, low: float, high: float) -> tf.Tensor:
         """Returns the threshold for `solarize`, float32 [b]; infinity where an image is not solarized."""
-        share = self._most("solarize")
-        return tf.cast(tf.where(share > 0, high - (high - low) * share, float("inf")), tf.float32)
+        fraction = self._most("solarize")
+        return tf.cast(tf.where(fraction > 0, high - (high - low) * fraction, float("inf")), tf.float32)
 
     def _most(self, name: str) -> tf.Tensor:
-        """Returns the amount, float64 [b], of an operation that counts once: solarize would undo itself."""
+        """Returns the largest amount drawn, float64 [b], of an operation applied once: solarize would undo itself."""
         return tf.reduce_max(tf.abs(self._amounts[name]), axis=1)

@@ -1,12 +1,13 @@
 """From a split to batches: which example goes where is a pure function of (seed, epoch, position).
 
 A batch element is made for one replica at one step, so no batch is ever cut up or sharded by TensorFlow: a replica
-computes the rows that are its share. The same code serves one device, many devices and many workers, starts at any
+computes its own rows. The same code serves one device, many devices and many workers, starts at any
 step, and gives every replica its part of a batch that does not divide.
 """
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,7 @@ weights float64 [b], which add up to the number of examples over all replicas. W
 the random numbers for it, float32 [b, randoms]."""
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
-"""What `tf.distribute.Strategy.distribute_datasets_from_function` takes."""
+"""An argument of `tf.distribute.Strategy.distribute_datasets_from_function`."""
 
 WITHOUT_AUTOTUNER = tf.data.Options()
 """For every dataset that is iterated over: an iterator's destructor waits for the thread of its autotuner, which
@@ -57,7 +58,8 @@ def training_input(
     The shuffle is a uniform permutation of the whole split, another one each epoch. With `fixed_shapes` every replica's
     part of every batch has the same number of rows, filled up with rows of weight 0.
     """
-    return _input(dataset.train, batch_size, epochs, first_step, seed, dataset, fixed_shapes)
+    changes = RandomChanges(dataset, batch_size, seed)
+    return _input(dataset.train, batch_size, epochs, first_step, changes, fixed_shapes)
 
 
 def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Batch]:
@@ -85,15 +87,15 @@ def _keep_autotuners_from_devices() -> None:
     """
     create = multi_device_iterator_ops._create_device_dataset
 
-    def create_without_autotuner(*given: Any) -> tf.data.Dataset:
-        return create(*given).with_options(WITHOUT_AUTOTUNER)
+    def create_without_autotuner(*arguments: Any) -> tf.data.Dataset:
+        return create(*arguments).with_options(WITHOUT_AUTOTUNER)
 
     multi_device_iterator_ops._create_device_dataset = create_without_autotuner
 
 
 def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, passes: int = 1) -> InputFunction:
     """Returns an input of `passes` over `split` in its own order, unchanged."""
-    return _input(split, batch_size, passes, 0, None, None, fixed_shapes)
+    return _input(split, batch_size, passes, 0, None, fixed_shapes)
 
 
 def _input(
@@ -101,63 +103,64 @@ def _input(
     batch_size: int,
     epochs: int,
     first_step: int,
-    seed: int | None,
-    dataset: Dataset | None,
+    changes: "RandomChanges | None",
     fixed_shapes: bool,
 ) -> InputFunction:
     per_epoch = steps_per_epoch(split, batch_size)
+    seed = changes.seed if changes is not None else None
 
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         with tf.device("/cpu:0"):
-            read = reader(split.images)
-            labels = tf.constant(split.labels)
+            labeled = LabeledImages(reader(split.images), tf.constant(split.labels))
         replicas = context.num_replicas_in_sync
-        here = replicas // context.num_input_pipelines
-        first_replica = context.input_pipeline_id * here
+        local_replicas = replicas // context.num_input_pipelines
+        first_replica = context.input_pipeline_id * local_replicas
         fixed_rows = -(-batch_size // replicas) if fixed_shapes else None
 
         @_as_written
         def positions(epoch: tf.Tensor) -> tf.data.Dataset:
-            """Yields (order of the epoch, step of the run, replica) for every share that is made here."""
+            """Yields (order of the epoch, step of the run, replica) for each per-replica batch of this pipeline."""
             in_order = order(len(split), seed, epoch)
             start = tf.maximum(epoch * per_epoch, first_step)
-            shares = tf.data.Dataset.range(start * here, (epoch + 1) * per_epoch * here)
-            return shares.map(_as_written(lambda share: (in_order, share // here, first_replica + share % here)))
+            numbers = tf.data.Dataset.range(start * local_replicas, (epoch + 1) * per_epoch * local_replicas)
+            return numbers.map(
+                _as_written(lambda n: (in_order, n // local_replicas, first_replica + n % local_replicas))
+            )
 
         @_as_written
         def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
             start = (step % per_epoch) * batch_size
             count = tf.minimum(len(split) - start, batch_size)
-            rows, weights = share(count, replica, replicas, fixed_rows)
+            rows, weights = rows_of_replica(count, replica, replicas, fixed_rows)
             if fixed_rows is not None:
                 missing = tf.maximum(fixed_rows - tf.size(rows), 0)
                 rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
             examples = in_order[start : start + count]
-            if dataset is None or seed is None:
-                images, *rest = taken(read, labels, examples, rows)
+            if changes is None:
+                images, *others = labeled.of(tf.gather(examples, rows))
             else:
-                images, *rest = changed(read, labels, examples, rows, step, batch_size, seed, dataset)
+                images, *others = changes.apply(labeled, examples, rows, step)
             images = tf.ensure_shape(images, [fixed_rows, *split.images.shape[1:]])
-            wanted, *numbers = (tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]) for part in rest)
-            return images, wanted, weights, *numbers
+            labels, *uniforms = (tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]) for part in others)
+            return images, labels, weights, *uniforms
 
         options = tf.data.Options()
         options.deterministic = True
         # TensorFlow would copy images in memory into a graph to look for rewrites, of which it finds none here.
         options.experimental_optimization.apply_default_optimizations = False
         elements = tf.data.Dataset.range(first_step // per_epoch, epochs).flat_map(positions)
-        ahead = 2 * here + 2
-        made = elements.map(batch, num_parallel_calls=min(ahead, os.cpu_count() or 1)).prefetch(ahead)
-        return made.with_options(options).with_options(WITHOUT_AUTOTUNER)
+        prefetched = 2 * local_replicas + 2
+        batches = elements.map(batch, num_parallel_calls=min(prefetched, os.cpu_count() or 1)).prefetch(prefetched)
+        return batches.with_options(options).with_options(WITHOUT_AUTOTUNER)
 
     return make
 
 
 def reader(images: Images) -> Reader:
-    """Returns what takes examples, int64 [b], to their images [b, H, W, C]: from memory, or from where they are."""
+    """Returns a function from examples, int64 [b], to their images [b, H, W, C], in memory or wherever they are."""
     if isinstance(images, np.ndarray):
-        held = _in_memory(images)
-        return lambda examples: tf.gather(held, examples)
+        tensor = _in_memory(images)
+        return lambda examples: tf.gather(tensor, examples)
     image_shape = images.shape[1:]
     dtype = tf.as_dtype(images.dtype)
 
@@ -168,59 +171,69 @@ def reader(images: Images) -> Reader:
 
 
 def _in_memory(images: np.ndarray) -> tf.Tensor:
-    """Returns a tensor of the array's own memory where it lies as TensorFlow wants it, else a copy."""
+    """Returns a tensor that shares the array's memory where TensorFlow can use it as it lies, else a copy."""
     if images.ctypes.data % ALIGNMENT or not images.flags.c_contiguous or not images.flags.writeable:
         return tf.constant(images)
     return tf.experimental.dlpack.from_dlpack(images.__dlpack__())
 
 
-def taken(read: Reader, labels: tf.Tensor, examples: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns images, float32 [b, H, W, C], and labels, int32 [b], of `rows` of a global batch.
+@dataclass(frozen=True)
+class LabeledImages:
+    """The images and labels, int32 [N], of a split."""
 
-    examples: which of the split's they are, int64 [count], all of the batch.
-    """
-    mine = tf.gather(examples, rows)
-    return tf.cast(read(mine), tf.float32), tf.gather(labels, mine)
+    read: Reader
+    labels: tf.Tensor
+
+    def of(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns images, float32 [b, H, W, C], and labels, int32 [b], of `examples`, int64 [b]."""
+        return tf.cast(self.read(examples), tf.float32), tf.gather(self.labels, examples)
 
 
-def changed(
-    read: Reader,
-    labels: tf.Tensor,
-    examples: tf.Tensor,
-    rows: tf.Tensor,
-    step: tf.Tensor,
-    batch_size: int,
-    seed: int,
-    dataset: Dataset,
-) -> tuple[tf.Tensor, ...]:
-    """Returns what `taken` does, augmented and mixed as `dataset` says; labels are float32 [b, classes] if mixed.
+@dataclass(frozen=True)
+class RandomChanges:
+    """Random changes of training batches: shuffled, augmented and mixed as `dataset` says.
 
-    Where the training step is to augment, images are as they were, and its random numbers follow. They are those of
-    `step` and of each example's row in its global batch, whoever computes it.
+    Their random numbers are those of a step and of each example's row in its global batch, whoever computes it.
     """
 
-    def key(purpose: str) -> tf.Tensor:
-        return tf.stack([derive(seed, purpose), tf.cast(step, tf.int32)])
+    dataset: Dataset
+    batch_size: int
+    seed: int
 
-    augmentation, mixing, wanted = dataset.augmentation, dataset.mixing, rows
-    if mixing is not None:  # one that is there in its own right, or twice, is made once
-        partners = mixing.partners(rows, tf.size(examples, tf.int64), key)
-        wanted, places = tf.unique(tf.concat([rows, partners], axis=0))
-    images, classes = taken(read, labels, examples, wanted)
-    if augmentation is not None:
-        uniforms = tf.random.stateless_uniform([batch_size, augmentation.randoms], key("augment"))
-        uniforms = tf.gather(uniforms, wanted)
-        if dataset.augments_in_step:
-            return images, classes, uniforms
-        images = tf.ensure_shape(augmentation(images, uniforms), images.shape)
-    if mixing is None:
-        return images, classes
-    own, other = tf.split(places, 2)
-    return mixing(
-        (tf.gather(images, own), tf.gather(images, other)),
-        (tf.gather(classes, own), tf.gather(classes, other)),
-        tf.gather(mixing.draw(batch_size, key), rows),
-    )
+    def apply(
+        self, labeled: LabeledImages, examples: tf.Tensor, rows: tf.Tensor, step: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """Returns images, float32 [b, H, W, C], and labels of `rows`, int64 [b], of the global batch of `step`.
+
+        Labels are int32 [b], or float32 [b, classes] where images are mixed. Where the training step is to augment,
+        images are unchanged, and its random numbers follow, float32 [b, randoms].
+
+        Args:
+            examples: of the split, int64 [count]: the whole global batch.
+        """
+
+        def key(purpose: str) -> tf.Tensor:
+            return tf.stack([derive(self.seed, purpose), tf.cast(step, tf.int32)])
+
+        augmentation, mixing, needed = self.dataset.augmentation, self.dataset.mixing, rows
+        if mixing is not None:  # a row that is also a partner, or a partner twice, is computed once
+            partners = mixing.partners(rows, tf.size(examples, tf.int64), key)
+            needed, places = tf.unique(tf.concat([rows, partners], axis=0))
+        images, labels = labeled.of(tf.gather(examples, needed))
+        if augmentation is not None:
+            uniforms = tf.random.stateless_uniform([self.batch_size, augmentation.randoms], key("augment"))
+            uniforms = tf.gather(uniforms, needed)
+            if self.dataset.augments_in_step:
+                return images, labels, uniforms
+            images = tf.ensure_shape(augmentation(images, uniforms), images.shape)
+        if mixing is None:
+            return images, labels
+        own, partner = tf.split(places, 2)
+        return mixing(
+            (tf.gather(images, own), tf.gather(images, partner)),
+            (tf.gather(labels, own), tf.gather(labels, partner)),
+            tf.gather(mixing.draw(self.batch_size, key), rows),
+        )
 
 
 def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
@@ -236,44 +249,45 @@ def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argsort(numbers), tf.int64)
 
 
-def share(
+def rows_of_replica(
     count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a replica's rows of a batch of `count` examples, int64 [b], and their weights, float64 [b].
 
-    Shares differ by one row at most. Where there are fewer examples than replicas, every replica gets all of them with
-    weight 1 / replicas. An empty share would fail (convolutions of nothing on CPUs) or give gradients of half the
-    weight elsewhere; one filled up with rows of weight 0 would change the statistics of a synchronized BatchNorm.
+    Replicas' numbers of rows differ by one at most. Where there are fewer examples than replicas, each gets all of
+    them with weight 1 / replicas. An empty batch would fail (convolutions of nothing on CPUs) or give gradients of
+    half the weight elsewhere; one filled up with rows of weight 0 would change a synchronized BatchNorm's statistics.
 
     Args:
-        fixed_rows: those that every share is filled up to, and so may be empty where not all examples fit into one.
+        fixed_rows: to which every per-replica batch is filled up, so that it may be empty where not all examples fit
+            into one.
     """
     replica = tf.cast(replica, tf.int64)
-    few = count < replicas if fixed_rows is None else tf.logical_and(count < replicas, count <= fixed_rows)
-    first = tf.where(few, tf.zeros_like(count), replica * count // replicas)
-    last = tf.where(few, count, (replica + 1) * count // replicas)
-    weight = tf.where(few, tf.constant(1.0 / replicas, tf.float64), tf.constant(1.0, tf.float64))
-    return tf.range(first, last), tf.fill([last - first], weight)
+    is_short = count < replicas if fixed_rows is None else tf.logical_and(count < replicas, count <= fixed_rows)
+    start = tf.where(is_short, tf.zeros_like(count), replica * count // replicas)
+    end = tf.where(is_short, count, (replica + 1) * count // replicas)
+    weight = tf.where(is_short, tf.constant(1.0 / replicas, tf.float64), tf.constant(1.0, tf.float64))
+    return tf.range(start, end), tf.fill([end - start], weight)
 
 
 def places(count: int, batch_size: int, replica: int, replicas: int, fixed_shapes: bool = False) -> np.ndarray:
-    """Returns where in `count` examples, batch after batch, each row lies that a replica has computed, int64 [rows].
+    """Returns the places in `count` examples of the rows that a replica computes, batch after batch, int64 [rows].
 
-    -1: a row that is filled up, or that another replica has, too.
+    -1: a row that is filled up, or that another replica computes, too.
     """
-    found = []
+    parts = []
     fixed_rows = -(-batch_size // replicas) if fixed_shapes else None
     for size, starts in (
         (batch_size, np.arange(count // batch_size) * batch_size),
         (count % batch_size, np.array([count - count % batch_size])),
     ):
         if size and len(starts):
-            rows = share(tf.constant(size, tf.int64), replica, replicas, fixed_rows)[0].numpy()
-            here = starts[:, np.newaxis] + rows
+            rows = rows_of_replica(tf.constant(size, tf.int64), replica, replicas, fixed_rows)[0].numpy()
+            examples = starts[:, np.newaxis] + rows
             if size < replicas and replica and (fixed_rows is None or size <= fixed_rows):
-                here[:] = -1
+                examples[:] = -1
             if fixed_rows is not None:
                 missing = max(fixed_rows - len(rows), 0)
-                here = np.pad(here, [(0, 0), (0, missing)], constant_values=-1)[:, :fixed_rows]
-            found.append(here.ravel())
-    return np.concatenate(found)
+                examples = np.pad(examples, [(0, 0), (0, missing)], constant_values=-1)[:, :fixed_rows]
+            parts.append(examples.ravel())
+    return np.concatenate(parts)

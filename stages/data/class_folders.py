@@ -38,16 +38,16 @@ def _splits(root: Path) -> dict[str, Path]:
             )
     if "train" not in folders:
         return {"train": root}
-    others = [name for name in folders if name not in SPLITS]
+    unknown = [name for name in folders if name not in SPLITS]
     twice = {"val", "validation"} <= folders.keys()
-    if others or twice:
+    if unknown or twice:
         raise UserError(
-            f"data.dir={root} has train/ beside {'val/ and validation/' if twice else f'{others[0]}/'}",
+            f"data.dir={root} has train/ beside {'val/ and validation/' if twice else f'{unknown[0]}/'}",
             "train/, val/ (or validation/), test/, and nothing else",
             "data.dir=<a folder with those alone, or with a folder for each class>",
         )
-    found = {SPLITS[name]: folder for name, folder in folders.items()}
-    return {name: found[name] for name in ("test", "train", "val") if name in found}
+    splits = {SPLITS[name]: folder for name, folder in folders.items()}
+    return {name: splits[name] for name in ("test", "train", "val") if name in splits}
 
 
 def _differ(names: Iterable[str]) -> bool:

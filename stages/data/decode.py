@@ -11,16 +11,16 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from stages.data.source import BadImageError
 
 VERSION = 2
-"""Of what `Decoder` makes of the same bytes: to be raised with every change of it, so that no cache outlives one."""
+"""Of the decoding, and part of a cache's name: raise it with every change of the pixels that `Decoder` returns."""
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF")
 MOST_PIXELS = 80_000_000
-"""A larger image is taken for damage: 240 MB once it is decoded."""
+"""Limit for an image; a larger one counts as damaged. 240 MB decoded."""
 
 _ADDRESS = re.compile(r"<[^<>]* object at 0x[0-9a-fA-F]+>")
 
 ORIENTATION = 0x0112
-"""The tag of EXIF that says how a camera was held."""
+"""EXIF tag of the camera's orientation."""
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -31,7 +31,7 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""From its values to what puts the image upright, as in `ImageOps.exif_transpose`."""
+"""From its values to the transposition that puts the image upright, as in `ImageOps.exif_transpose`."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Decoder:
     all pixels that fall into one. Of an animation the first frame is taken; transparency is left out; of 16 bits the
     upper 8 are taken.
 
-    resize: `stretch` both sides, `crop` the middle of the right aspect (`ImageOps.fit`), or `pad` with black around the
+    resize: `stretch` both sides, `crop` the middle to the aspect (`ImageOps.fit`), or `pad` with black around the
     whole image (`ImageOps.pad`).
     """
 
@@ -53,7 +53,7 @@ class Decoder:
 
     @property
     def key(self) -> str:
-        """Changes with whatever changes the pixels that come of the same bytes; part of a cache's name."""
+        """Part of a cache's name: differs where the same bytes decode to other pixels."""
         return repr((VERSION, PIL.__version__, self.image_shape, self.resize, self.min_side))
 
     def __call__(self, content: bytes) -> np.ndarray:
@@ -74,7 +74,7 @@ class Decoder:
                 pixels = _eight_bits(_upright(image)).convert(mode)
         except BadImageError:
             raise
-        except UnidentifiedImageError as error:  # whose text has the address of an object
+        except UnidentifiedImageError as error:  # its text has the address of an object
             kinds = ", ".join(FORMATS)
             why = f"cannot identify it as one of {kinds}" if content else "an empty file"
             raise BadImageError(why) from error
@@ -94,17 +94,17 @@ class Decoder:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Returns an image turned as its camera was held. Pillow's `exif_transpose` fails where other notes are odd."""
+    """Returns an image put upright by its EXIF tag. Pillow's `exif_transpose` fails where other tags are invalid."""
     image.load()
     try:
         turn = TURNS.get(int(image.getexif().get(ORIENTATION, 1)))
-    except Exception:  # a camera's notes may be anything
+    except Exception:  # a tag may hold anything
         turn = None
     return image if turn is None else image.transpose(turn)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Returns an image of 16 bits by its upper 8: Pillow's own conversion would cut off what is over 255."""
+    """Returns the upper 8 bits of an image of 16: Pillow's own conversion would clip values at 255."""
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))

@@ -10,7 +10,7 @@ import numpy as np
 from stages.data.free_memory import available_memory
 from stages.data.prepared import decoded, hold, prepare, read_all, reader, refuse_none, remaining
 from stages.data.source import Bad, Listing, Source, UnusableError
-from stages.data.splits import assemble, cut_all
+from stages.data.splits import cut_all, dataset_of, fingerprint_of
 from stages.errors import UserError
 from stages.images import Described, Images, Streamed, empty
 from stages.reporter import Reporter, Silent
@@ -18,7 +18,7 @@ from stages.results import Dataset, Split
 from stages.settings.data import SourceSettings
 
 HELD_SHARE = 1 / 3
-"""Of the free memory, which images may take where the settings do not say."""
+"""Share of the free memory that images may take where the settings name no limit."""
 
 
 def load(
@@ -28,7 +28,7 @@ def load(
 
     Args:
         folder: the run's; takes `data/skipped.csv` where something was left out. None: no file.
-        cache: what runs share; None: images are not kept on the disk.
+        cache: the folder that runs share; None: images are not kept on the disk.
 
     Raises:
         UserError: where images cannot be used and are not to be skipped, or splits cannot be cut.
@@ -36,54 +36,47 @@ def load(
     try:
         return _load(source, settings, reporter or Silent(), folder, cache)
     except UnusableError as error:
-        raise _refused(error, settings) from error
+        raise _unusable_images(error, settings) from error
 
 
 def _load(
     source: Source, settings: SourceSettings, reporter: Reporter, folder: Path | None, cache: Path | None
 ) -> Dataset:
-    _tell(source, reporter)
-    known: Described | None = None
+    _log_listing(source, reporter)
+    described: Described | None = None
     images: Mapping[str, Images]
     if settings.cache == "disk" and cache is not None:
         prepared = prepare(source, cache, settings.on_error, reporter)
-        listing, known, bad = prepared.listing, prepared.described, prepared.bad
+        listing, described, bad = prepared.listing, prepared.described, prepared.bad
         shape: tuple[int, ...] = prepared.shape
         rows = splits_of(listing, settings)
-        held = "memory" if _fits(shape, settings.memory_gib) else "disk"
-        images = hold(prepared, rows) if held == "memory" else _parts(Streamed.all(shape, reader(prepared)), rows)
+        held_in = "memory" if _fits(shape, settings.memory_gib) else "disk"
+        images = hold(prepared, rows) if held_in == "memory" else _parts(Streamed.all(shape, reader(prepared)), rows)
     else:
-        everything, listing, bad = _from_source(source, source.listing(), settings, reporter)
-        shape, rows = everything.shape, splits_of(listing, settings)
-        held = "memory" if isinstance(everything, np.ndarray) else "source"
-        images = _parts(everything, rows)
+        all_images, listing, bad = _from_source(source, source.listing(), settings, reporter)
+        shape, rows = all_images.shape, splits_of(listing, settings)
+        held_in = "memory" if isinstance(all_images, np.ndarray) else "source"
+        images = _parts(all_images, rows)
     numbers = {name: part if listing.numbers is None else listing.numbers[part] for name, part in rows.items()}
     named = listing.numbers is not None or not bad  # an older cache has no numbers
     splits = {
         name: Split(
             images[name],
             listing.labels[rows[name]],
-            known and known.of(rows[name]),
+            described and described.of(rows[name]),
             numbers[name],
             _files(source, numbers[name]) if named and name == "test" else None,
         )
         for name in rows
     }
-    # Without a cache what is free may decide whether pixels are read through: the fingerprint must not depend on it.
-    own = f"{source.fingerprint} {len(bad)} left out" if settings.cache == "off" else None
-    dataset = assemble(
-        source.name,
-        splits["train"],
-        splits["val"],
-        splits["test"],
-        listing.class_names,
-        fingerprint=own,
-        rows=rows,
-    )
-    if held != "memory":
+    # Without a cache, free memory decides whether all pixels are read: the fingerprint must not depend on it.
+    fingerprint = f"{source.fingerprint} {len(bad)} left out" if settings.cache == "off" else None
+    digest = fingerprint_of(splits, fingerprint, rows)
+    dataset = dataset_of(source.name, splits, listing.class_names, (0.0, 255.0), digest)
+    if held_in != "memory":
         size = np.prod(shape) / 2**30
-        reporter.say(f"{source.name} is read from its {held} while training goes on: {size:.1f} GiB")
-    return _with_bad(_with_passed_over(dataset, source.passed_over), bad, held, reporter, folder)
+        reporter.say(f"{source.name} is read from its {held_in} while training goes on: {size:.1f} GiB")
+    return _with_bad(_with_passed_over(dataset, source.passed_over), bad, held_in, reporter, folder)
 
 
 def _files(source: Source, numbers: np.ndarray) -> list[str] | None:
@@ -96,7 +89,7 @@ def _files(source: Source, numbers: np.ndarray) -> list[str] | None:
 def _from_source(
     source: Source, listing: Listing, settings: SourceSettings, reporter: Reporter
 ) -> tuple[Images, Listing, tuple[Bad, ...]]:
-    """Returns the images without a cache: decoded into memory where they fit, else whenever they are wanted."""
+    """Returns the images without a cache: decoded into memory where they fit, else at each use."""
     if listing.bad and settings.on_error == "fail":
         raise UnusableError(listing.bad, remaining(source, listing))
     shape = (len(listing.labels), *source.image_shape)
@@ -109,14 +102,14 @@ def _from_source(
             )
         return Streamed.all(shape, _streaming(source, listing, settings)), listing, ()
     images = np.empty(shape, np.uint8)
-    kept: list[int] = []
+    usable: list[int] = []
     bad = list(listing.bad)
     for chunk, numbers, unusable in decoded(source, listing, settings.on_error, reporter, f"reads {source.name}"):
-        images[len(kept) : len(kept) + len(numbers)] = chunk
-        kept += numbers
+        images[len(usable) : len(usable) + len(numbers)] = chunk
+        usable += numbers
         bad += unusable
-    refuse_none(len(kept), source.name)
-    return images[: len(kept)], listing.only(np.array(kept, np.int64)), tuple(bad)
+    refuse_none(len(usable), source.name)
+    return images[: len(usable)], listing.only(np.array(usable, np.int64)), tuple(bad)
 
 
 def _streaming(source: Source, listing: Listing, settings: SourceSettings) -> Callable[[np.ndarray], np.ndarray]:
@@ -124,31 +117,31 @@ def _streaming(source: Source, listing: Listing, settings: SourceSettings) -> Ca
         try:
             return read_all(source, listing, numbers)
         except UnusableError as error:
-            raise _refused(error, settings, "data.cache=disk") from error
+            raise _unusable_images(error, settings, "data.cache=disk") from error
 
     return read
 
 
-def _refused(error: UnusableError, settings: SourceSettings, besides: str = "") -> UserError:
-    """Returns the error that names what is bad, with a fix only where enough is left without it.
+def _unusable_images(error: UnusableError, settings: SourceSettings, more_fix: str = "") -> UserError:
+    """Returns the error that names the bad examples, with a fix only where enough are left without them.
 
     Args:
-        besides: what else is to be typed, so that it can be left out.
+        more_fix: a setting without which bad examples cannot be skipped.
     """
-    first, more = error.bad[0], len(error.bad) - 1
-    problem = f"{first.where}: {first.why}" + (f", and {more:,} more" if more else "")
-    fix = ["data.on_error=skip", besides]
+    example, others = error.bad[0], len(error.bad) - 1
+    problem = f"{example.where}: {example.why}" + (f", and {others:,} more" if others else "")
+    fix = ["data.on_error=skip", more_fix]
     try:
         refuse_none(len(error.remaining.labels), "the source")
         splits_of(error.remaining, settings)
-    except UserError as left:
-        if not left.fix:
-            return UserError(problem, f"images that can be decoded; without what is not, {left.problem}")
-        fix.append(left.fix)
+    except UserError as refusal:
+        if not refusal.fix:
+            return UserError(problem, f"images that can be decoded; without the others, {refusal.problem}")
+        fix.append(refusal.fix)
     return UserError(problem, "images that can be decoded", " ".join(filter(None, fix)))
 
 
-def _tell(source: Source, reporter: Reporter) -> None:
+def _log_listing(source: Source, reporter: Reporter) -> None:
     for line in source.warnings:
         reporter.warn(line)
     if source.passed_over:
@@ -161,7 +154,7 @@ def _counts(kinds: Mapping[str, int]) -> str:
 
 
 def _with_passed_over(dataset: Dataset, passed_over: Mapping[str, int]) -> Dataset:
-    """Returns the data set with a record of the files that are of no kind which is read."""
+    """Returns the data set with a record of the files that are no images, by kind."""
     record = dataset.record
     metrics = {**record.metrics, "data/passed_over": float(sum(passed_over.values()))}
     params = {**record.params, "passed_over": _counts(passed_over)} if passed_over else record.params
@@ -175,12 +168,12 @@ def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
 
 def _refuse_shared(parts: Mapping[str, np.ndarray]) -> None:
     names = list(parts)
-    for index, first in enumerate(names):
-        for second in names[index + 1 :]:
-            shared = np.intersect1d(parts[first], parts[second])
+    for index, earlier in enumerate(names):
+        for later in names[index + 1 :]:
+            shared = np.intersect1d(parts[earlier], parts[later])
             if len(shared):
                 raise UserError(
-                    f"data: {len(shared):,} examples are in the {first} and in the {second} split",
+                    f"data: {len(shared):,} examples are in the {earlier} and in the {later} split",
                     "splits that share nothing, such as those that the set has itself",
                     "data.train_split=train data.val_split=null data.test_split=null",
                 )
@@ -203,7 +196,7 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
             "training examples of two classes or more",
         )
     _refuse_shared(listing.parts)
-    rows = {name: np.unique(numbers) for name, numbers in listing.parts.items()}  # a slice may name one twice
+    rows = {name: np.unique(numbers) for name, numbers in listing.parts.items()}  # a slice may name an example twice
     fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
     missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
     train = rows["train"]
@@ -214,19 +207,19 @@ def splits_of(listing: Listing, settings: SourceSettings) -> dict[str, np.ndarra
 def _parts(images: Images, rows: Mapping[str, np.ndarray]) -> dict[str, Images]:
     if isinstance(images, Streamed):
         return {name: dataclasses.replace(images, rows=images.rows[numbers]) for name, numbers in rows.items()}
-    return {name: _taken(images, numbers) for name, numbers in rows.items()}
+    return {name: _rows_in_memory(images, numbers) for name, numbers in rows.items()}
 
 
-def _taken(images: Images, rows: np.ndarray) -> np.ndarray:
+def _rows_in_memory(images: Images, rows: np.ndarray) -> np.ndarray:
     part = empty((len(rows), *images.shape[1:]))
     part[:] = images[rows]
     return part
 
 
-def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporter, folder: Path | None) -> Dataset:
-    """Returns the data set with a record of what was left out."""
+def _with_bad(dataset: Dataset, bad: Sequence[Bad], held_in: str, reporter: Reporter, folder: Path | None) -> Dataset:
+    """Returns the data set with a record of the examples that were left out."""
     record = dataset.record
-    params = {**record.params, "held_in": held}
+    params = {**record.params, "held_in": held_in}
     metrics = {**record.metrics, "data/skipped": float(len(bad))}
     files = dict(record.files)
     if bad:
@@ -235,7 +228,7 @@ def _with_bad(dataset: Dataset, bad: Sequence[Bad], held: str, reporter: Reporte
         path = folder / "data" / "skipped.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            csv.writer(file).writerows([("where", "why"), *((one.where, one.why) for one in bad)])
+            csv.writer(file).writerows([("where", "why"), *((example.where, example.why) for example in bad)])
         before = files.get("data", ())
         files["data"] = (*([before] if isinstance(before, Path) else before), path)
     return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics, files=files))

@@ -5,12 +5,12 @@ import numpy as np
 from stages.results import Dataset, Normalization
 
 
-def wanted_by_network(wanted: Normalization, dataset: Dataset) -> Normalization:
-    """Returns `wanted`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
+def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
+    """Returns `required`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
 
     Three numbers that are equal become one, so do three for images of other than three channels: their mean.
     """
-    scale, offset = np.array(wanted.scale), np.array(wanted.offset)
+    scale, offset = np.array(required.scale), np.array(required.offset)
     if dataset.image_shape[-1] != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
         scale, offset = scale.mean(keepdims=True), offset.mean(keepdims=True)
     low, high = dataset.pixel_range
@@ -19,7 +19,7 @@ def wanted_by_network(wanted: Normalization, dataset: Dataset) -> Normalization:
 
 
 def after(first: Normalization, second: Normalization) -> Normalization:
-    """Returns the one scaling that does what `second` does after `first`, which has one number for all channels."""
+    """Returns `first`, which has one number for all channels, followed by `second`, as a single scaling."""
     (scale,), (offset,) = first.scale, first.offset
     offsets = (offset * by + more for by, more in zip(second.scale, second.offset, strict=True))
     return Normalization(tuple(scale * by for by in second.scale), tuple(offsets))

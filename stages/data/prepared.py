@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 from zipfile import BadZipFile
@@ -23,14 +24,14 @@ from stages.reporter import Reporter
 from stages.storage.cache import made_once
 
 LOOKED_AT = 2000
-"""Examples that are read to tell whether enough would be left without those that cannot be used."""
+"""Examples that are read to decide whether enough are left without the unusable ones."""
 
 _IMAGES, _EXAMPLES, _FACTS = "images.npy", "examples.npz", "facts.json"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A source whose images are decoded. described: of each of them; bad: what was left out."""
+    """A source whose images are decoded. described: each of them; bad: the examples that were left out."""
 
     folder: Path
     shape: tuple[int, int, int, int]
@@ -44,7 +45,7 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
 
     Raises:
         UnusableError: where an image cannot be used and `on_error` is `fail`.
-        UserError: where there is no room, or no image is left.
+        UserError: where the disk is full, or no image is left.
     """
     place = cache / f"images-{source.fingerprint}"
 
@@ -60,44 +61,45 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
     return prepared
 
 
-def refuse_none(kept: int, name: str) -> None:
+def refuse_none(images: int, name: str) -> None:
     """Raises UserError where no image of the source `name` is left."""
-    if not kept:
+    if not images:
         raise UserError(f"{name} has no image that can be used", "some for each class")
 
 
 def remaining(source: Source, listing: Listing) -> Listing:
     """Returns the examples that can be used.
 
-    At most LOOKED_AT of them are read: of a class with more, what is not read counts as usable if anything read is.
+    At most LOOKED_AT are read: of a class with more, the unread ones count as usable if any of those read is.
     """
-    kept: list[int] = []
+    usable: list[int] = []
     classes = np.unique(listing.labels)
     for label in classes:
         numbers = np.flatnonzero(listing.labels == label)
         looked_at = numbers[: max(1, LOOKED_AT // len(classes))]
-        good = [int(n) for n, one in zip(looked_at, _read(source, looked_at), strict=True) if not isinstance(one, Bad)]
-        kept += [*good, *(map(int, numbers[len(looked_at) :]) if good else ())]
-    return listing.only(np.sort(np.array(kept, np.int64)))
+        results = zip(looked_at, _read(source, looked_at), strict=True)
+        good = [int(number) for number, result in results if not isinstance(result, Bad)]
+        usable += [*good, *(map(int, numbers[len(looked_at) :]) if good else ())]
+    return listing.only(np.sort(np.array(usable, np.int64)))
 
 
 def decoded(
     source: Source, listing: Listing, on_error: str, reporter: Reporter, note: str
 ) -> Iterator[tuple[np.ndarray, list[int], list[Bad]]]:
-    """Yields the images in their order, CHUNK at a time: an array, the numbers of its rows, and what is bad."""
+    """Yields the images in order, CHUNK at a time: an array, the numbers of its rows, and the bad examples."""
     count, chunk = len(listing.labels), chunk_of(source.image_shape)
     with ThreadPoolExecutor(WORKERS) as pool:
         for start in range(0, count, chunk):
             numbers = range(start, min(start + chunk, count))
             blocks = np.array_split(numbers, 2 * WORKERS)  # an image may be too little for a task
-            found = [one for block in pool.map(lambda block: _read(source, block), blocks) for one in block]
-            bad = [one for one in found if isinstance(one, Bad)]
+            results = [*chain.from_iterable(pool.map(lambda block: _read(source, block), blocks))]
+            bad = [result for result in results if isinstance(result, Bad)]
             if bad and on_error == "fail":
                 raise UnusableError(bad, remaining(source, listing))
-            kept = [number for number, one in zip(numbers, found, strict=True) if not isinstance(one, Bad)]
-            images = [one for one in found if not isinstance(one, Bad)]
+            usable = [number for number, result in zip(numbers, results, strict=True) if not isinstance(result, Bad)]
+            images = [result for result in results if not isinstance(result, Bad)]
             reporter.progress(numbers[-1] + 1, count, None, note)
-            yield np.stack(images) if images else np.empty((0, *source.image_shape), np.uint8), kept, bad
+            yield np.stack(images) if images else np.empty((0, *source.image_shape), np.uint8), usable, bad
 
 
 def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarray:
@@ -106,21 +108,21 @@ def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarra
     Raises:
         UnusableError: where one cannot be used.
     """
-    found = _read(source, numbers)
-    bad = [one for one in found if isinstance(one, Bad)]
+    results = _read(source, numbers)
+    bad = [result for result in results if isinstance(result, Bad)]
     if bad:
         raise UnusableError(bad, remaining(source, listing))
-    return np.stack(found)  # type: ignore[arg-type]
+    return np.stack(results)  # type: ignore[arg-type]
 
 
 def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Bad]:
-    found: list[np.ndarray | Bad] = []
+    results: list[np.ndarray | Bad] = []
     for number in numbers:
         try:
-            found.append(source.read(int(number)))
+            results.append(source.read(int(number)))
         except BadImageError as error:
-            found.append(Bad(source.where(int(number)), str(error)))
-    return found
+            results.append(Bad(source.where(int(number)), str(error)))
+    return results
 
 
 def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> None:
@@ -128,32 +130,32 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
     bad = list(listing.bad)
     if bad and on_error == "fail":
         raise UnusableError(bad, remaining(source, listing))
-    kept: list[int] = []
+    usable: list[int] = []
     described: list[Described] = []
     folder.mkdir()
     with (folder / _IMAGES).open("wb") as file:
         begins = _header(file, (len(listing.labels), *source.image_shape))
-        for images, numbers, unusable in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):
+        for images, numbers, more_bad in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):
             file.write(images.data)
             described.append(describe(images))
-            kept += numbers
-            bad += unusable
-        refuse_none(len(kept), source.name)
+            usable += numbers
+            bad += more_bad
+        refuse_none(len(usable), source.name)
         file.seek(0)
-        if _header(file, (len(kept), *source.image_shape)) != begins:
+        if _header(file, (len(usable), *source.image_shape)) != begins:
             raise AssertionError("NumPy keeps room in its header for the number of rows to change")
-    usable = listing.only(np.array(kept, np.int64))
+    prepared = listing.only(np.array(usable, np.int64))
     np.savez(
         folder / _EXAMPLES,
         allow_pickle=False,
-        labels=usable.labels,
-        numbers=np.asarray(usable.numbers),
+        labels=prepared.labels,
+        numbers=np.asarray(prepared.numbers),
         digests=np.concatenate([part.digests for part in described]),
         moments=np.concatenate([part.moments for part in described]),
-        **{f"part-{name}": numbers for name, numbers in usable.parts.items()},
+        **{f"part-{name}": numbers for name, numbers in prepared.parts.items()},
     )
-    facts = {"shape": [len(kept), *source.image_shape], "class_names": listing.class_names}
-    (folder / _FACTS).write_text(json.dumps({**facts, "bad": [[one.where, one.why] for one in bad]}))
+    facts = {"shape": [len(usable), *source.image_shape], "class_names": listing.class_names}
+    (folder / _FACTS).write_text(json.dumps({**facts, "bad": [[example.where, example.why] for example in bad]}))
 
 
 def _header(file: BinaryIO, shape: tuple[int, ...]) -> int:
@@ -170,19 +172,19 @@ def _open(folder: Path) -> Prepared:
             arrays = {name: file[name] for name in file.files}
         shape = tuple(facts["shape"])
         with (folder / _IMAGES).open("rb") as file:
-            wanted = _begins(file) + int(np.prod(shape))
-        if (folder / _IMAGES).stat().st_size != wanted:
-            raise ValueError(f"{_IMAGES} is not of {wanted} bytes")
+            size = _begins(file) + int(np.prod(shape))
+        if (folder / _IMAGES).stat().st_size != size:
+            raise ValueError(f"{_IMAGES} is not of {size} bytes")
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise damaged(folder, str(error)) from error
     parts = {name.removeprefix("part-"): rows for name, rows in arrays.items() if name.startswith("part-")}
     listing = Listing(arrays["labels"], parts, tuple(facts["class_names"]), numbers=arrays.get("numbers"))
-    bad = tuple(Bad(*one) for one in facts["bad"])
+    bad = tuple(Bad(*example) for example in facts["bad"])
     return Prepared(folder, shape, listing, Described(arrays["digests"], arrays["moments"]), bad)
 
 
 def damaged(folder: Path, why: str) -> UserError:
-    """Returns the error for prepared images that are not what was written."""
+    """Returns the error for prepared images that differ from those written."""
     return UserError(f"{folder} is damaged ({why})", "what was prepared there, or nothing", f"rm -r '{folder}'")
 
 
@@ -193,7 +195,7 @@ def _begins(file: BinaryIO) -> int:
 
 
 def reader(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns what reads rows, int64 [n], from the disk to uint8 [n, H, W, C]; each is checked when it is first read.
+    """Returns a function that reads rows, int64 [n], from the disk, uint8 [n, H, W, C], each checked at its first use.
 
     It reads and does not map: pages of a mapping count against a limit of address space (`ulimit -v`).
     """
@@ -214,7 +216,7 @@ def reader(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
 
 def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the images of each split's rows, uint8 [n, H, W, C], read once from end to end and checked."""
-    held = {name: empty((len(rows), *prepared.shape[1:])) for name, rows in splits.items()}
+    arrays = {name: empty((len(rows), *prepared.shape[1:])) for name, rows in splits.items()}
     file, begins = _opened(prepared)
     size = int(np.prod(prepared.shape[1:]))
 
@@ -226,28 +228,28 @@ def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.n
         for row, image in enumerate(part, start):
             _check(prepared, image, row)
         for name, rows in splits.items():  # in order
-            first, last = np.searchsorted(rows, [start, start + len(part)])
-            held[name][first:last] = part[rows[first:last] - start]
+            begin, end = np.searchsorted(rows, [start, start + len(part)])
+            arrays[name][begin:end] = part[rows[begin:end] - start]
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(fill, range(0, prepared.shape[0], chunk)))
-    return held
+    return arrays
 
 
 def _opened(prepared: Prepared) -> tuple[BinaryIO, int]:
-    """Returns the open file, which may be deleted meanwhile, and where its pixels begin."""
+    """Returns the open file, which may be deleted while it is read, and the offset of its pixels."""
     file = (prepared.folder / _IMAGES).open("rb", buffering=0)
     return file, _begins(file)
 
 
 def _fill(images: np.ndarray, file: BinaryIO, place: int, folder: Path) -> None:
     flat = images.reshape(-1)
-    done = 0
-    while done < flat.size:
-        got = os.preadv(file.fileno(), [flat[done:].data], place + done)
-        if not got:
+    filled = 0
+    while filled < flat.size:
+        count = os.preadv(file.fileno(), [flat[filled:].data], place + filled)
+        if not count:
             raise damaged(folder, f"{_IMAGES} ends too soon")
-        done += got
+        filled += count
 
 
 def _check(prepared: Prepared, image: np.ndarray, row: int) -> None:

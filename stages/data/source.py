@@ -1,4 +1,4 @@
-"""What a source of images is, before anything of it is decoded."""
+"""Sources of images: their listing and their reading, before anything is decoded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Bad:
-    """Something in the source that is no example: where it is, and why."""
+    """An entry of the source that cannot be used as an example: where it is, and why."""
 
     where: str
     why: str
@@ -20,9 +20,9 @@ class BadImageError(Exception):
 
 
 class UnusableError(Exception):
-    """Something in a source cannot be used, and is not to be left out.
+    """Bad examples in a source from which none may be left out.
 
-    bad: what was found before the search ended; remaining: the examples that would be left without all that is bad.
+    bad: those found before the search ended; remaining: the examples that would be left without any bad ones.
     """
 
     def __init__(self, bad: Sequence[Bad], remaining: "Listing") -> None:
@@ -35,8 +35,8 @@ class Listing:
     """The examples of a source, numbered from 0.
 
     labels: int32 [N]. parts: from `train`, and `val` and `test` where the source has them, to the numbers of its
-    examples, int64. class_names: one for each label. bad: what the listing itself has found.
-    numbers: of each of them before any was left out, int64 [N]; None: those from 0 on.
+    examples, int64. class_names: one for each label. bad: entries that the listing itself has found unusable.
+    numbers: of each example before any was left out, int64 [N]; None: those from 0 on.
     """
 
     labels: np.ndarray
@@ -46,7 +46,7 @@ class Listing:
     numbers: np.ndarray | None = None
 
     def only(self, kept: np.ndarray) -> "Listing":
-        """Returns the listing of the examples `kept`, int64, numbered anew in that order."""
+        """Returns the listing of the examples `kept`, int64, renumbered in that order."""
         place = np.full(len(self.labels), -1)
         place[kept] = np.arange(len(kept))
         parts = {name: place[numbers][place[numbers] >= 0] for name, numbers in self.parts.items()}
@@ -73,13 +73,13 @@ class Source(Protocol):
     def warnings(self) -> Sequence[str]: ...
 
     def listing(self) -> Listing:
-        """Returns what there is; may take as long as reading through it."""
+        """Returns the examples; may take as long as reading the whole source."""
 
     def read(self, number: int) -> np.ndarray:
         """Returns an image, uint8 [H, W, C]; safe in several threads at once.
 
         Raises:
-            BadImageError: where there is none.
+            BadImageError: where the image cannot be used.
         """
 
     def where(self, number: int) -> str:

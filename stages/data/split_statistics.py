@@ -1,4 +1,4 @@
-"""What the splits hold: their sizes, classes and pixels, and the images that occur more than once."""
+"""Statistics of the splits: sizes, classes, pixels, and images that occur more than once."""
 
 import csv
 import itertools
@@ -14,17 +14,17 @@ from stages.results import Dataset, Split
 from stages.seeds import derive
 
 SAMPLE = 1000
-"""How many training images are read where nobody has read them all."""
+"""Training images that are read where not all have been."""
 
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """What one split holds.
+    """Statistics of one split.
 
     by_class: examples of each class, int64 [classes].
-    described: how many images the next three come from; fewer than there are: they were drawn.
+    described: images that the next three come from; fewer than all of them: drawn at random.
     mean, std: of its pixels by channel, float64 [C]; nan where no image was read.
-    repeated: images that an earlier row holds, too, to the pixel; None where not all were read.
+    repeated: images equal to an earlier row's, to the pixel; None where not all were read.
     """
 
     by_class: np.ndarray
@@ -40,10 +40,10 @@ class SplitStatistics:
 
 @dataclass(frozen=True)
 class Shared:
-    """Images of one split that another one holds, too, to the pixel.
+    """Images of one split that are in an earlier one, too, to the pixel.
 
-    images: how many; relabelled: how many of them have a label there that no copy has here.
-    rows: the first of them, and the first copy of it in the other split; None where there is none.
+    images: how many; relabelled: how many of them have another label than each of their copies.
+    rows: the first of them, and its first copy in the earlier split; None where there is none.
     """
 
     images: int
@@ -53,23 +53,23 @@ class Shared:
 
 @dataclass(frozen=True)
 class Statistics:
-    """splits: by name, in order; shared: from (split, later split) to what the later one shares with the first."""
+    """splits: by name, in order; shared: from (split, later split) to the images of the later one that are in both."""
 
     splits: Mapping[str, SplitStatistics]
     shared: Mapping[tuple[str, str], Shared]
 
 
 def statistics(dataset: Dataset, seed: int) -> Statistics:
-    """Returns what `dataset` holds.
+    """Returns the statistics of `dataset`.
 
-    Images that lie in memory, or that a cache has described, are all counted. Of others, which may take hours to
-    read, SAMPLE training images are read, drawn by `seed`, and nothing is said of duplicates.
+    All images count that are in memory or described by a cache. Of others, which may take hours to read, SAMPLE
+    training images are read, drawn by `seed`, and duplicates are not looked for.
     """
-    splits, known = {}, {}
+    splits, descriptions = {}, {}
     for name, split in dataset.splits.items():
         by_class = np.bincount(split.labels, minlength=dataset.num_classes)
-        if split.known is not None or isinstance(split.images, np.ndarray):
-            known[name] = described = split.described
+        if split.cached is not None or isinstance(split.images, np.ndarray):
+            descriptions[name] = described = split.described
             repeated = len(split) - len(np.unique(described.digests))
         else:
             described = _sample(split, SAMPLE if name == "train" else 0, derive(seed, "inspect", name))
@@ -77,10 +77,13 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
         mean, std = mean_and_std(described.moments)
         splits[name] = SplitStatistics(by_class, len(described.digests), mean, std, repeated)
     shared = {
-        (one, other): _shared(
-            known[one].digests, dataset.splits[one].labels, known[other].digests, dataset.splits[other].labels
+        (earlier, later): _shared(
+            descriptions[earlier].digests,
+            dataset.splits[earlier].labels,
+            descriptions[later].digests,
+            dataset.splits[later].labels,
         )
-        for one, other in itertools.combinations(known, 2)
+        for earlier, later in itertools.combinations(descriptions, 2)
     }
     return Statistics(splits, shared)
 
@@ -97,51 +100,56 @@ def mean_and_std(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
-def tell(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
+def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     """Prints a line a split, and warns of what would make training or its scores worth less."""
     size, (low, high) = "×".join(map(str, dataset.image_shape)), dataset.pixel_range
     kind = f"{size} {dataset.train.images.dtype}, pixels {low:g} to {high:g}"
     reporter.say(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
     rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
-    for name, split in found.splits.items():
+    for name, split in statistics.splits.items():
         fewest, most = split.by_class.min(), split.by_class.max()
         counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.std)]
         twice = [f"{split.repeated:,} within"] if split.repeated else []
-        twice += [f"{both.images:,} in {one}" for (one, at), both in found.shared.items() if at == name and both.rows]
+        twice += [
+            f"{shared.images:,} in {earlier}"
+            for (earlier, later), shared in statistics.shared.items()
+            if later == name and shared.rows
+        ]
         copies = "not looked for" if split.repeated is None else ", ".join(twice) or "0"
         rows.append([name, f"{split.examples:,}", counts, *(numbers if split.described else "--"), copies])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         reporter.say("  " + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)))
-    train = found.splits["train"]
+    train = statistics.splits["train"]
     if train.described < train.examples:
         reporter.say(f"  mean and std are those of {train.described:,} training images, drawn from all")
-    _warn(found, dataset, reporter)
+    _warn(statistics, dataset, reporter)
 
 
-def _warn(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
-    in_two = {names: both for names, both in found.shared.items() if both.rows is not None}
-    if in_two:
+def _warn(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
+    overlaps = {names: shared for names, shared in statistics.shared.items() if shared.rows is not None}
+    if overlaps:
         counts = ", ".join(
-            f"{both.images:,} of {found.splits[other].examples:,} {other} images are in {one}"
-            + (f" ({both.relabelled:,} with another label)" if both.relabelled else "")
-            for (one, other), both in in_two.items()
+            f"{shared.images:,} of {statistics.splits[later].examples:,} {later} images are in {earlier}"
+            + (f" ({shared.relabelled:,} with another label)" if shared.relabelled else "")
+            for (earlier, later), shared in overlaps.items()
         )
-        (one, other), both = next(iter(in_two.items()))
-        assert both.rows is not None
+        (earlier, later), shared = next(iter(overlaps.items()))
+        assert shared.rows is not None
         reporter.warn(
-            f"{counts}, such as row {both.rows[0]} of {other}, which is row {both.rows[1]} of {one}: scores count what "
-            "was learned by heart. Remove the copies from the source, or tell the count with the scores"
+            f"{counts}, such as row {shared.rows[0]} of {later}, which is row {shared.rows[1]} of {earlier}: "
+            "scores count what was learned by heart. Remove the copies from the source, or report the count with the "
+            "scores"
         )
     for name in ("val", "test"):
-        absent = np.flatnonzero((found.splits[name].by_class == 0) & (found.splits["train"].by_class > 0))
+        absent = np.flatnonzero((statistics.splits[name].by_class == 0) & (statistics.splits["train"].by_class > 0))
         if len(absent):
             reporter.warn(
                 f"{len(absent)} of {dataset.num_classes} classes have no {name} example, such as "
                 f"{dataset.class_names[absent[0]]}: no {name} score tells how well they are learned"
             )
-    missing = np.flatnonzero(found.splits["train"].by_class == 0)
+    missing = np.flatnonzero(statistics.splits["train"].by_class == 0)
     if len(missing):
         reporter.warn(
             f"{len(missing)} of {dataset.num_classes} classes have no training example, such as "
@@ -149,20 +157,20 @@ def _warn(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         )
 
 
-def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
+def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     """Writes `statistics.csv`, a row a split, and `classes.csv`, a row a class; returns both."""
     folder.mkdir(parents=True, exist_ok=True)
     channels = range(dataset.image_shape[-1])
-    header = ["split", "examples", "described", "duplicates", *(f"in_{name}" for name in found.splits)]
+    header = ["split", "examples", "described", "duplicates", *(f"in_{name}" for name in statistics.splits)]
     rows: list[Sequence[object]] = [[*header, *(f"mean_{c}" for c in channels), *(f"std_{c}" for c in channels)]]
-    for name, split in found.splits.items():
-        shared = [found.shared.get((one, name)) for one in found.splits]
-        counts = [both.images if both is not None else "" for both in shared]
+    for name, split in statistics.splits.items():
+        overlaps = [statistics.shared.get((earlier, name)) for earlier in statistics.splits]
+        counts = [shared.images if shared is not None else "" for shared in overlaps]
         pixels = [*split.mean, *split.std] if split.described else [""] * 2 * len(channels)
         repeated = split.repeated if split.repeated is not None else ""
         rows.append([name, split.examples, split.described, repeated, *counts, *pixels])
-    by_class = zip(dataset.class_names, *(split.by_class for split in found.splits.values()), strict=True)
-    tables = {"statistics.csv": rows, "classes.csv": [["class", *found.splits], *by_class]}
+    by_class = zip(dataset.class_names, *(split.by_class for split in statistics.splits.values()), strict=True)
+    tables = {"statistics.csv": rows, "classes.csv": [["class", *statistics.splits], *by_class]}
     for name, table in tables.items():
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(table)
@@ -177,7 +185,7 @@ def _sample(split: Split, images: int, seed: int) -> Described:
 
 def _shared(digests: np.ndarray, labels: np.ndarray, later: np.ndarray, later_labels: np.ndarray) -> Shared:
     """Returns what `later` shares with `digests`, uint64 [N] both; their labels are int [N]."""
-    order = np.argsort(digests, kind="stable")  # so that the first of equal ones stays first
+    order = np.argsort(digests, kind="stable")  # of equal digests the first stays first
     place = np.minimum(np.searchsorted(digests, later, sorter=order), len(digests) - 1)
     rows = np.flatnonzero(digests[order[place]] == later)
     same_label = np.isin(_with_label(later, later_labels)[rows], _with_label(digests, labels))

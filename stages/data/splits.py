@@ -11,12 +11,14 @@ from stages.images import Images
 from stages.results import Dataset, Record, Split
 from stages.seeds import derive
 
+SPLITS = ("train", "val", "test")
+
 _TRIALS = 20
 """Sizes of a split that are tried to find one that works."""
 
 
 def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
-    """Cuts off `fraction` of the examples, the same share of every class.
+    """Cuts off `fraction` of the examples, the same fraction of every class.
 
     Args:
         images: [N, H, W, C].
@@ -40,7 +42,8 @@ def cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.n
     try:
         return _cut(labels, fraction, seed, name)
     except ValueError as error:
-        raise _cannot_cut(labels, labels, {name: fraction}, seed, name, error) from error
+        fractions = {name: fraction}
+        raise _cannot_cut(labels, fractions, _working(labels, fractions, seed), name, error) from error
 
 
 def cut_all(
@@ -50,7 +53,7 @@ def cut_all(
 
     Args:
         labels: int [N].
-        fractions: from each split to its share of what the splits before it have left.
+        fractions: from each split to its fraction of the examples that the splits before it have left.
         class_names: for the message about a class with too few examples.
 
     Raises:
@@ -61,7 +64,8 @@ def cut_all(
         try:
             kept, part = _cut(labels[rows["train"]], fraction, seed, name)
         except ValueError as error:
-            raise _cannot_cut(labels, labels[rows["train"]], fractions, seed, name, error, class_names) from error
+            working = _working(labels, fractions, seed)
+            raise _cannot_cut(labels[rows["train"]], fractions, working, name, error, class_names) from error
         rows |= {name: rows["train"][part], "train": rows["train"][kept]}
     return rows
 
@@ -78,20 +82,18 @@ def _cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.
 
 def _cannot_cut(
     labels: np.ndarray,
-    left: np.ndarray,
     fractions: Mapping[str, float],
-    seed: int,
+    working: Mapping[str, float],
     name: str,
     error: ValueError,
     class_names: Sequence[str] = (),
 ) -> UserError:
-    """Returns the error for the split `name`, which is cut from the examples that are `left` of `labels`."""
-    counts = np.bincount(left)
-    rare = int(np.argmin(np.where(counts, counts, len(left) + 1)))
+    """Returns the error for the split `name` of examples with `labels`; its fix is those of `working` that differ."""
+    counts = np.bincount(labels)
+    rare = int(np.argmin(np.where(counts, counts, len(labels) + 1)))
     rarest = f"{class_names[rare] if class_names else f'class {rare}'} has {counts[rare]}"
-    working = _working(labels, fractions, seed)
     return UserError(
-        f"the {name} split cannot take {fractions[name]:g} of {len(left):,} examples of "
+        f"the {name} split cannot take {fractions[name]:g} of {len(labels):,} examples of "
         f"{np.count_nonzero(counts)} classes, of which {rarest} ({error})",
         f"at least one example of each class in every split, so {len(fractions) + 1} or more of each class",
         " ".join(
@@ -103,28 +105,29 @@ def _cannot_cut(
 
 
 def _working(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, float]:
-    """Returns fractions near `fractions` with which every split can be cut; empty where none was found."""
+    """Returns fractions near `fractions` with which every split can be cut; empty where there are none."""
     if not fractions:
         return {}
-    (name, wanted), *rest = fractions.items()
+    (name, fraction), *remaining = fractions.items()
     classes = len(np.unique(labels))
-    given = int(np.ceil(wanted * len(labels)))
-    most = len(labels) - classes * (1 + len(rest))
-    near = max(min(given, most - (classes if name == "test" else 0)), classes)  # another split may be cut from the rest
+    requested = int(np.ceil(fraction * len(labels)))
+    most = len(labels) - classes * (1 + len(remaining))
+    reserved = classes if name == "test" else 0  # another split may be cut from the remaining examples
+    near = max(min(requested, most - reserved), classes)
     for size in sorted(range(classes, most + 1), key=lambda size: abs(size - near))[:_TRIALS]:
-        fraction = wanted if size == given else _fraction(size, len(labels))
+        trial = fraction if size == requested else _fraction(size, len(labels))
         try:
-            kept, _ = _cut(labels, fraction, seed, name)
+            stay, _ = _cut(labels, trial, seed, name)
         except ValueError:
             continue
-        others = _working(labels[kept], dict(rest), seed)
-        if len(others) == len(rest):
-            return {name: fraction, **others}
+        cuts = _working(labels[stay], dict(remaining), seed)
+        if len(cuts) == len(remaining):
+            return {name: trial, **cuts}
     return {}
 
 
 def _fraction(size: int, examples: int) -> float:
-    """Returns the shortest decimal of which scikit-learn takes `size` of `examples`: it rounds up."""
+    """Returns the shortest decimal fraction for which scikit-learn takes `size` of `examples`; it rounds up."""
     for digits in range(1, 9):
         fraction = np.floor(size / examples * 10**digits) / 10**digits
         if np.ceil(fraction * examples) == size:
@@ -139,25 +142,42 @@ def assemble(
     test: Split,
     class_names: tuple[str, ...],
     pixel_range: tuple[float, float] = (0.0, 255.0),
-    fingerprint: str | None = None,
-    rows: Mapping[str, np.ndarray] | None = None,
 ) -> Dataset:
-    """Returns the data set with its fingerprint, and its sizes as parameters to record.
+    """Returns the data set of three splits, with the fingerprint of their pixels and labels."""
+    splits = {"train": train, "val": val, "test": test}
+    return dataset_of(name, splits, class_names, pixel_range, fingerprint_of(splits))
+
+
+def dataset_of(
+    name: str,
+    splits: Mapping[str, Split],
+    class_names: tuple[str, ...],
+    pixel_range: tuple[float, float],
+    fingerprint: str,
+) -> Dataset:
+    """Returns the data set of `train`, `val` and `test`, with its sizes as parameters to record."""
+    train, val, test = (splits[key] for key in SPLITS)
+    sizes = {f"{key}_examples": len(splits[key]) for key in SPLITS}
+    record = Record(params={**sizes, "fingerprint": fingerprint})
+    return Dataset(name, train, val, test, class_names, pixel_range, fingerprint, record=record)
+
+
+def fingerprint_of(
+    splits: Mapping[str, Split], source: str | None = None, rows: Mapping[str, np.ndarray] | None = None
+) -> str:
+    """Returns a digest that changes with the content of the splits.
 
     Args:
-        fingerprint: of a source that nobody wants to read through; None: the pixels decide.
-        rows: of the source, int64, which the splits are.
+        source: the fingerprint of a source too large to be read through; None: the pixels are digested.
+        rows: of the source, int64, that the splits consist of.
     """
-    splits = {"train": train, "val": val, "test": test}
-    content = hashlib.sha256((fingerprint or "").encode())
-    for key, split in splits.items():
+    content = hashlib.sha256((source or "").encode())
+    for key in SPLITS:
+        split = splits[key]
         content.update(f"{key} {split.images.dtype} {split.images.shape}".encode())
         content.update(np.ascontiguousarray(split.labels).data)
-        if fingerprint is None:
+        if source is None:
             content.update(split.described.digests.data)
         elif rows is not None:
             content.update(np.ascontiguousarray(rows[key]).data)
-    digest = content.hexdigest()[:32]
-    sizes = {f"{key}_examples": len(split) for key, split in splits.items()}
-    record = Record(params={**sizes, "fingerprint": digest})
-    return Dataset(name, train, val, test, class_names, pixel_range, digest, record=record)
+    return content.hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""The folder of a prepared TFDS set by its JSON alone: its version, splits and features, known without TensorFlow."""
+"""Folders of prepared TFDS sets, read by their JSON alone: version, splits and features, without TensorFlow."""
 
 import json
 import re
@@ -19,7 +19,7 @@ UNSUPPORTED = {
     "Translation": "text is not supported",
     "Text": "text is not supported",
 }
-"""From a kind of feature to the task that a set with it, and without one image and one label, is made for."""
+"""From a kind of feature to why a set with it, but without one image and one label, cannot be trained on."""
 
 ALLOWED = "one Image of uint8 and one ClassLabel of two classes or more for each example"
 _SPLIT = re.compile(r"\s*([\w-]+)\s*(\[[^\]]*\])?\s*(\([^)]*\))?\s*")
@@ -29,7 +29,7 @@ _SPLIT = re.compile(r"\s*([\w-]+)\s*(\[[^\]]*\])?\s*(\([^)]*\))?\s*")
 class Feature:
     """A feature of features.json.
 
-    kind: the name of its class in TFDS, such as `ClassLabel`. content: what that class says of itself.
+    kind: the name of its class in TFDS, such as `ClassLabel`. content: its description.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Feature:
         """Of an Image: (H, W, C), each None where images differ."""
         dimensions = self.content.get("shape") or ()
         sides = dimensions.get("dimensions", ()) if isinstance(dimensions, Mapping) else dimensions
-        shape = tuple(int(side) if str(side).isdecimal() else None for side in sides)  # null, -1: they differ
+        shape = tuple(int(side) if str(side).isdecimal() else None for side in sides)  # null, -1: sizes differ
         return shape if len(shape) == 3 else (None, None, 3)
 
     @property
@@ -54,7 +54,7 @@ class Feature:
 
     @property
     def inner(self) -> Mapping[str, Any]:
-        """Of a FeaturesDict or a Sequence: from names to what features.json has of them."""
+        """Of a FeaturesDict or a Sequence: from names to their entries in features.json."""
         if self.kind == "FeaturesDict":
             features = self.content.get("features", self.content)
         else:
@@ -84,21 +84,21 @@ class TfdsFolder:
 
     @property
     def supervised(self) -> tuple[str, ...]:
-        """The names of the set's own input and label, where it says so."""
+        """The names of the input and the label that the set declares; empty where it declares none."""
         keys = self.info.get("supervisedKeys") or {}
         items = (keys.get("tuple") or {}).get("items", ()) if isinstance(keys, Mapping) else ()
         return tuple(str(item.get("featureKey", "")) for item in items)
 
 
 def find(settings: TfdsSettings) -> Path | None:
-    """Returns the folder of the newest version that is prepared, or None where none is.
+    """Returns the folder of the newest prepared version, or None where there is none.
 
     Raises:
         UserError: where the set has several configurations, and none was chosen.
     """
     name, _, version = settings.name.partition(":")
     folders = [path.parent for path in (settings.folder / name).glob(f"**/{INFO}")]
-    pattern = re.escape(version) if version else r"\d+\.\d+\.\d+"  # not what a killed preparation has left
+    pattern = re.escape(version) if version else r"\d+\.\d+\.\d+"  # excludes the leftovers of a killed preparation
     folders = [path for path in folders if re.fullmatch(pattern, path.name)]
     configs = sorted({str(path.parent.relative_to(settings.folder)) for path in folders})
     if len(configs) > 1:
@@ -107,7 +107,7 @@ def find(settings: TfdsSettings) -> Path | None:
 
 
 def read(path: Path) -> TfdsFolder:
-    """Returns what the JSON files in `path` say.
+    """Returns the set that the JSON files in `path` describe.
 
     Raises:
         UserError: where they are missing or damaged.
@@ -129,7 +129,7 @@ def check(settings: TfdsSettings) -> None:
 
     Raises:
         UserError: for several configurations, another file format, features that are not one image and one label,
-            images of several sizes without a size that they are to have, and splits that the set has not.
+            images of several sizes without `size`, and splits that the set does not have.
     """
     path = find(settings)
     if path is None:
@@ -141,6 +141,18 @@ def check(settings: TfdsSettings) -> None:
     for name, split in (("train", settings.train_split), ("val", settings.val_split), ("test", settings.test_split)):
         if split is not None:
             _check_split(folder, settings, name, split)
+
+
+@dataclass(frozen=True)
+class _Role:
+    """The image or the label of a set. kind: of its feature; place: in the pair that the set declares."""
+
+    name: str
+    kind: str
+    place: int
+
+
+_IMAGE, _LABEL = _Role("image", "Image", 0), _Role("label", "ClassLabel", 1)
 
 
 def image_and_label(folder: TfdsFolder, settings: TfdsSettings) -> tuple[tuple[str, Feature], tuple[str, Feature]]:
@@ -158,35 +170,30 @@ def image_and_label(folder: TfdsFolder, settings: TfdsSettings) -> tuple[tuple[s
             "tfrecord, TFDS' default; prepare it with file_format='tfrecord'",
         )
     features = dict(_flat(_feature(folder.features)))
-    image = _chosen(folder, settings, features, "Image", "image", settings.image_key, 0)
-    label = _chosen(folder, settings, features, "ClassLabel", "label", settings.label_key, 1)
+    image = _chosen(folder, settings, features, _IMAGE, settings.image_key)
+    label = _chosen(folder, settings, features, _LABEL, settings.label_key)
     if image[1].dtype != "uint8":
-        raise _other(settings, features, f"its image {image[0]} is of {image[1].dtype}")
+        raise _not_classification(settings, features, f"its image {image[0]} is of {image[1].dtype}")
     if label[1].classes < 2:
-        raise _other(settings, features, f"its label {label[0]} has {label[1].classes} class(es)")
+        raise _not_classification(settings, features, f"its label {label[0]} has {label[1].classes} class(es)")
     return image, label
 
 
 def _chosen(
-    folder: TfdsFolder,
-    settings: TfdsSettings,
-    features: Mapping[str, Feature],
-    kind: str,
-    usual: str,
-    key: str | None,
-    place: int,
+    folder: TfdsFolder, settings: TfdsSettings, features: Mapping[str, Feature], role: _Role, key: str | None
 ) -> tuple[str, Feature]:
+    kind, usual = role.kind, role.name
     of_kind = {name: feature for name, feature in features.items() if feature.kind == kind}
     if key is not None:
         if key not in of_kind:
-            there = f"is {_in_words(features[key])}" if key in features else "is no feature of it"
+            reason = f"is {_in_words(features[key])}" if key in features else "is no feature of it"
             raise UserError(
-                f"data.{usual}_key={key} {there}: {settings.name} has {_listed(features)}",
+                f"data.{usual}_key={key} {reason}: {settings.name} has {_listed(features)}",
                 f"a feature that is {'an' if kind == 'Image' else 'a'} {kind}: {', '.join(of_kind) or 'it has none'}",
                 f"data.{usual}_key={next(iter(of_kind))}" if of_kind else "",
             )
         return key, of_kind[key]
-    declared = folder.supervised[place] if len(folder.supervised) == 2 else ""
+    declared = folder.supervised[role.place] if len(folder.supervised) == 2 else ""
     for name in (declared, usual, *(of_kind if len(of_kind) == 1 else ())):
         if name in of_kind:
             return name, of_kind[name]
@@ -197,22 +204,22 @@ def _chosen(
             f"data.{usual}_key, one of {', '.join(names)}",
             f"data.{usual}_key={names[0]}",
         )
-    raise _other(settings, features, _why_not(features, kind))
+    raise _not_classification(settings, features, _why_not(features, kind))
 
 
 def _why_not(features: Mapping[str, Feature], kind: str) -> str:
-    """Returns why a set without a feature of `kind` is of another task, such as detection."""
-    kinds = [inside.kind for feature in features.values() for inside in _all(feature)]
+    """Returns why a set without one feature of `kind` cannot be trained on, such as that it is for detection."""
+    kinds = [nested.kind for feature in features.values() for nested in _with_nested(feature)]
     for name, why in UNSUPPORTED.items():
         if name in kinds:
             return why
     if kind in kinds:
-        many = "several labels an image are" if kind == "ClassLabel" else "several images an example are"
-        return f"{many} not supported"
+        plural = "several labels an image are" if kind == "ClassLabel" else "several images an example are"
+        return f"{plural} not supported"
     return f"it has no {kind}"
 
 
-def _other(settings: TfdsSettings, features: Mapping[str, Feature], why: str) -> UserError:
+def _not_classification(settings: TfdsSettings, features: Mapping[str, Feature], why: str) -> UserError:
     return UserError(
         f"data.name={settings.name} is no image classification: {why}; it has {_listed(features)}",
         ALLOWED,
@@ -233,19 +240,19 @@ def _feature(node: Any) -> Feature:
 def _flat(feature: Feature, prefix: str = "") -> Iterator[tuple[str, Feature]]:
     """Yields the features of a dictionary, those of dictionaries inside it by names such as `a/b`, as TFRecords do."""
     for name, node in feature.inner.items():
-        inside = _feature(node)
-        if inside.kind == "FeaturesDict":
-            yield from _flat(inside, f"{prefix}{name}/")
+        nested = _feature(node)
+        if nested.kind == "FeaturesDict":
+            yield from _flat(nested, f"{prefix}{name}/")
         else:
-            yield f"{prefix}{name}", inside
+            yield f"{prefix}{name}", nested
 
 
-def _all(feature: Feature) -> Iterator[Feature]:
-    """Yields a feature, and those that are inside it."""
+def _with_nested(feature: Feature) -> Iterator[Feature]:
+    """Yields a feature and those nested in it."""
     yield feature
     if feature.kind in ("FeaturesDict", "Sequence", "Dataset", "Optional"):
         for node in feature.inner.values():
-            yield from _all(_feature(node))
+            yield from _with_nested(_feature(node))
 
 
 def _listed(features: Mapping[str, Feature]) -> str:
@@ -254,9 +261,9 @@ def _listed(features: Mapping[str, Feature]) -> str:
 
 def _in_words(feature: Feature) -> str:
     if feature.kind in ("Sequence", "Dataset"):
-        return f"{feature.kind} of {', '.join(_in_words(_feature(one)) for one in feature.inner.values())}"
+        return f"{feature.kind} of {', '.join(_in_words(_feature(inner)) for inner in feature.inner.values())}"
     if feature.kind == "FeaturesDict":
-        return "{" + ", ".join(f"{name}: {_in_words(_feature(one))}" for name, one in feature.inner.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_in_words(_feature(inner))}" for name, inner in feature.inner.items()) + "}"
     return feature.kind
 
 
@@ -270,13 +277,13 @@ def _check_split(folder: TfdsFolder, settings: TfdsSettings, name: str, split: s
             raise UserError(f"data.{name}_split={split}: {settings.name} has no examples in it", "a split with some")
 
 
-def no_split(settings: TfdsSettings, name: str, split: str, known: list[str]) -> UserError:
-    """Returns the error for a split, of `name`, that a set with the splits `known` does not have."""
-    first = "train" if "train" in known or not known else known[0]
+def no_split(settings: TfdsSettings, name: str, split: str, splits: list[str]) -> UserError:
+    """Returns the error for `split`, chosen as `name`, which a set with these `splits` does not have."""
+    suggestion = "train" if "train" in splits or not splits else splits[0]
     return UserError(
         f"data.{name}_split={split} is not in {settings.name}",
-        known,
-        f"data.{name}_split={first if name == 'train' else 'null'}",
+        splits,
+        f"data.{name}_split={suggestion if name == 'train' else 'null'}",
     )
 
 

@@ -17,34 +17,34 @@ from stages.settings.strategy import MultiWorkerSettings, ParameterServerSetting
 
 LOOK_SECONDS = 2.0
 LOST = 3
-"""How often in a row nobody answers at the address of a chief that is lost."""
+"""Failed connections in a row after which a chief that has answered before counts as lost."""
 
 NEVER_CAME = 150
-"""The same of one whose TensorFlow never started: five minutes."""
+"""The same for a chief that has never answered: five minutes."""
 
 
 def multi_worker(settings: MultiWorkerSettings) -> Strategy:
-    """Returns a MultiWorkerMirroredStrategy; this process is the worker that `TF_CONFIG` says."""
+    """Returns a MultiWorkerMirroredStrategy; this process is the worker that `TF_CONFIG` names."""
     gpus = len(tf.config.list_physical_devices("GPU"))
-    named = {"auto": "NCCL" if gpus else "RING", "ring": "RING", "nccl": "NCCL"}[settings.communication]
-    implementation = tf.distribute.experimental.CommunicationImplementation[named]
+    communication = {"auto": "NCCL" if gpus else "RING", "ring": "RING", "nccl": "NCCL"}[settings.communication]
+    implementation = tf.distribute.experimental.CommunicationImplementation[communication]
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
     distribution = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    here = distribution.num_replicas_in_sync // _tasks("chief", "worker")
+    replicas_per_worker = distribution.num_replicas_in_sync // _tasks("chief", "worker")
     kind = "GPU" if gpus else "CPU"
     names = [
         f"/job:{job}/task:{task}/device:{kind}:{index}"
         for job in ("chief", "worker")
         for task in range(_tasks(job))
-        for index in range(here)
+        for index in range(replicas_per_worker)
     ]
     strategy = Strategy(distribution, tuple(names))
-    # A worker that ends early would be taken for dead by the others: each waits for all.
+    # The others would take a worker that ends early for dead: each waits for all.
     return replace(strategy, record=Record(on_exit=partial(mean_over_workers, strategy, 0.0)))
 
 
 def parameter_server(settings: ParameterServerSettings) -> Strategy:
-    """Returns a ParameterServerStrategy with its coordinator; this process is the chief that `TF_CONFIG` says."""
+    """Returns a ParameterServerStrategy with its coordinator; this process is the chief that `TF_CONFIG` names."""
     partitioner = None
     if settings.shard_kib:
         partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
@@ -58,12 +58,12 @@ def parameter_server(settings: ParameterServerSettings) -> Strategy:
 
 
 class Serving:
-    """A worker or a parameter server of `TF_CONFIG`: does what the chief sends, in threads of TensorFlow's own.
+    """A worker or a parameter server of `TF_CONFIG`: serves the chief, in threads of TensorFlow's own.
 
-    It is over when the chief is lost: when nobody answers at its address any more.
+    It is over when the chief is lost: when nothing answers at its address any more.
 
     Args:
-        chief: its address, at which it has answered before.
+        chief: its address.
     """
 
     def __init__(self, chief: str) -> None:
@@ -72,7 +72,7 @@ class Serving:
             resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
         )
         self._over = threading.Event()
-        threading.Thread(target=self._look_for, args=(chief,), daemon=True).start()
+        threading.Thread(target=self._watch, args=(chief,), daemon=True).start()
 
     def is_over(self) -> bool:
         return self._over.is_set()
@@ -81,7 +81,7 @@ class Serving:
         """Waits for the chief's end, `seconds` at most."""
         self._over.wait(seconds)
 
-    def _look_for(self, chief: str) -> None:
+    def _watch(self, chief: str) -> None:
         host, _, port = chief.rpartition(":")
         is_known, missed = False, 0
         while missed < (LOST if is_known else NEVER_CAME):
@@ -95,7 +95,7 @@ class Serving:
 
 
 def serve(chief: str) -> None:
-    """Is a worker or a parameter server until the chief is lost, and then ends the process."""
+    """Serves as a worker or a parameter server until the chief is lost, and then ends the process."""
     serving = Serving(chief)
     while not serving.is_over():
         serving.wait(LOOK_SECONDS)
@@ -103,10 +103,10 @@ def serve(chief: str) -> None:
 
 
 def tpu(settings: TpuSettings) -> Strategy:
-    """Returns a TPUStrategy over all cores of the TPU that is named.
+    """Returns a TPUStrategy over all cores of the TPU `settings.name`.
 
     Raises:
-        UserError: where there is none.
+        UserError: where there is no such TPU.
     """
     name = settings.name or os.environ.get("TPU_NAME") or "local"
     try:

@@ -1,6 +1,6 @@
 """Collectives between the workers of a cluster outside a training step; no-ops with a single process.
 
-All workers must call these functions, in the same order: one that is waited for and does not come stops all.
+All workers must call these functions, in the same order: a worker that does not come stops the others.
 """
 
 import functools
@@ -14,11 +14,11 @@ from stages.errors import UserError
 from stages.results import Strategy
 
 CHUNK = 2**22
-"""Numbers of 8 bytes that are sent at a time."""
+"""Numbers of 8 bytes in one message."""
 
 
 def has_workers(strategy: Strategy) -> bool:
-    """Returns whether several processes train together, each with variables of its own."""
+    """Returns whether several processes train together, each with its own copy of the variables."""
     return isinstance(strategy.distribution, tf.distribute.MultiWorkerMirroredStrategy)
 
 
@@ -33,37 +33,37 @@ def is_chief(strategy: Strategy) -> bool:
 
 
 @contextmanager
-def others_needed(where: str) -> Iterator[None]:
-    """Turns TensorFlow's error inside the block, that another worker is lost, into one line.
+def others_needed(stage: str) -> Iterator[None]:
+    """Turns TensorFlow's error for a lost worker, raised inside the block, into one line.
 
     Raises:
-        UserError: then.
+        UserError: where another worker is lost.
     """
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         reason = str(error).partition("aborted by:")[2].strip() or str(error)
         raise UserError(
-            f"another worker of the cluster was lost {where} ({reason.splitlines()[0]})",
+            f"another worker of the cluster was lost {stage} ({reason.splitlines()[0]})",
             "all workers until the end",
             "the same command again, or a look at that worker's log",
         ) from error
 
 
 def mean_over_workers(strategy: Strategy, value: float) -> float:
-    """Returns the mean of what each worker gives. Also a barrier."""
+    """Returns the mean of the workers' values. Also a barrier."""
     if not has_workers(strategy):
         return value
-    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
-    return float(meet(tf.constant([value], tf.float32))[0])
+    reduction = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
+    return float(reduction(tf.constant([value], tf.float32))[0])
 
 
 def any_worker(strategy: Strategy, flags: Sequence[bool]) -> list[bool]:
-    """Returns for each flag whether some worker has raised it."""
+    """Returns for each flag whether any worker has set it."""
     if not has_workers(strategy):
         return list(flags)
-    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
-    return [bool(mean > 0) for mean in meet(tf.constant(flags, tf.float32)).numpy()]
+    reduction = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
+    return [bool(mean > 0) for mean in reduction(tf.constant(flags, tf.float32)).numpy()]
 
 
 def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
@@ -77,37 +77,37 @@ def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
 
 
 def from_chief(strategy: Strategy, content: bytes) -> bytes:
-    """Returns what the chief gives; what others give is not looked at."""
+    """Returns the chief's `content`; that of other workers is ignored."""
     if not has_workers(strategy):
         return content
     chief = is_chief(strategy)
-    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.SUM)
-    length = int(meet(tf.constant([len(content) if chief else 0], tf.int64))[0])
+    reduction = _reduction(strategy.distribution, tf.distribute.ReduceOp.SUM)
+    length = int(reduction(tf.constant([len(content) if chief else 0], tf.int64))[0])
     numbers = np.zeros(-(-length // 8), np.int64)
     if chief:
         numbers = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
-    sums = [meet(tf.constant(numbers[start : start + CHUNK])).numpy() for start in range(0, len(numbers), CHUNK)]
+    sums = [reduction(tf.constant(numbers[start : start + CHUNK])).numpy() for start in range(0, len(numbers), CHUNK)]
     return b"".join(part.tobytes() for part in sums)[:length]
 
 
 @functools.cache
 def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function of a vector that each worker has, traced once; in a sum each counts once."""
+    """Returns the reduction of a vector over workers, traced once; in a sum each worker counts once."""
 
     @tf.function(reduce_retracing=True)
-    def meet(numbers: tf.Tensor) -> tf.Tensor:
+    def reduced(numbers: tf.Tensor) -> tf.Tensor:
         def reduce() -> tf.Tensor:
             replica = tf.distribute.get_replica_context()
-            here = tf.identity(numbers)  # on the replica's device: the reduction goes by that
+            local = tf.identity(numbers)  # on the replica's device, which the reduction goes by
             if how == tf.distribute.ReduceOp.SUM:
-                own = replica.replica_id_in_sync_group % len(distribution.extended.worker_devices) == 0
-                here = tf.where(own, here, tf.zeros_like(here))
-            return replica.all_reduce(how, here)
+                counts = replica.replica_id_in_sync_group % len(distribution.extended.worker_devices) == 0
+                local = tf.where(counts, local, tf.zeros_like(local))
+            return replica.all_reduce(how, local)
 
         return distribution.experimental_local_results(distribution.run(reduce))[0]
 
-    def meet_or_say(numbers: tf.Tensor) -> tf.Tensor:
+    def reduced_or_error(numbers: tf.Tensor) -> tf.Tensor:
         with others_needed("while it was waited for"):
-            return meet(numbers)
+            return reduced(numbers)
 
-    return meet_or_say
+    return reduced_or_error

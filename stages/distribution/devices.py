@@ -10,7 +10,9 @@ from stages.errors import UserError
 
 def all_gpus_or(cpus: Sequence[str]) -> list[str]:
     """Returns the names of all GPUs; where there is none, `cpus`."""
-    gpus = tf.config.list_physical_devices("GPU")  # logical ones would start TensorFlow, and the CPU could not be split
+    gpus = tf.config.list_physical_devices(
+        "GPU"
+    )  # listing logical ones would start TensorFlow, after which the CPU cannot be split
     return [f"/gpu:{index}" for index in range(len(gpus))] or list(cpus)
 
 
@@ -25,18 +27,18 @@ def find(devices: Sequence[str]) -> tuple[str, ...]:
 
 
 def _make_logical_cpus(devices: Sequence[str]) -> None:
-    """Splits the CPU so that all of `devices` exist; logical devices made earlier in this process will do as well."""
+    """Splits the CPU so that all of `devices` exist; keeps logical devices made earlier where they suffice."""
     numbers = [re.fullmatch(r"/?(?:device:)?cpu:(\d+)", device.lower()) for device in devices]
     count = max((int(number.group(1)) + 1 for number in numbers if number), default=1)
     cpu = tf.config.list_physical_devices("CPU")[0]
-    made = max(len(tf.config.get_logical_device_configuration(cpu) or []), 1)
-    if made >= count:
+    existing = max(len(tf.config.get_logical_device_configuration(cpu) or []), 1)
+    if existing >= count:
         return
     try:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:
         raise UserError(
-            f"{count} logical CPU devices are wanted, but TensorFlow has started with {made}",
+            f"{count} logical CPU devices are wanted, but TensorFlow has started with {existing}",
             "one number of logical devices in a process",
             "the command again in a new process",
         ) from error

@@ -1,4 +1,4 @@
-"""Keras variables as the TensorFlow variables below them, also where a strategy has partitioned one into shards."""
+"""Keras variables as TensorFlow variables, including those that a strategy has partitioned into shards."""
 
 from collections.abc import Iterator, Sequence
 

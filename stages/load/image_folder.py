@@ -1,4 +1,4 @@
-"""A directory of images, one folder a class."""
+"""Directories of images, with a folder for each class."""
 
 import hashlib
 import unicodedata
@@ -48,7 +48,7 @@ class ImageFolderSource:
         self._splits, names = split_folders(self._root)
         passed_over: Counter[str] = Counter()
         for folder in {self._root, *self._splits.values()}:
-            passed_over.update(_outside(folder))
+            passed_over.update(_not_in_classes(folder))
         self._files: list[Path] = []
         self._labels: list[int] = []
         self._parts: dict[str, list[int]] = {}
@@ -62,14 +62,14 @@ class ImageFolderSource:
         self._listed = self._files
         self._names = tuple(names)
         self.passed_over = dict(passed_over.most_common())
-        self.warnings = tuple(_alike(names))
+        self.warnings = tuple(_look_alike(names))
         self.fingerprint = self._fingerprint()
 
     def listing(self) -> Listing:
-        """Returns the files; a class that has none to train on is bad, and is left out where that is allowed.
+        """Returns the files; a class without training images is bad, and left out where that is allowed.
 
         Raises:
-            UserError: where fewer than two classes have files to train on.
+            UserError: where fewer than two classes have training images.
         """
         labels, train = np.array(self._labels, np.int32), np.array(self._parts["train"], np.int64)
         counts = np.bincount(labels[train], minlength=len(self._names))
@@ -80,24 +80,24 @@ class ImageFolderSource:
                 f"{len(self._names)} classes; {empty[0]} has none",
                 f"two classes or more with files that end in {', '.join(SUFFIXES)}",
             )
-        bad = tuple(Bad(str(self._where_class_is(name)), "a class without an image to train on") for name in empty)
-        new = np.cumsum(counts > 0) - 1
+        bad = tuple(Bad(str(self._class_folder(name)), "a class without an image to train on") for name in empty)
+        renumbered = np.cumsum(counts > 0) - 1
         listing = Listing(
-            new[labels].astype(np.int32),
+            renumbered[labels].astype(np.int32),
             {name: np.array(numbers, np.int64) for name, numbers in self._parts.items() if numbers},
             tuple(name for name in self._names if name not in empty),
             bad,
         )
         return listing if not empty else self._without(listing, counts[labels] > 0)
 
-    def _where_class_is(self, name: str) -> Path:
-        """Returns a folder of the class that there is: that of the first split which has one."""
+    def _class_folder(self, name: str) -> Path:
+        """Returns the folder of the class in the first split that has one."""
         folders = (self._splits[split] / name for split in ("train", "val", "test") if split in self._splits)
         return next(folder for folder in folders if folder.is_dir())
 
-    def _without(self, listing: Listing, kept: np.ndarray) -> Listing:
-        self._files = [path for path, keep in zip(self._files, kept, strict=True) if keep]
-        return listing.only(np.flatnonzero(kept))
+    def _without(self, listing: Listing, usable: np.ndarray) -> Listing:
+        self._files = [path for path, keep in zip(self._files, usable, strict=True) if keep]
+        return listing.only(np.flatnonzero(usable))
 
     def read(self, number: int) -> np.ndarray:
         try:
@@ -116,16 +116,16 @@ class ImageFolderSource:
         content = hashlib.sha256(repr((self._decode.key, self._names)).encode(errors="surrogateescape"))
         for path in self._files:
             try:
-                found = path.stat()
-            except OSError:  # a link to nothing, which reading will tell
-                found = path.lstat()
-            line = f"{path.relative_to(self._root)} {found.st_size} {found.st_mtime_ns}\n"
+                status = path.stat()
+            except OSError:  # a link to nothing, which reading will report
+                status = path.lstat()
+            line = f"{path.relative_to(self._root)} {status.st_size} {status.st_mtime_ns}\n"
             content.update(line.encode(errors="surrogateescape"))
         return content.hexdigest()[:32]
 
 
-def _alike(names: Sequence[str]) -> Iterator[str]:
-    """Yields a warning for names that are different classes, and look as if they were meant to be one."""
+def _look_alike(names: Sequence[str]) -> Iterator[str]:
+    """Yields a warning for each group of names that are different classes but look the same."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), []).append(name)
@@ -137,8 +137,8 @@ def _alike(names: Sequence[str]) -> Iterator[str]:
             )
 
 
-def _outside(folder: Path) -> Iterator[str]:
-    """Yields the kind of each file beside the folders of classes, or splits."""
+def _not_in_classes(folder: Path) -> Iterator[str]:
+    """Yields the kind of each file next to the folders of classes or splits."""
     for path in folder.iterdir():
         if path.name.startswith("."):
             yield "hidden"
@@ -147,7 +147,7 @@ def _outside(folder: Path) -> Iterator[str]:
 
 
 def _images(folder: Path, passed_over: Counter[str]) -> Iterator[Path]:
-    """Yields the images below `folder`, also links to nothing, which cannot be read; counts other files by kind."""
+    """Yields the images below `folder`, including broken links, which cannot be read; counts other files by kind."""
     if not folder.is_dir():
         return
     for path in sorted(folder.rglob("*")):

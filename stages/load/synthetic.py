@@ -1,4 +1,4 @@
-"""Images made of numbers: any size, no disk."""
+"""Generated images: any size, no disk."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from stages.settings.data import SyntheticSettings
 def synthetic(
     settings: SyntheticSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
 ) -> Dataset:
-    """Returns noise, uint8 [N, height, width, channels], with a bright patch at one of 16 places: the class.
+    """Returns noise, uint8 [N, height, width, channels], with a bright patch at one of 16 places, which is the class.
 
     Arguments and files are those of `stages.data.loading.load`.
     """
@@ -25,9 +25,9 @@ def synthetic(
 
 
 class SyntheticSource:
-    """Each image is a function of (`split_seed`, its number), so that none has to be kept.
+    """Generates each image as a function of (`split_seed`, its number), so that none has to be stored.
 
-    The run's `seed` has no part in it: images are data, and runs of several seeds learn the same task.
+    The run's `seed` plays no part: images are data, and runs of several seeds learn the same task.
     """
 
     name = "synthetic"

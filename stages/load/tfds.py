@@ -1,4 +1,4 @@
-"""Image-classification sets of TensorFlow Datasets, by the records of their files."""
+"""Image classification sets of TensorFlow Datasets, read record by record."""
 
 import hashlib
 import os
@@ -26,19 +26,19 @@ from stages.settings.data import TfdsSettings
 def tfds(
     settings: TfdsSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
 ) -> Dataset:
-    """Returns the set named `settings.name`; what it has no split for is cut from its training examples.
+    """Returns the set `settings.name`; splits that it does not have are cut from its training examples.
 
     Arguments and files are those of `stages.data.loading.load`.
 
     Raises:
         UserError: for an unknown name or split, a set that is no image classification, or images of several sizes
-            without a `size` that they are to have.
+            without `size`.
     """
     return load(TfdsSource(settings), settings, reporter, folder, cache)
 
 
 class TfdsSource:
-    """A prepared set of TFDS: its TFRecord files, any record of which is one read at a known place."""
+    """A prepared set of TFDS: its TFRecord files, any record of which is one read at a known offset."""
 
     passed_over: Mapping[str, int] = {}
     warnings: Sequence[str] = ()
@@ -51,8 +51,8 @@ class TfdsSource:
         self._label = _feature(builder.info.features, self._label_key)
         splits = {
             "train": settings.train_split,
-            "val": settings.val_split or _own(builder, "validation"),
-            "test": settings.test_split or _own(builder, "test"),
+            "val": settings.val_split or _if_in_set(builder, "validation"),
+            "test": settings.test_split or _if_in_set(builder, "test"),
         }
         self._parts = {name: _instructions(builder, name, split, settings) for name, split in splits.items() if split}
         self.name = builder.info.full_name
@@ -73,27 +73,27 @@ class TfdsSource:
         bad: list[Bad] = []
         count = self._label.num_classes
         for name, instructions in self._parts.items():
-            mine = []
+            in_split = []
             for instruction in instructions:
                 path = Path(instruction.filename)
-                places = _places(path)
-                if len(places) != instruction.examples_in_shard:
-                    raise _broken(path, f"has {len(places)} examples, and should have {instruction.examples_in_shard}")
-                places = places[instruction.skip :]
-                for offset, length in places[: instruction.take] if instruction.take >= 0 else places:
-                    number = numbers.get((path, offset))
-                    if number is None:
+                records = _records_of(path)
+                if len(records) != instruction.examples_in_shard:
+                    raise _broken(path, f"has {len(records)} examples, and should have {instruction.examples_in_shard}")
+                records = records[instruction.skip :]
+                for offset, length in records[: instruction.take] if instruction.take >= 0 else records:
+                    example = numbers.get((path, offset))
+                    if example is None:
                         label, why = _label(_read(path, offset, length), self._label_key, count)
                         if why:
                             bad.append(Bad(f"{path} at byte {offset}", why))
                             continue
-                        number = numbers[path, offset] = len(labels)
+                        example = numbers[path, offset] = len(labels)
                         labels.append(label)
                         self._records.append((path, offset, length))
-                    mine.append(number)
-            if not mine and not bad:
+                    in_split.append(example)
+            if not in_split and not bad:
                 raise UserError(f"{self.name}: the {name} split selects no example", "one at least")
-            parts[name] = np.array(mine, np.int64)
+            parts[name] = np.array(in_split, np.int64)
         return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(bad))
 
     def read(self, number: int) -> np.ndarray:
@@ -130,25 +130,25 @@ def _label(record: bytes, key: str, count: int) -> tuple[int, str]:
 
 
 @cache
-def _places(path: Path) -> list[tuple[int, int]]:
-    """Returns where each record of a TFRecord file begins, and its length: 8 bytes of length and 4 of its checksum
-    come before it, 4 after (tensorflow.org/tutorials/load_data/tfrecord).
+def _records_of(path: Path) -> list[tuple[int, int]]:
+    """Returns the offset and the length of each record of a TFRecord file: 8 bytes of length and 4 of its checksum
+    precede it, 4 follow (tensorflow.org/tutorials/load_data/tfrecord).
     """
     if not path.is_file():
         raise _broken(path, "is not there")
-    found, place, size = [], 0, path.stat().st_size
+    records, offset, size = [], 0, path.stat().st_size
     with path.open("rb") as file:
-        while place < size:
-            file.seek(place)
-            begin = file.read(8)
-            length = struct.unpack("<Q", begin)[0] if len(begin) == 8 else size
-            if place + 16 + length > size:
+        while offset < size:
+            file.seek(offset)
+            header = file.read(8)
+            length = struct.unpack("<Q", header)[0] if len(header) == 8 else size
+            if offset + 16 + length > size:
                 raise UserError(
                     f"{path} ends within a record", "a file that TFDS has prepared whole", "prepare it again"
                 )
-            found.append((place + 12, length))
-            place += 16 + length
-    return found
+            records.append((offset + 12, length))
+            offset += 16 + length
+    return records
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:
@@ -164,10 +164,10 @@ def _broken(path: Path, why: str) -> UserError:
 
 
 def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder:
-    if not settings.download:  # what is on the disk says all of itself; TFDS's own code for the set is slow to import
-        found = tfds_folder.find(settings)
-        if found is not None:
-            return tensorflow_datasets.builder_from_directory(found)
+    if not settings.download:  # the files describe themselves; TFDS's own code for the set is slow to import
+        folder = tfds_folder.find(settings)
+        if folder is not None:
+            return tensorflow_datasets.builder_from_directory(folder)
     try:
         builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
     except DatasetNotFoundError as error:
@@ -180,13 +180,13 @@ def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder
 
 
 def _feature(features: Any, key: str) -> Any:
-    """Returns the feature of a name such as `label` or `a/b`."""
+    """Returns the feature named `key`, such as `label` or `a/b`."""
     for part in key.split("/"):
         features = features[part]
     return features
 
 
-def _own(builder: tensorflow_datasets.core.DatasetBuilder, name: str) -> str | None:
+def _if_in_set(builder: tensorflow_datasets.core.DatasetBuilder, name: str) -> str | None:
     return name if name in builder.info.splits else None
 
 

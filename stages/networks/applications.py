@@ -1,4 +1,4 @@
-"""Every network of keras.applications, by its name, with a head of the project's own."""
+"""Networks of keras.applications, by name, with a head of the project's own."""
 
 import difflib
 import inspect
@@ -33,7 +33,7 @@ def application(
     keras.applications' network without its top is the layer `backbone`; global average pooling, dropout and one dense
     layer follow. Weights start at random. Its BatchNorms take the statistics of the whole batch, however many replicas
     share it. Images of one channel are repeated to three, and the channels put into the order that the backbone was
-    made for, so that pretrained weights fit.
+    trained on, so that pretrained weights fit.
 
     Args:
         name: of the class in keras.applications, such as MobileNetV2.
@@ -67,10 +67,10 @@ def application(
 
 
 def preprocessing(name: str, arguments: Mapping[str, Any], **_: Any) -> Normalization | None:
-    """Returns how the network `name` wants RGB pixels of 0 to 255 scaled, one number a channel.
+    """Returns the scaling of RGB pixels of 0 to 255 that the network `name` was trained with, one number a channel.
 
-    It is what the `preprocess_input` of its module does, found by calling it; a table would age. None where `arguments`
-    take the scaling out of the network (`include_preprocessing=false`), as it is then nowhere to be asked for.
+    Found by calling the `preprocess_input` of its module, as a table would age. None where `arguments` take the
+    scaling out of the network (`include_preprocessing=false`), as its module then does not have it either.
     """
     if not arguments.get("include_preprocessing", True):
         return None
@@ -82,16 +82,16 @@ application.preprocessing = preprocessing  # type: ignore[attr-defined]
 
 
 def _find(name: str) -> Callable[..., keras.Model]:
-    known = {key: value for key, value in vars(keras.applications).items() if inspect.isfunction(value)}
-    if name not in known:
-        lower = {key.lower(): key for key in known}
-        near = [lower[key] for key in difflib.get_close_matches(name.lower().replace("_", ""), lower, 3)]
+    functions = {key: value for key, value in vars(keras.applications).items() if inspect.isfunction(value)}
+    if name not in functions:
+        lower = {key.lower(): key for key in functions}
+        similar = [lower[key] for key in difflib.get_close_matches(name.lower().replace("_", ""), lower, 3)]
         raise UserError(
             f"model.network.name={name} is not in keras.applications",
-            near or sorted(known),
-            f"model.network.name={(near or ['MobileNetV2'])[0]}",
+            similar or sorted(functions),
+            f"model.network.name={(similar or ['MobileNetV2'])[0]}",
         )
-    return known[name]
+    return functions[name]
 
 
 def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -113,13 +113,13 @@ def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
 def _backbone(
     function: Callable[..., keras.Model], name: str, shape: tuple[int, ...], arguments: Mapping[str, Any]
 ) -> keras.Model:
-    known = [key for key in inspect.signature(function).parameters if key not in _OURS]
+    allowed = [key for key in inspect.signature(function).parameters if key not in _OURS]
     for key in arguments:
-        if key not in known:
+        if key not in allowed:
             raise UserError(
                 f"model.network.arguments.{key} is nothing that {name} takes",
-                ", ".join(known) or "no arguments",
-                f"model.network.arguments.{known[0]}=…" if known else "model.network.arguments={}",
+                ", ".join(allowed) or "no arguments",
+                f"model.network.arguments.{allowed[0]}=…" if allowed else "model.network.arguments={}",
             )
     try:
         backbone = function(include_top=False, weights=None, input_shape=shape, **arguments)

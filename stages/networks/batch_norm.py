@@ -11,9 +11,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
     """Keras' layer with the mean and the variance of the global batch, so that replicas equal one device.
 
     On one device it computes what Keras' own does. On several, Keras' `synchronized=True` gives the same numbers, but
-    takes minutes to trace a network of fifty such layers: see `_sum`. It also takes the variance for the difference of
-    two large numbers, where this one sums squared deviations. It has the name of Keras' class, as files of weights know
-    their layers by it.
+    takes minutes to trace a network of fifty such layers: see `_sum`. It also computes the variance as the difference
+    of two large numbers, where this one sums squared deviations. It has the name of Keras' class because files of
+    weights identify layers by it.
     """
 
     def __init__(self, *, synchronized: bool = True, **kwargs: Any) -> None:
@@ -26,22 +26,22 @@ class BatchNormalization(keras.layers.BatchNormalization):
             return super()._moments(inputs, mask)
         if replica is None or replica.num_replicas_in_sync == 1:
             return keras.ops.moments(inputs, axes)
-        own = tf.cast(tf.size(inputs) // inputs.shape[self.axis], inputs.dtype)
-        sums = _sum(tf.concat([tf.reduce_sum(inputs, axes), [own]], axis=0))
+        examples = tf.cast(tf.size(inputs) // inputs.shape[self.axis], inputs.dtype)
+        sums = _sum(tf.concat([tf.reduce_sum(inputs, axes), [examples]], axis=0))
         count, mean = sums[-1], sums[:-1] / sums[-1]
-        spread = tf.reshape(mean, [1 if axis in axes else -1 for axis in range(inputs.shape.rank)])
-        # Deviations add up to nothing, so the mean has no part in the gradient of their squares.
-        squares = tf.math.squared_difference(inputs, tf.stop_gradient(spread))
+        center = tf.reshape(mean, [1 if axis in axes else -1 for axis in range(inputs.shape.rank)])
+        # Deviations add up to 0, so the gradient of their squares does not depend on the mean.
+        squares = tf.math.squared_difference(inputs, tf.stop_gradient(center))
         return mean, _sum(tf.reduce_sum(squares, axes)) / count
 
 
 @tf.custom_gradient
 def _sum(value: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Returns the sum of `value` over the replicas. Its gradient is the sum of theirs.
+    """Returns the sum of `value` over the replicas; its gradient is the sum of their gradients.
 
-    `all_reduce` alone would do, but to find out what it depends on, TensorFlow walks from each sum back through all
-    that the other replicas have computed, forward and backward: a time that grows with the square of the layers. At
-    what has no gradient the walk ends, and so it does here.
+    `all_reduce` alone would suffice, but to find its dependencies TensorFlow walks from each sum back through all that
+    the other replicas have computed, forward and backward, in a time that grows with the square of the layers. The
+    walk ends at a tensor without a gradient, such as this one.
     """
     replica = tf.distribute.get_replica_context()
 

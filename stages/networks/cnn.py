@@ -11,7 +11,7 @@ def cnn(
     """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 
     With the default settings and 28×28×1 images it has 34,826 parameters. Padding is `same` for images under
-    16 pixels, which `valid` would leave nothing of.
+    16 pixels, of which `valid` would leave nothing.
     Source: keras.io, Simple MNIST convnet (F. Chollet, 2015).
     """
     padding = "same" if min(input_shape[:2]) < 16 else "valid"

@@ -37,6 +37,6 @@ def _convolution(inputs: keras.KerasTensor, filters: int, kernel_size: int = 3, 
     outputs = keras.layers.Conv2D(
         filters, kernel_size, strides, padding="same", use_bias=False, kernel_initializer="he_normal"
     )(inputs)
-    # Keras' 0.99 wants thousands of steps before the moving statistics are of any use.
+    # Keras' 0.99 needs thousands of steps before the moving statistics are useful.
     outputs = BatchNormalization(momentum=0.9)(outputs)
     return keras.layers.ReLU()(outputs)

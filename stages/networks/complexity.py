@@ -10,17 +10,17 @@ import keras
 import tensorflow as tf
 
 _ONLY_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
-"""Operations that want to know how large a tensor is, which TensorFlow remembers without its contents."""
+"""Operations that read the size of a tensor alone, for which its contents need not stay in memory."""
 
 _VIEWS = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
-"""Operations that give a tensor another name or shape."""
+"""Operations that return the same memory under another name or shape."""
 
 _PEAKS_OF_INFERENCE: WeakKeyDictionary[keras.Model, int] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Cost:
-    """peak: bytes of one example at the worst moment, without weights and the like; operations: of the graph."""
+    """peak: most bytes of one example in memory at once, without weights; operations: their number in the graph."""
 
     peak: int
     operations: int
@@ -30,24 +30,24 @@ Specs = tuple[tf.TensorSpec, list[tf.TensorSpec]]
 
 
 def flops(network: keras.Model) -> int:
-    """Returns the floating-point operations of one image's way through `network`, a multiply-add counted as two.
+    """Returns the floating-point operations of `network` for one image in inference, a multiply-add counted as two.
 
-    TensorFlow's own counts of the operations in the graph: of convolutions, products, sums and pooling, but not of the
-    activations that it has no count for. Inference, a batch of one.
+    TensorFlow's own counts of the operations in the graph: of convolutions, products, sums and pooling, but not of
+    activations for which it has no count.
 
     Raises:
-        Exception: of whatever kind, where the network cannot be traced or the profiler does not know what to do.
+        Exception: of any kind, where the network cannot be traced or profiled.
     """
 
     def forward(images: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
-        with _holding(network, values):
+        with _with_values(network, values):
             return network(images, training=False)
 
     graph = tf.function(forward, autograph=False).get_concrete_function(*_specs(network, 1)).graph
     options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
     logger = tf.get_logger()
     before = logger.level
-    logger.setLevel("ERROR")  # that the profiler is of TensorFlow 1 is nothing a user could change
+    logger.setLevel("ERROR")  # its warning that the profiler is of TensorFlow 1 is of no use to a user
     try:
         counts = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
     finally:
@@ -56,34 +56,35 @@ def flops(network: keras.Model) -> int:
 
 
 def cost_of_step(network: keras.Model) -> Cost:
-    """Returns what a training step costs.
+    """Returns the cost of a training step.
 
-    Goes through the operations of the forward and the backward pass in their order and counts each tensor, in the dtype
-    that it has, from the operation that makes it to the last one that reads it. So frozen layers below the lowest that
-    is trained cost little. TensorFlow runs operations side by side and computes some in place:
-    `stages/training/memory.py` says how far that is off.
+    Goes through the operations of the forward and the backward pass in order and counts each tensor, in its dtype, from
+    the operation that makes it to the last one that reads it. So frozen layers below the lowest trained one cost
+    little. TensorFlow runs operations in parallel and computes some in place: `stages/training/memory.py` says by how
+    much that differs.
     """
 
-    def both(images: tf.Tensor, values: list[tf.Tensor]) -> list[tf.Tensor]:
-        with _holding(network, values):
+    def forward_and_backward(images: tf.Tensor, values: list[tf.Tensor]) -> list[tf.Tensor]:
+        with _with_values(network, values):
             outputs = network(images, training=True)
         trained = {id(variable) for variable in network.trainable_variables}
-        trainable = [value for value, own in zip(values, network.variables, strict=True) if id(own) in trained]
+        pairs = zip(values, network.variables, strict=True)
+        trainable = [value for value, variable in pairs if id(variable) in trained]
         return tf.gradients(outputs, trainable, unconnected_gradients="zero")
 
-    return _cost(both, network)
+    return _cost(forward_and_backward, network)
 
 
 def peak_of_inference(network: keras.Model) -> int:
-    """Returns how many bytes one example takes at the worst moment of inference, counted as in `cost_of_step`.
+    """Returns the most bytes that one example takes at once in inference, counted as in `cost_of_step`.
 
-    Remembers the answer, as tracing a large network takes a second.
+    Caches the result, as tracing a large network takes a second.
     """
     if network in _PEAKS_OF_INFERENCE:
         return _PEAKS_OF_INFERENCE[network]
 
     def forward(images: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
-        with _holding(network, values):
+        with _with_values(network, values):
             return network(images, training=False)
 
     return _PEAKS_OF_INFERENCE.setdefault(network, _cost(forward, network).peak)
@@ -96,18 +97,18 @@ def _cost(function: Callable[..., Any], network: keras.Model) -> Cost:
     for index, operation in enumerate(operations):
         for tensor in operation.inputs if operation.type not in _ONLY_SHAPES else ():
             last_read[id(_source(tensor))] = index
-    taken, peak, until = 0, 0, [0] * len(operations)
+    live, peak, freed = 0, 0, [0] * len(operations)
     for index, operation in enumerate(operations):
         for tensor in operation.outputs if operation.type not in _VIEWS else ():
-            taken += _bytes(tensor)
-            until[last_read.get(id(tensor), index)] += _bytes(tensor)
-        peak = max(peak, taken)
-        taken -= until[index]
+            live += _bytes(tensor)
+            freed[last_read.get(id(tensor), index)] += _bytes(tensor)
+        peak = max(peak, live)
+        live -= freed[index]
     return Cost(peak, len(operations))
 
 
-def _holding(network: keras.Model, values: list[tf.Tensor]) -> keras.StatelessScope:
-    """Gives the variables of `network` values, as in a training step: they may be on servers or on several devices."""
+def _with_values(network: keras.Model, values: list[tf.Tensor]) -> keras.StatelessScope:
+    """Replaces the variables of `network` by `values`, as a training step does; they may be on other devices."""
     return keras.StatelessScope(zip(network.variables, values, strict=True))
 
 
@@ -117,14 +118,14 @@ def _specs(network: keras.Model, examples: int | None) -> Specs:
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns what `tensor` is another view of."""
+    """Returns the tensor of which `tensor` is a view."""
     while tensor.op.type in _VIEWS:
         tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
     return tensor
 
 
 def _bytes(tensor: tf.Tensor) -> int:
-    """Returns the bytes of one example's part; 0 for what does not grow with the batch, or has no known shape."""
+    """Returns the bytes of one example's part; 0 where the size does not grow with the batch or is unknown."""
     shape = tensor.shape
     if shape.rank is None or not shape.rank or shape[0] is not None or not shape[1:].is_fully_defined():
         return 0

@@ -9,17 +9,17 @@ from stages.results import Strategy
 _MIB = 2**20
 
 ALLOCATOR_OVERHEAD = 1.15
-"""How much more a step takes than its tensors: scratch memory of convolutions, and what the allocator cannot reuse."""
+"""Ratio of a step's memory to its tensors': scratch memory of convolutions, and fragments the allocator cannot use."""
 
 
 SCORING_BYTES = 256 * _MIB
-"""Limit of what a batch of validation, evaluation and the like takes in one memory: a host's, or a GPU's."""
+"""Limit for a batch of validation or evaluation in one memory: the host's, or a GPU's."""
 
 
 def scoring_batch(network: keras.Model, strategy: Strategy | None = None) -> int:
     """Returns how many examples fit into SCORING_BYTES at a time, over all replicas; one a replica at least.
 
-    It depends on the network and the devices alone, not on what is free, so that every run has the same batches.
+    It depends on the network and the devices alone, not on free memory, so that every run has the same batches.
 
     Args:
         strategy: None: one CPU.
@@ -30,13 +30,13 @@ def scoring_batch(network: keras.Model, strategy: Strategy | None = None) -> int
 
 
 def inference_bytes(network: keras.Model, strategy: Strategy | None) -> float:
-    """Returns the bytes that one example takes in inference, with the input's elements."""
+    """Returns the bytes that one example takes in inference, including the input's prefetched elements."""
     image = 4 * int(tf.TensorShape(network.input_shape[1:]).num_elements())
     return ALLOCATOR_OVERHEAD * peak_of_inference(network) + elements_ahead(strategy) * image
 
 
 def elements_ahead(strategy: Strategy | None) -> float:
-    """Returns how many elements the input prepares for each that is computed (stages/data/batches.py), on CPUs."""
+    """Returns the input's prefetched elements for each that is computed (stages/data/batches.py), on CPUs."""
     if strategy is None:
         return 6
     return 1 if on_gpus(strategy) else 2 + 4 / replicas_per_memory(strategy)
@@ -48,7 +48,7 @@ def on_gpus(strategy: Strategy) -> bool:
 
 
 def replicas_per_memory(strategy: Strategy) -> int:
-    """Returns how many replicas share one memory: a GPU has its own, those on this host's CPU have one together."""
+    """Returns how many replicas share one memory: a GPU has its own, replicas on this host's CPU share one."""
     if on_gpus(strategy) or strategy.in_sync == 1:
         return 1
     return len(strategy.distribution.extended.worker_devices)

@@ -1,4 +1,4 @@
-"""What Keras has and does not export, each as a function with a test that fails first on an upgrade.
+"""Internals that Keras does not export, each as a function with a test that fails first on an upgrade.
 
 Checked with Keras 3.15, on TensorFlow's backend.
 """
@@ -27,7 +27,7 @@ def all_layers(layer: keras.layers.Layer, include_self: bool = True, recursive: 
 
 
 def is_graph_of_layers(network: keras.Model) -> bool:
-    """Returns whether `network` is sequential or functional, and no subclass, which `clone_model` would reduce to that.
+    """Returns whether `network` is sequential or functional, not a subclass, which `clone_model` would reduce to that.
 
     Keras 3.15: `keras.src.models.Functional` is the class that `keras.Model(inputs, outputs)` makes.
     """
@@ -60,7 +60,7 @@ def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
 
 
 def takes_weight_decay(optimizer: keras.optimizers.Optimizer, variable: tf.Variable) -> bool:
-    """Returns whether `optimizer` lets the weights of `variable` decay; see `Optimizer.exclude_from_weight_decay`.
+    """Returns whether `optimizer` applies weight decay to `variable`; see `Optimizer.exclude_from_weight_decay`.
 
     Keras 3.15: `Optimizer._use_weight_decay`.
     """
@@ -75,7 +75,7 @@ _APPLIES = (
 
 
 def overridden_beside_update_step(optimizer: keras.optimizers.Optimizer) -> list[str]:
-    """Returns the methods by which `optimizer` applies gradients otherwise than by `update_step` and weight decay.
+    """Returns the methods that `optimizer` overrides in applying gradients, other than `update_step`.
 
     Keras 3.15: `BaseOptimizer.apply`.
     """
@@ -85,18 +85,18 @@ def overridden_beside_update_step(optimizer: keras.optimizers.Optimizer) -> list
 
 
 def untracked_variables(optimizer: keras.optimizers.Optimizer) -> list[str]:
-    """Returns attributes with variables that `optimizer.variables` has not, so that no checkpoint has them, either.
+    """Returns attributes with variables that are not in `optimizer.variables`, and so in no checkpoint either.
 
-    Keras 3.15: `Optimizer.add_variable` tracks what it makes; `_trainable_variables` are those of the network.
+    Keras 3.15: `Optimizer.add_variable` tracks the variables it makes; `_trainable_variables` are the network's.
     """
-    known = {id(getattr(variable, "value", variable)) for variable in optimizer.variables}
+    tracked = {id(getattr(variable, "value", variable)) for variable in optimizer.variables}
     names = []
     for name, attribute in vars(optimizer).items():
         if name in ("_trainable_variables", "_variables", "_tracker") or name.startswith("_self_"):  # of Trackable
             continue
         parts = tf.nest.flatten(list(attribute) if isinstance(attribute, (list, tuple)) else attribute)
         values = [getattr(part, "value", part) for part in parts if isinstance(part, (keras.Variable, tf.Variable))]
-        if any(id(value) not in known for value in values):
+        if any(id(value) not in tracked for value in values):
             names.append(name)
     return names
 
@@ -110,7 +110,7 @@ def preprocess_input_of(application: Callable[..., keras.Model]) -> Callable[...
 
 
 def load_matching_weights(network: keras.Model, path: Path) -> str:
-    """Loads what fits of a file of weights, and returns Keras' reason for the first that does not, or nothing.
+    """Loads the weights of a file that fit; returns Keras' reason for the first that does not, or an empty string.
 
     Keras 3.15: `load_weights(skip_mismatch=True)`, which only `.weights.h5` takes, warns in prose.
     """

@@ -1,6 +1,6 @@
 """Model parallelism: the layers of one model on several devices.
 
-`keras.distribution.ModelParallel` would be the way on other backends; on TensorFlow it places nothing and says nothing.
+`keras.distribution.ModelParallel` does this on other backends; on TensorFlow it silently places nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from stages.networks.keras_internals import is_graph_of_layers
 
 @keras.saving.register_keras_serializable(package="pipeline")
 class OnDevice(keras.layers.Wrapper):
-    """Builds and calls `layer` on `device`: its weights are there, and what it computes is computed there."""
+    """Builds and calls `layer` on `device`, which holds its weights and computes its outputs."""
 
     def __init__(self, layer: keras.layers.Layer, device: str, **kwargs: Any) -> None:
         super().__init__(layer, name=layer.name, dtype=layer.dtype_policy, **kwargs)
@@ -38,10 +38,10 @@ class OnDevice(keras.layers.Wrapper):
 
 
 def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str]) -> keras.Model:
-    """Returns a copy of `network`, weights and all, whose layers are on the devices that `assign` gives them.
+    """Returns a copy of `network`, weights included, whose layers are on the devices that `assign` returns.
 
     Raises:
-        UserError: where the network is no graph of layers, or a pattern matches none of them.
+        UserError: where the network is not a graph of layers, or a pattern matches none of them.
     """
     if not is_graph_of_layers(network):
         raise UserError(
@@ -63,7 +63,7 @@ def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str
 def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str]) -> dict[str, str]:
     """Returns a device for each layer: that of the first pattern in `layers` that matches its name.
 
-    What no pattern matches is dealt to `devices` in order, so that each gets about the same bytes of weights.
+    Layers that no pattern matches go to `devices` in order, so that each gets about the same bytes of weights.
     """
     candidates = [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]
     for pattern in layers:
@@ -74,8 +74,8 @@ def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, st
     assigned = {}
     for layer in candidates:
         middle = (before + _bytes(layer) / 2) / total
-        dealt = devices[min(int(middle * len(devices)), len(devices) - 1)]
-        assigned[layer.name] = next((layers[key] for key in layers if fnmatchcase(layer.name, key)), dealt)
+        in_turn = devices[min(int(middle * len(devices)), len(devices) - 1)]
+        assigned[layer.name] = next((layers[key] for key in layers if fnmatchcase(layer.name, key)), in_turn)
         before += _bytes(layer)
     return assigned
 

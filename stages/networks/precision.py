@@ -21,7 +21,7 @@ def last_dtype() -> str:
 
 @contextmanager
 def keras_floats(policy: str) -> Iterator[None]:
-    """Makes float64 what Keras takes for its losses, metrics and rates under the policy float64: its own is float32."""
+    """Has Keras compute its losses, metrics and rates in float64 under the policy float64; its default is float32."""
     before = keras.config.floatx()
     keras.config.set_floatx("float64" if policy == "float64" else before)
     try:
@@ -32,10 +32,10 @@ def keras_floats(policy: str) -> Iterator[None]:
 
 @contextmanager
 def float32_initial_values() -> Iterator[None]:
-    """Gives every Keras variable that is made meanwhile the initial value it has in float32, rounded to its dtype.
+    """Gives every Keras variable made in the block the initial value that it has in float32, rounded to its dtype.
 
     TensorFlow draws other random numbers for each dtype, so that precisions could not be compared at the same seed.
-    Initializers are called for float32, whoever wrote them; integer and boolean variables are left alone.
+    All initializers are called for float32, custom ones too; integer and boolean variables are left alone.
     """
     original = keras.Variable.__init__
 
@@ -51,10 +51,10 @@ def float32_initial_values() -> Iterator[None]:
 
 
 def cast_exactly() -> None:
-    """Has `keras.ops.cast` take a Python number for float64 as it is, in this process, from now on.
+    """Has `keras.ops.cast` convert Python numbers to float64 exactly, in this process, from now on.
 
-    It would go through float32: TensorFlow makes a tensor of the number before it casts that, and so a regularizer's
-    factor has seven digits (Keras 3.15, keras/src/backend/tensorflow/core.py).
+    Otherwise they go through float32: TensorFlow makes a tensor of the number before it casts it, which leaves seven
+    digits of a regularizer's factor (Keras 3.15, keras/src/backend/tensorflow/core.py).
     """
 
     def exact(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
@@ -72,8 +72,8 @@ def cast_exactly() -> None:
 def draw_in_float32() -> None:
     """Has Keras' random layers draw in float32 and round, in this process, from now on.
 
-    So dropout drops the same units in every precision, at its rate: a uniform bfloat16 has 128 values.
-    Nothing changes for layers that compute in float32.
+    So dropout drops the same units in every precision, and at its rate, for which the 128 values of a uniform bfloat16
+    are too few. Layers that compute in float32 are unaffected.
     """
     for name in _DRAWS:
         wrap_backend("random", name, _drawn)
@@ -81,11 +81,11 @@ def draw_in_float32() -> None:
 
 
 def _rounded(initializer: Any, dtype: Any) -> Any:
-    """Returns an initializer, or a value, that is that of `initializer` in float32, rounded to the dtype."""
+    """Returns an initializer, or a value, equal to `initializer` in float32 rounded to the dtype."""
     if isinstance(initializer, str):
         initializer = keras.initializers.get(initializer)
     if callable(initializer):
-        return lambda shape, dtype=None: _through_float32(lambda drawn: initializer(shape, dtype=drawn), dtype)
+        return lambda shape, dtype=None: _through_float32(lambda dtype: initializer(shape, dtype=dtype), dtype)
     if dtype is None or isinstance(initializer, (tf.Variable, keras.Variable)):
         return initializer
     return _through_float32(lambda _: initializer, dtype)
@@ -107,8 +107,8 @@ def _is_other_float(dtype: Any) -> bool:
 
 def _drawn(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     @wraps(draw)
-    def drawn(*arguments: Any, dtype: Any = None, **named: Any) -> tf.Tensor:
-        return _through_float32(lambda drawn: draw(*arguments, dtype=drawn, **named), dtype)
+    def drawn(*arguments: Any, dtype: Any = None, **options: Any) -> tf.Tensor:
+        return _through_float32(lambda dtype: draw(*arguments, dtype=dtype, **options), dtype)
 
     return drawn
 

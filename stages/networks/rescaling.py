@@ -1,4 +1,4 @@
-"""A network behind the layer that scales its pixels, so that it takes them as the data set has them."""
+"""Networks preceded by a layer that scales pixels, so that they take the data set's own."""
 
 import inspect
 from typing import Any
@@ -10,7 +10,7 @@ from stages.results import Normalization
 
 
 class Scaled(keras.Model):
-    """A network behind the layer that scales its pixels. A loss of the network's own is this model's too."""
+    """A network preceded by the layer that scales its pixels; it has the network's own loss, if there is one."""
 
     @property
     def core(self) -> keras.Model:
@@ -40,16 +40,16 @@ class Scaled(keras.Model):
 def with_scaling(
     scaling: Normalization, image_shape: tuple[int, int, int], network: keras.Model, policy: str
 ) -> Scaled:
-    """Returns `network`, under the Keras policy `policy`, behind the layer that scales unscaled pixels for it."""
-    # float32 whatever the policy: bfloat16 keeps 8 bits of a mantissa, too few for pixels that augmentation mixed.
+    """Returns `network`, under the Keras policy `policy`, preceded by the layer that scales pixels for it."""
+    # float32 whatever the policy: a mantissa of 8 bits, as in bfloat16, is too short for pixels of mixed images.
     dtype = "float64" if policy == "float64" else "float32"
-    first = keras.layers.Rescaling(
+    rescaling = keras.layers.Rescaling(
         _numbers(scaling.scale, dtype), _numbers(scaling.offset, dtype), dtype=dtype, name="scaling"
     )
     inputs = keras.Input(image_shape, dtype="float32", name="images")
-    return Scaled(inputs, network(first(inputs)), name=network.name)
+    return Scaled(inputs, network(rescaling(inputs)), name=network.name)
 
 
 def _numbers(values: tuple[float, ...], dtype: str) -> float | list[float]:
-    kind = np.float64 if dtype == "float64" else float  # Keras takes Python's own for float32 before it casts them
+    kind = np.float64 if dtype == "float64" else float  # Keras converts Python's own to float32 first
     return kind(values[0]) if len(values) == 1 else [kind(value) for value in values]

@@ -1,4 +1,4 @@
-"""The residual networks for small images."""
+"""Residual networks for small images."""
 
 import keras
 

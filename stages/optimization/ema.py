@@ -7,9 +7,9 @@ import tensorflow as tf
 
 
 class EMA:
-    """Keeps beside each of `variables` average = momentum * average + (1 - momentum) * variable, from step to step.
+    """Keeps for each of `variables` average = momentum * average + (1 - momentum) * variable, from step to step.
 
-    float32, or float64 for float64 variables: half precision would round (1 - momentum) times a difference away. The
+    float32, or float64 for float64 variables: half precision would round (1 - momentum) times a difference to 0. The
     average of the first step is the variable itself, as in Keras (`Optimizer(use_ema=True)`).
     Make it in the strategy's scope. Source: Polyak and Juditsky 1992 (doi:10.1137/0330046).
     """
@@ -25,18 +25,18 @@ class EMA:
                 initial = tf.cast(tf.convert_to_tensor(variable), dtype)
                 self.values.append(tf.Variable(initial, trainable=False, name="average"))
 
-    def update(self, distribution: tf.distribute.Strategy, first: tf.Tensor) -> None:
-        """Updates the EMA after a step, in the cross-replica context; `first`, bool []: whether it is the first."""
+    def update(self, distribution: tf.distribute.Strategy, is_first: tf.Tensor) -> None:
+        """Updates the EMA after a step, in the cross-replica context; `is_first`: bool []."""
 
-        def toward(average: tf.Variable, weight: tf.Tensor) -> None:
-            rate = tf.where(first, tf.ones([], average.dtype), tf.constant(1.0 - self._momentum, average.dtype))
+        def move_average(average: tf.Variable, weight: tf.Tensor) -> None:
+            rate = tf.where(is_first, tf.ones([], average.dtype), tf.constant(1.0 - self._momentum, average.dtype))
             average.assign_add(rate * (tf.cast(weight, average.dtype) - average))
 
         for average, variable in zip(self.values, self._variables, strict=True):
-            distribution.extended.update(average, toward, args=(variable,), group=False)
+            distribution.extended.update(average, move_average, args=(variable,), group=False)
 
     def reset(self) -> None:
-        """Sets the EMA to the present weights."""
+        """Sets the EMA to the current weights."""
         for average, variable in zip(self.values, self._variables, strict=True):
             average.assign(tf.cast(tf.convert_to_tensor(variable), average.dtype))
 

@@ -2,7 +2,7 @@
 
 It reads and writes no variable. So XLA can compile it under every strategy (compiled code cannot reach a variable on
 another device: "Trying to access resource … located in device"), it can be timed without training anything, and every
-replica, worker or part of a batch calls it with values of its own.
+replica, worker or part of a batch calls it with its own values.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from stages.data.batches import Batch, share
+from stages.data.batches import Batch, rows_of_replica
 from stages.distribution.sharding import shards, whole
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
@@ -22,12 +22,12 @@ from stages.settings.train import TrainSettings
 
 
 class Result(NamedTuple):
-    """The loss of a batch, and what belongs to it.
+    """Loss, gradients, new state and metrics of a batch.
 
     gradients: of the summed loss times the scale, one for each of `Gradients.variables`, of its shape and dtype.
     sums: `loss`, `correct` and `examples`, [] of `Gradients.dtype`.
     state: new values of `Gradients.state`.
-    metrics: what each of `Gradients.metrics` has grown by.
+    metrics: the increase of each of `Gradients.metrics`.
     """
 
     gradients: list[tf.Tensor]
@@ -40,7 +40,7 @@ class Gradients:
     """Computes losses and gradients of `model`. Make it outside the strategy's scope, call it in a replica.
 
     dtype: of weights, losses and counts: float32, or float64 for a network in float64.
-    variables: what is trained: TensorFlow variables, the shards of a partitioned one singly.
+    variables: the trained TensorFlow variables; of a partitioned one, its shards.
     constraints: the Keras constraint of each of `variables`, or None.
     state: Keras variables that a training step changes as well, such as the moving statistics of BatchNorm.
     metrics: Keras variables of the network's own metrics.
@@ -65,7 +65,7 @@ class Gradients:
         compiled = tf.function(self._compute, jit_compile=jit, autograph=False)
         self._function = compiled.get_concrete_function(*self._signature())
         self.state = [self._untrained[index] for index in self._changed]
-        # A BatchNorm that is synchronized speaks to the other replicas, which a function in a function cannot.
+        # A synchronized BatchNorm reduces over replicas, which a function within a function cannot.
         if replicas > 1 and has_synchronized_layers(network):
             if model.has_own_loss:
                 raise UserError(
@@ -85,9 +85,9 @@ class Gradients:
         metrics = [tf.convert_to_tensor(variable.value) for variable in self.metrics]
         total: Result | None = None
         for part in range(self._parts):
-            after = [] if total is None else total.gradients  # one part after another, or no memory would be saved
-            with tf.control_dependencies(after):
-                one = self._function(
+            previous = [] if total is None else total.gradients  # in sequence, or no memory would be saved
+            with tf.control_dependencies(previous):
+                result = self._function(
                     self._part(batch, part),
                     trainable,
                     untrained,
@@ -95,16 +95,16 @@ class Gradients:
                     self._random_states(step, replica, part),
                     scale,
                 )
-            for index, value in zip(self._changed, one.state, strict=True):
+            for index, value in zip(self._changed, result.state, strict=True):
                 untrained[index] = value
-            total = one if total is None else _added(total, one)
+            total = result if total is None else _added(total, result)
         assert total is not None
         return total
 
     def _part(self, batch: Batch, part: int) -> Batch:
         if self._parts == 1:
             return batch
-        rows, weights = share(tf.shape(batch[1], tf.int64)[0], part, self._parts)
+        rows, weights = rows_of_replica(tf.shape(batch[1], tf.int64)[0], part, self._parts)
         images, labels, own_weights = (tf.gather(values, rows) for values in batch)
         return images, labels, own_weights * tf.cast(weights, self.dtype)
 
@@ -149,16 +149,16 @@ class Gradients:
             "correct": tf.reduce_sum(tf.cast(accuracy(labels, outputs), self.dtype) * weights),
             "examples": examples,
         }
-        # Rows that several replicas share count in part, in the network's own metrics too.
+        # Rows that several replicas hold count in part, in the network's own metrics too.
         part = examples / tf.cast(tf.shape(labels)[0], self.dtype)
-        grown = [
-            tf.cast(tf.cast(scope.get_current_value(v) - old, self.dtype) * part, old.dtype)
-            for v, old in zip(self.metrics, metrics, strict=True)
+        increases = [
+            tf.cast(tf.cast(scope.get_current_value(metric) - before, self.dtype) * part, before.dtype)
+            for metric, before in zip(self.metrics, metrics, strict=True)
         ]
-        # tf.gradients and not a tape: it puts what goes backward on the device of what went forward, layer by layer.
+        # tf.gradients, not a tape: it places each layer's backward pass on the device of its forward pass.
         gradients = tf.gradients(loss * tf.cast(scale, loss.dtype), trainable, unconnected_gradients="zero")
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        return Result(dense, sums, [state[index] for index in self._changed], grown)
+        return Result(dense, sums, [state[index] for index in self._changed], increases)
 
     def _weights(self, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         return weights if self._class_weights is None else weights * class_weight(labels, self._class_weights)
@@ -196,10 +196,10 @@ def has_synchronized_layers(network: keras.Model) -> bool:
     return any(getattr(layer, "synchronized", False) for layer in all_layers(network))
 
 
-def _added(first: Result, second: Result) -> Result:
+def _added(a: Result, b: Result) -> Result:
     return Result(
-        [a + b for a, b in zip(first.gradients, second.gradients, strict=True)],
-        {name: first.sums[name] + second.sums[name] for name in first.sums},
-        second.state,
-        [a + b for a, b in zip(first.metrics, second.metrics, strict=True)],
+        [x + y for x, y in zip(a.gradients, b.gradients, strict=True)],
+        {name: a.sums[name] + b.sums[name] for name in a.sums},
+        b.state,
+        [x + y for x, y in zip(a.metrics, b.metrics, strict=True)],
     )

@@ -1,4 +1,4 @@
-"""Whether XLA compiles the gradients: on GPUs, or where it is faster."""
+"""The choice whether XLA compiles the gradients: on GPUs, or where it measures faster."""
 
 import statistics
 import time
@@ -64,7 +64,7 @@ def choose_jit(
         return Choice(compiled, True, "as asked")
     candidates = {True: compiled, False: build(False)}
     times: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(ROUNDS + 1):  # interleaved, because other work on the machine comes and goes
+    for _ in range(ROUNDS + 1):  # interleaved, because the load of the machine varies
         for jit, gradients in candidates.items():
             times[jit].append(_seconds(gradients, batch))
     # Workers must agree, or they would differ in the last digits.
@@ -79,7 +79,7 @@ def _obstacle(strategy: Strategy, model: Model) -> str:
     if strategy.fixed_shapes:
         return "a TPU compiles the whole step itself"
     if strategy.in_sync > 1 and has_synchronized_layers(model.network):
-        return "a synchronized BatchNorm speaks to other replicas, which compiled code cannot"
+        return "a synchronized BatchNorm communicates with other replicas, which compiled code cannot"
     return ""
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 INITIAL = 2.0**15
 GROWTH_STEPS = 2000
 LEAST = 2.0**-14
-"""A scale that has been halved to this has not been the trouble for a long time."""
+"""Limit for the scale: at this one, the loss is not finite for another reason than float16's range."""
 
 
 class LossScale:
@@ -15,7 +15,7 @@ class LossScale:
 
     The caller decides with gradients that are already reduced over the replicas whether a step overflowed, so all
     replicas skip it together. Keras' LossScaleOptimizer decides before the reduction: with an overflow in one replica
-    MirroredStrategy applies inf, and the workers of MultiWorkerMirroredStrategy wait for each other for ever.
+    MirroredStrategy applies inf, and the workers of MultiWorkerMirroredStrategy wait for each other forever.
 
     Source: Micikevicius et al., Mixed Precision Training, 2018 (arXiv:1710.03740), section 3.2.
     """
@@ -27,7 +27,7 @@ class LossScale:
         self.skipped_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="skipped_steps")
 
     def factor(self) -> tf.Tensor:
-        """Returns what to multiply the summed loss of a batch with: the scale is one of the mean, as elsewhere."""
+        """Returns the factor for the summed loss of a batch; the scale itself is that of the mean, as usual."""
         return self.value / float(self._batch_size)
 
     def continue_from(self, previous: "LossScale") -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-"""Takes labels [b] (Keras hands them on as floats), or of mixed images [b, classes], whose rows add up to 1, and
-outputs float32 [b, classes]; returns float32 [b]."""
+"""From labels [b] (floats from Keras), or [b, classes] of mixed images, whose rows add up to 1, and outputs
+float32 [b, classes] to losses float32 [b]."""
 
 
 def cross_entropy(outputs: str, label_smoothing: float = 0.0) -> Loss:
@@ -33,7 +33,7 @@ def probabilities(outputs: tf.Tensor, kind: str) -> tf.Tensor:
 
 
 def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Returns 1 where the likeliest class is the correct one, of a mixed image that with the greater share, else 0.
+    """Returns 1 where the likeliest class is correct, for a mixed image the class with the greatest weight, else 0.
 
     float32 [b] (float64 for outputs in it); labels and outputs are those of a `Loss`.
     """
@@ -42,7 +42,7 @@ def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def class_weight(labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns what examples count, [b] of the dtype of `weights`, by their classes, or by their shares of each.
+    """Returns the weights of examples, [b] of the dtype of `weights`, by their classes, or by their weights of each.
 
     labels: int32 [b] or float32 [b, classes]; weights: [classes].
     """

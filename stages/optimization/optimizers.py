@@ -27,12 +27,12 @@ def build_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Returns the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
 
-    Clipping, accumulation and the EMA are the training loop's; `options` are for Keras' own of them.
+    Clipping, accumulation and the EMA are the training loop's; `options` turn on Keras' own.
 
     Args:
         policy: of the network that is trained.
     """
-    with keras_floats(policy):  # the rate's variable has Keras' own
+    with keras_floats(policy):  # the dtype of the rate's variable
         return _built(settings, _exact(rate, policy), policy, **options)
 
 
@@ -52,7 +52,7 @@ def _built(settings: OptimizerSettings, rate: Rate, policy: str, **options: Any)
     raise UserError(f"optimizer={settings} is of no known kind", ("sgd", "adam", "adamw"), "optimizer=adam")
 
 
-_OWN_OF_TRAINING = {
+_SETTINGS_INSTEAD = {
     "clipnorm": "optimizer.clip_norm",
     "clipvalue": "optimizer.clip_norm",
     "global_clipnorm": "optimizer.clip_norm",
@@ -60,7 +60,7 @@ _OWN_OF_TRAINING = {
     "gradient_accumulation_steps": "optimizer.accumulation",
     "loss_scale_factor": "precision",
 }
-"""What `keras.optimizers.Optimizer` does when it applies gradients, and the setting by which training does it."""
+"""From arguments of `keras.optimizers.Optimizer` that change how it applies gradients to the settings instead."""
 
 
 def _custom(
@@ -92,18 +92,18 @@ def _custom(
         ) from error
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UserError(f"{place} is no Keras optimizer", "a subclass of keras.optimizers.Optimizer")
-    for name, setting in _OWN_OF_TRAINING.items():
+    for name, setting in _SETTINGS_INSTEAD.items():
         if getattr(optimizer, name, None) and name not in options:
             raise UserError(f"{place} sets {name}, which training does by itself", f"{setting} instead of it")
     expected = rate(0) if callable(rate) else rate
-    taken = keras.ops.convert_to_numpy(optimizer.learning_rate)
-    if not np.isclose(float(taken), float(expected), rtol=1e-6):
+    actual = keras.ops.convert_to_numpy(optimizer.learning_rate)
+    if not np.isclose(float(actual), float(expected), rtol=1e-6):
         raise UserError(f"{place} does not take the learning rate that it is given", f"learning_rate={expected:g}")
     return optimizer
 
 
 def _exact(number: Any, policy: str) -> Any:
-    """Returns a number that Keras will not round: `keras.ops.cast` takes Python's for float32, whatever it casts to."""
+    """Returns a number that Keras does not round: `keras.ops.cast` converts Python's to float32 first."""
     return np.float64(number) if policy == "float64" and isinstance(number, float) else number
 
 
@@ -118,7 +118,7 @@ def learning_rate(
     """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size.
 
     Args:
-        shift: steps of the schedule that are over when the optimizer takes its first.
+        shift: steps of the schedule that precede the optimizer's first.
         policy: of the network that is trained.
     """
     total = steps_per_epoch * epochs
@@ -128,10 +128,10 @@ def learning_rate(
     if settings.name == "cosine":
         after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
     elif settings.name == "step" and settings.decay_epochs:
-        # Keras keeps a rate up to and with the boundary: the last step of the epoch, not the first of the next.
-        last = [round(epoch * steps_per_epoch) - 1 for epoch in sorted(settings.decay_epochs)]
-        rates = [peak * settings.decay_factor**index for index in range(len(last) + 1)]
-        after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in last], rates)
+        # Keras keeps a rate through the boundary: the last step of the epoch, not the first of the next.
+        boundaries = [round(epoch * steps_per_epoch) - 1 for epoch in sorted(settings.decay_epochs)]
+        rates = [peak * settings.decay_factor**index for index in range(len(boundaries) + 1)]
+        after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in boundaries], rates)
     elif isinstance(settings, CustomScheduleSettings):
         after = _custom_schedule(settings, peak, total - warmup)
     rate = WarmUp(peak, warmup, after) if warmup else after
@@ -160,14 +160,14 @@ def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) 
 
 
 def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
-    """Returns the rate of the optimizer's last step; its `learning_rate` is already that of the next."""
-    last = rate(optimizer.iterations - 1) if callable(rate) else optimizer.learning_rate
-    return float(keras.ops.convert_to_numpy(last))
+    """Returns the rate of the optimizer's last step; `learning_rate` is already that of the next."""
+    value = rate(optimizer.iterations - 1) if callable(rate) else optimizer.learning_rate
+    return float(keras.ops.convert_to_numpy(value))
 
 
 @keras.saving.register_keras_serializable(package="pipeline")
 class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule from a function of the step, a float tensor [] counted from 0; Keras itself passes functions none."""
+    """A schedule from a function of the step, a float tensor [] counted from 0; Keras itself passes none."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -185,7 +185,7 @@ class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="pipeline")
 class Shifted(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule whose first `steps` steps are over."""
+    """A schedule without its first `steps` steps."""
 
     def __init__(self, schedule: Any, steps: int) -> None:
         self.schedule, self.steps = schedule, steps
@@ -203,15 +203,15 @@ class Shifted(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="pipeline")
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear growth from 0 to `peak` over `steps` steps, then `after`, a rate or a schedule counted from there."""
+    """Linear growth from 0 to `peak` over `steps` steps, then `after`, a rate or a schedule that starts there."""
 
     def __init__(self, peak: float, steps: int, after: Any) -> None:
         self.peak, self.steps, self.after = peak, steps, after
 
     def __call__(self, step: Any) -> Any:
         step = keras.ops.cast(step, "float64" if isinstance(self.peak, np.float64) else "float32")
-        later = self.after(keras.ops.maximum(step - self.steps, 0.0)) if callable(self.after) else self.after
-        return keras.ops.where(step < self.steps, self.peak * (step + 1.0) / self.steps, later)
+        afterwards = self.after(keras.ops.maximum(step - self.steps, 0.0)) if callable(self.after) else self.after
+        return keras.ops.where(step < self.steps, self.peak * (step + 1.0) / self.steps, afterwards)
 
     def get_config(self) -> dict[str, Any]:
         after = keras.saving.serialize_keras_object(self.after) if callable(self.after) else self.after

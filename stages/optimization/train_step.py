@@ -1,4 +1,4 @@
-"""One training step, as each replica takes it: gradients, their sum over the replicas, the update, the totals."""
+"""The training step of a replica: gradients, their sum over the replicas, the update, the totals."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,11 @@ from stages.settings.train import TrainSettings
 
 
 class Step:
-    """Trains the model of `gradients` with `optimizer` by one step when it is called in a replica.
+    """Takes one training step of the model of `gradients` with `optimizer`, when called in a replica.
 
     The gradient of a step is that of the mean loss over the global batch, however the batch is split: replicas
     sum their gradients and their example counts in one reduction, and divide the one by the other. Keras averages the
-    means of the replicas, which is another number as soon as the per-replica batches differ.
+    means of the replicas, which is another number where per-replica batches differ in size.
 
     totals: sums of loss, correct predictions and examples since they were last reset.
     ema: the EMA of the weights, or None.
@@ -40,7 +40,7 @@ class Step:
             self.loss_scale = LossScale(settings.batch_size) if scaled else None
             momentum = settings.optimizer.ema_momentum
             self.ema = EMA(variables, momentum) if momentum else None
-            whole = model.network.trainable_variables  # some of Keras' optimizers ask for a variable's path
+            whole = model.network.trainable_variables  # some of Keras' optimizers need a variable's path
             optimizer.build(whole if len(whole) == len(variables) else variables)
         self._update = Update(optimizer, self.gradients, self.loss_scale, self.ema)
 
@@ -48,24 +48,24 @@ class Step:
         """Takes `step` of the run with its per-replica batch."""
         self._train(self._augmented(batch), step)
 
-    @tf.autograph.experimental.do_not_convert  # no control flow of Python's on tensors: half of a run's tracing
+    @tf.autograph.experimental.do_not_convert  # no control flow for AutoGraph, half of a run's tracing
     def _train(self, batch: Batch, step: tf.Tensor) -> None:
         replica = tf.distribute.get_replica_context()
         scale = tf.constant(1.0, self.gradients.dtype) if self.loss_scale is None else self.loss_scale.factor()
-        mine = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
-        examples = mine.sums["examples"]
-        state = mine.state if replica.num_replicas_in_sync == 1 else _weighted(mine.state, examples, replica)
-        sums = _sum(replica, [examples, *mine.gradients, *state])
-        count, gradients, state = sums[0], sums[1 : 1 + len(mine.gradients)], sums[1 + len(mine.gradients) :]
+        result = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
+        examples = result.sums["examples"]
+        state = result.state if replica.num_replicas_in_sync == 1 else _weighted(result.state, examples, replica)
+        sums = _sum(replica, [examples, *result.gradients, *state])
+        count, gradients, state = sums[0], sums[1 : 1 + len(result.gradients)], sums[1 + len(result.gradients) :]
         if replica.num_replicas_in_sync > 1:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
-            state = [tf.cast(value, own.dtype) for value, own in zip(state, mine.state, strict=True)]
+            state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]
         means = [tf.cast(tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)), g.dtype) for g in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in means])
         if self._clip_norm:
             means = clip_by_global_norm(means, self._clip_norm)
         replica.merge_call(self._update, args=(means, state, finite))
-        self._add(mine.sums, mine.metrics, finite)
+        self._add(result.sums, result.metrics, finite)
 
     def means(self) -> dict[str, float]:
         """Returns the mean `loss` and `accuracy` of the examples in `totals`, and the network's own metrics."""
@@ -114,21 +114,21 @@ def _wide(value: tf.Tensor) -> tf.DType:
 def _weighted(
     state: Sequence[tf.Tensor], examples: tf.Tensor, replica: tf.distribute.ReplicaContext
 ) -> list[tf.Tensor]:
-    """Returns what to sum over the replicas: numbers weighted by this replica's examples, counters of the first one.
+    """Returns the terms of a sum over the replicas: floats weighted by this replica's examples, counters of the first.
 
     float32 or wider, as a variance times a count may be too large for float16.
     """
-    first = tf.equal(replica.replica_id_in_sync_group, 0)
+    is_first = tf.equal(replica.replica_id_in_sync_group, 0)
     return [
         tf.cast(value, _wide(value)) * tf.cast(examples, _wide(value))
         if value.dtype.is_floating
-        else tf.where(first, tf.cast(value, tf.int64), tf.zeros_like(value, tf.int64))
+        else tf.where(is_first, tf.cast(value, tf.int64), tf.zeros_like(value, tf.int64))
         for value in state
     ]
 
 
 def _sum(replica: tf.distribute.ReplicaContext, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the sums over the replicas, one reduction a dtype: collectives pack what one call reduces."""
+    """Returns the sums over the replicas, one reduction a dtype, as collectives pack the tensors of one call."""
     sums: dict[int, tf.Tensor] = {}
     for dtype in dict.fromkeys(value.dtype for value in values):
         places = [index for index, value in enumerate(values) if value.dtype == dtype]

@@ -16,8 +16,8 @@ from stages.optimization.loss_scale import LossScale
 class Update:
     """Applies a Keras optimizer once, to variables that may be mirrored, without reducing a second time.
 
-    Keras' `optimizer.apply` sums the gradients over the replicas itself, so whatever must see the sum (loss scaling,
-    clipping) would have to reduce twice. This calls the optimizer's public `update_step` on every copy instead, in the
+    Keras' `optimizer.apply` sums the gradients over the replicas itself, so loss scaling and clipping, which need the
+    sum, would have to reduce twice. This calls the optimizer's public `update_step` on every copy instead, in the
     cross-replica context, the way `apply` does in the end.
     """
 
@@ -40,7 +40,7 @@ class Update:
         state: Sequence[tf.Tensor],
         finite: tf.Tensor,
     ) -> None:
-        """Is called through `merge_call`: each argument is the same in every replica."""
+        """Updates the model, by `merge_call`: each argument is the same in every replica."""
         if self._loss_scale is None:
             self._apply(distribution, gradients, state)
         else:
@@ -52,7 +52,7 @@ class Update:
     ) -> None:
         optimizer = self._optimizer
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        first = tf.equal(optimizer.iterations.value, 0)
+        is_first = tf.equal(optimizer.iterations.value, 0)
         for variable, gradient, constraint in zip(self._variables, gradients, self._constraints, strict=True):
 
             def update(copy: tf.Variable, gradient: tf.Tensor, constraint: Any = constraint) -> None:
@@ -66,16 +66,16 @@ class Update:
         for variable, value in zip(self._state, state, strict=True):
             distribution.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
         if self._ema is not None:
-            self._ema.update(distribution, first)
+            self._ema.update(distribution, is_first)
         optimizer.iterations.value.assign_add(1)  # Keras' own assign_add reads, adds and writes: workers lose counts
 
 
 _ELEMENT_BY_ELEMENT = ("SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Lion", "Ftrl")
-"""Optimizers of Keras that update the parts of a variable as they would update the whole."""
+"""Optimizers of Keras that update the shards of a variable as they would the whole."""
 
 
 def _check_updatable(optimizer: keras.optimizers.Optimizer, gradients: Gradients) -> None:
-    """Raises UserError where calling `update_step` alone would train to other weights, or a resumed run would."""
+    """Raises UserError where `update_step` alone, or a resumed run, would train to other weights."""
     name = type(optimizer).__name__
     overridden = overridden_beside_update_step(optimizer)
     if overridden:
@@ -90,7 +90,7 @@ def _check_updatable(optimizer: keras.optimizers.Optimizer, gradients: Gradients
             f"{name} has variables that no checkpoint would have: {', '.join(untracked)}",
             "variables made by add_variable or add_variable_from_reference, in build",
         )
-    is_known = type(optimizer) in [getattr(keras.optimizers, known) for known in _ELEMENT_BY_ELEMENT]
+    is_known = type(optimizer) in [getattr(keras.optimizers, kind) for kind in _ELEMENT_BY_ELEMENT]
     if len(gradients.variables) > len(gradients.model.network.trainable_variables) and not is_known:
         raise UserError(
             f"strategy.shard_kib parts the weights, and {name} may need them whole",

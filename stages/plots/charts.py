@@ -11,7 +11,7 @@ from stages.storage.atomic import atomic_write
 
 
 def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path, first_epoch: int = 1) -> Path:
-    """Draws loss and accuracy by epoch, the best epoch and the beginnings of later phases marked; returns `path`.
+    """Plots loss and accuracy by epoch, with the best epoch and the starts of later phases marked; returns `path`.
 
     Args:
         best_epoch: counted from 1. first_epoch: that of the first row of `history`.
@@ -38,8 +38,8 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     size = len(class_names)
     figure = Figure(figsize=(2.5 + 0.4 * min(size, 40),) * 2, layout="constrained")
     axes = figure.subplots()
-    share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    fractions = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if size <= 40:
         names = drawable(class_names)
@@ -48,7 +48,7 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
         axes.set_xticks(range(size), names, rotation=45 if long else 0, ha=side, parse_math=False)
         axes.set_yticks(range(size), names, parse_math=False)
         for row, column in np.argwhere(confusion):
-            color = "white" if share[row, column] > 0.5 else "black"
+            color = "white" if fractions[row, column] > 0.5 else "black"
             axes.text(column, row, confusion[row, column], ha="center", va="center", color=color, fontsize=8)
     return save(figure, path)
 
@@ -56,7 +56,7 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
 def drawable(names: Sequence[str]) -> list[str]:
     """Returns class names as Matplotlib can draw them, cut to 24 letters.
 
-    A name with a letter that the font lacks becomes its number, such as `#3`: boxes, and a warning for each, tell less.
+    A name with a letter that the font lacks becomes its number, such as `#3`, rather than boxes, each with a warning.
     """
     font = get_font(findfont(FontProperties()))
     drawn = []
@@ -67,7 +67,7 @@ def drawable(names: Sequence[str]) -> list[str]:
 
 
 def save(figure: Figure, path: Path, dpi: int = 120) -> Path:
-    """Writes `figure` to `path`, whose folder is made; returns `path`."""
+    """Writes `figure` to `path`, making its folder; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, lambda partial: figure.savefig(partial, dpi=dpi), durable=False)
     return path

@@ -1,7 +1,7 @@
-"""Galleries: the images of a data set, in rows, with a name to each row or to each image.
+"""Galleries: images of a data set in rows, with a name for each row or each image.
 
-All images of a gallery are laid out in one array and drawn at once, pixel for pixel: an `Axes` to each of them would
-take seconds.
+All images of a gallery are laid out in one array and drawn at once, pixel for pixel: an `Axes` for each would take
+seconds.
 """
 
 import textwrap
@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from stages.plots.charts import drawable, save
 
 SMALLEST, LARGEST = 64, 96
-"""Between how many pixels the longer side of an image is drawn, smaller images by whole factors."""
+"""Range of an image's longer side as drawn, in pixels; smaller images are enlarged by whole factors."""
 
 DPI = 100
 LETTER = 7
-"""Pixels: how wide a letter is at most, on average."""
+"""Upper bound for the average width of a letter, in pixels."""
 
 
 def plot_rows(
@@ -30,7 +30,7 @@ def plot_rows(
 
     Args:
         rows: uint8 or float32 [n, H, W, C] each, n may differ.
-        pixel_range: what is drawn black, and what white.
+        pixel_range: the values drawn black and white.
     """
     cells = [list(shown(row, pixel_range)) for row in rows]
     mosaic, corners = _mosaic(cells, down=4, right=4, width=0)
@@ -63,13 +63,13 @@ def plot_batch(
 
 
 def shown(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
-    """Returns images as they are drawn, uint8 [n, h, w, 3]: `pixel_range` from black to white.
+    """Returns images as they are drawn, uint8 [n, h, w, 3], with `pixel_range` from black to white.
 
-    What is outside is cut off.
+    Values outside are clipped.
 
     Args:
         images: uint8 or float32 [n, H, W, C]. Of three or four channels the first three are red, green and blue;
-            one or two are shown as their mean, in grey.
+            one or two are shown as their mean, in gray.
     """
     longer = max(images.shape[1:3])
     wide = images.astype(np.float32)
@@ -88,11 +88,11 @@ def shown(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
 def _mosaic(
     cells: Sequence[Sequence[np.ndarray]], down: int, right: int, width: int
 ) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
-    """Returns all images on white, uint8 [h, w, 3], and for each its upper left corner, (pixels down, pixels right).
+    """Returns all images on white, uint8 [h, w, 3], and the upper left corner of each, (pixels down, pixels right).
 
     Args:
         down, right: pixels above and after each image.
-        width: pixels that an image takes at least.
+        width: minimal pixels for an image.
     """
     high, wide = cells[0][0].shape[0] + down, max(cells[0][0].shape[1], width) + right
     mosaic = np.full((high * len(cells), wide * max(map(len, cells)), 3), 255, np.uint8)

@@ -14,20 +14,20 @@ from stages.settings.ranges import choice, number
 
 @dataclass(kw_only=True)
 class DataSettings:
-    """Settings of every source: how much of it is held out, and by which seed."""
+    """Settings of every source: fractions of the held-out splits, and their seed."""
 
     _target_: str = "???"
     """The function that loads, such as `stages.load.digits.digits`."""
     val_fraction: float = number(0.1, above=0, below=1)
-    """Share of the training examples kept for validation, the same in every class."""
+    """Fraction of the training examples for validation, the same in every class."""
     test_fraction: float = number(0.2, above=0, below=1)
-    """Share of all examples kept for the test, the same in every class."""
+    """Fraction of all examples for the test, the same in every class."""
     split_seed: int = number(42, at_least=0, at_most=2**31 - 1)
-    """Fixes which examples go to a split that is cut. It is apart from the run's `seed`, so that runs of several seeds
+    """Fixes which examples go to a split that is cut. Separate from the run's `seed`, so that runs of several seeds
     are compared on the same test examples."""
 
     def train_examples(self) -> int | None:
-        """Returns how many examples training will see, where that is known before they are read."""
+        """Returns the number of training examples, or None where it is unknown before they are read."""
         return None
 
     def _without_val(self, examples: int) -> int:
@@ -36,7 +36,7 @@ class DataSettings:
 
 @dataclass(kw_only=True)
 class DigitsSettings(DataSettings):
-    """scikit-learn's 1,797 digits of 8×8 grey pixels from 0 to 16, 10 classes."""
+    """scikit-learn's 1,797 digits of 8×8 gray pixels from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
 
@@ -46,14 +46,14 @@ class DigitsSettings(DataSettings):
 
 @dataclass(kw_only=True)
 class SourceSettings(DataSettings):
-    """What sources of any size share: where their decoded images are kept."""
+    """Settings of sources of any size: where their decoded images are kept."""
 
     cache: str = choice("disk", "disk", "off")
     """`disk`: decoded once into `outputs/cache`, for all runs; `off`: by each run, for sets larger than the disk."""
     memory_gib: float | None = number(None, at_least=0, unit="GiB that images may take in memory")
-    """What does not fit is read as training goes on; null: a third of what is free."""
+    """Larger sets are read during training; null: a third of the free memory."""
     on_error: str = choice("fail", "fail", "skip")
-    """What an image that cannot be used does: ends the run, naming it, or is left out and recorded."""
+    """For images that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
 
 
 @dataclass(kw_only=True)
@@ -84,33 +84,33 @@ class SyntheticSettings(SourceSettings):
 
 @dataclass(kw_only=True)
 class ImagesSettings(SourceSettings):
-    """What sources of encoded images share."""
+    """Settings of sources of encoded images."""
 
     test_fraction: float = number(0.1, above=0, below=1)
     size: Any = None
-    """Of the images that training sees, in pixels: a side, or [height, width]; null: as they are, if of one size."""
+    """Size of the images in training, in pixels: a side, or [height, width]; null: their own, if all have the same."""
     resize: str = choice("stretch", "stretch", "crop", "pad")
     """`crop` keeps the middle, `pad` the whole image on black; both keep the aspect."""
     channels: int | None = None
-    """1: grey, 3: colors; null: what the source says."""
+    """1: gray, 3: color; null: those of the source."""
     min_side: int = number(2, at_least=1, unit="pixels; an image with a smaller side cannot be used")
 
-    def shape(self, own: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
-        """Returns (H, W, C) of the images that training sees.
+    def shape(self, of_source: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
+        """Returns (H, W, C) of the images in training.
 
         Args:
-            own: what the source says of its images; None: they differ.
+            of_source: the sides and channels of its images; None: they differ.
 
         Raises:
             UserError: where they differ and no size is set.
         """
-        given = [self.size] * 2 if isinstance(self.size, int) else self.size
-        height, width = own[:2] if given is None else given
+        sides = [self.size] * 2 if isinstance(self.size, int) else self.size
+        height, width = of_source[:2] if sides is None else sides
         if height is None or width is None:
             raise UserError(
                 "the images have several sizes, and data.size is not set", "a side in pixels", "data.size=160"
             )
-        channels = self.channels or own[2]
+        channels = self.channels or of_source[2]
         return int(height), int(width), 1 if channels == 1 else 3
 
     def check(self, path: str) -> None:
@@ -123,7 +123,7 @@ class ImagesSettings(SourceSettings):
                 f"{path}.size=160",
             )
         if self.channels not in (None, 1, 3):
-            raise UserError(f"{path}.channels={self.channels}", "1 (grey), 3 (colors), null", f"{path}.channels=3")
+            raise UserError(f"{path}.channels={self.channels}", "1 (gray), 3 (color), null", f"{path}.channels=3")
 
 
 @dataclass(kw_only=True)
@@ -132,15 +132,15 @@ class TfdsSettings(ImagesSettings):
 
     _target_: str = "stages.load.tfds.tfds"
     name: str = "???"
-    """Its TFDS name, such as `mnist`."""
+    """Its name in TFDS, such as `mnist`."""
     dir: str | None = None
     """Where TFDS keeps prepared sets; null: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
     download: bool = False
-    """Whether TFDS may fetch and prepare the set when it is not there."""
+    """Whether TFDS may download and prepare the set if it is missing."""
     image_key: str | None = None
-    """The feature that is the image; null: that of the set's own pair, else `image`, else the only Image."""
+    """The feature that is the image; null: that of the declared pair, else `image`, else the only Image."""
     label_key: str | None = None
-    """The feature that is the label; null: that of the set's own pair, else `label`, else the only ClassLabel."""
+    """The feature that is the label; null: that of the declared pair, else `label`, else the only ClassLabel."""
     train_split: str = "train"
     """In TFDS' syntax, such as `train[:80%]`."""
     val_split: str | None = None
@@ -151,11 +151,11 @@ class TfdsSettings(ImagesSettings):
     @property
     def folder(self) -> Path:
         """The folder that holds prepared sets."""
-        given = self.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-        return Path(given).expanduser().resolve()
+        path = self.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+        return Path(path).expanduser().resolve()
 
     def check(self, path: str) -> None:
-        """Says at once that a set is missing; TFDS itself would wait minutes for the network."""
+        """Refuses a missing set at once; TFDS itself would wait minutes for the network."""
         super().check(path)
         if not re.fullmatch(r"[\w.:/-]{1,200}", self.name):
             raise UserError(

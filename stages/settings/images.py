@@ -12,38 +12,38 @@ class NormalizeSettings:
 
     _target_: str = "stages.normalize.normalize"
     method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")
-    """`auto`: as the network wants it (those of keras.applications do), else as `rescale`, to 0..1; `standardize`: to
+    """`auto`: as the network declares (those of keras.applications do), else as `rescale`, to 0..1; `standardize`: to
     mean 0 and std 1 of the training split, by channel; `imagenet`: by mean and std of ImageNet's pixels."""
 
 
 @dataclass(kw_only=True)
 class AugmentSettings:
-    """Random changes of the images, in training only. With its default, each changes nothing."""
+    """Random changes of the training images. By default, none changes anything."""
 
     _target_: str = "stages.augment.augment"
     where: str = choice("input", "input", "model")
     """`input`: the input changes images, on the host's CPU; `model`: the training step does, on its device."""
     horizontal_flip: bool = False
-    """Whether one image in two is mirrored left to right."""
+    """Whether half of the images are mirrored left to right."""
     vertical_flip: bool = False
-    """Whether one image in two is mirrored top to bottom."""
+    """Whether half of the images are mirrored top to bottom."""
     crop: float = number(0.0, at_least=0, below=1, unit="of the side, cut off at most; the rest fills the image")
     aspect: float = number(1.0, at_least=1, at_most=4, unit="times as wide, or as high, as it was, at most")
     """How much a crop may change the ratio of width to height."""
     rotation: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn, to either side")
-    zoom: float = number(0.0, at_least=0, below=1, unit="larger or smaller, as a share of the size, at most")
+    zoom: float = number(0.0, at_least=0, below=1, unit="larger or smaller, as a fraction of the size, at most")
     translation: float = number(0.0, at_least=0, at_most=1, unit="of the side, in each direction, at most")
-    brightness: float = number(0.0, at_least=0, at_most=1, unit="more or less light, as a share of it, at most")
+    brightness: float = number(0.0, at_least=0, at_most=1, unit="more or less light, as a fraction of it, at most")
     contrast: float = number(0.0, at_least=0, at_most=1, unit="more or less difference from the mean, at most")
-    saturation: float = number(0.0, at_least=0, at_most=1, unit="more or less color, as a share of it, at most")
+    saturation: float = number(0.0, at_least=0, at_most=1, unit="more or less color, as a fraction of it, at most")
     hue: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn of the color circle, to either side")
     without_color: str = choice("refuse", "refuse", "skip")
-    """What is done about `saturation` and `hue` where images have no three channels."""
+    """For `saturation` and `hue` where images do not have three channels: refuse the run, or skip the two."""
     rand_augment: int = number(0, at_least=0, at_most=10, unit="operations, drawn for each image")
     magnitude: float = number(9.0, at_least=0, at_most=10, unit="of 10, the strength of those operations")
-    mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's share; 0: off")
+    mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's weight; 0: off")
     cutmix: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's area; 0: off")
-    """With both, one example in two is mixed in either way."""
+    """With both, half of the examples are mixed in either way."""
 
     @property
     def mixes(self) -> bool:
@@ -52,7 +52,7 @@ class AugmentSettings:
 
     @property
     def changes(self) -> bool:
-        """Whether an image is changed by itself."""
+        """Whether images are changed individually."""
         geometry = self.crop or self.aspect > 1 or self.rotation or self.zoom or self.translation
         color = self.brightness or self.contrast or self.saturation or self.hue
         drawn = self.rand_augment and self.magnitude

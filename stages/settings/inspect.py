@@ -9,9 +9,9 @@ from stages.settings.ranges import number
 
 @dataclass(kw_only=True)
 class InspectSettings:
-    """What training will see: statistics of the splits, and galleries."""
+    """Statistics of the splits, and galleries of the images that training will see."""
 
     _target_: str = "stages.inspect.inspect"
     batch_size: int = number("${oc.select:train.batch_size,64}", at_least=1, unit="examples of the global batch")
-    """That of training, so that the batch which is shown is training's first."""
+    """By default that of training, so that the batch shown is training's first."""
     seed: int = II("seed")

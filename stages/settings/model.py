@@ -66,9 +66,9 @@ class ApplicationSettings:
 
     _target_: str = "stages.networks.applications.application"
     name: str = "ResNet50"
-    """Of the class in keras.applications."""
+    """Name of the class in keras.applications."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """What the class takes besides, such as `alpha`."""
+    """Further arguments of the class, such as `alpha`."""
     dropout: float = number(0.2, at_least=0, below=1)
     single_logit: bool = False
     """Whether two classes get one output, a sigmoid's, instead of two."""
@@ -76,25 +76,25 @@ class ApplicationSettings:
 
 @dataclass(kw_only=True)
 class ModelSettings:
-    """A network by its function, and what the function is given."""
+    """A network by its function, the function's settings, and its initial weights."""
 
     _target_: str = "stages.model.model"
     network: Any = MISSING
     """`_target_`: a function `(input_shape, num_classes, **settings) -> keras.Model`, and its settings."""
     outputs: str = choice("auto", "auto", "logits", "probabilities")
-    """What the network returns; `auto` finds out by calling it on two images."""
+    """Kind of the network's outputs; `auto` determines it by calling the network on two images."""
     weights: str = "none"
-    """`none`: drawn from the seed; `imagenet`: those that keras.applications has of the backbone; a file (`.h5`,
+    """`none`: drawn from the seed; `imagenet`: those of the backbone in keras.applications; a file (`.h5`,
     `.weights.h5`) or an exported SavedModel of the network or of its backbone; `runs:/<run id>` or `models:/…`: of a
     tracked run or a model in MLflow."""
     frozen: bool = False
-    """Whether the layer named `backbone` keeps its weights, and computes in training as it does afterwards."""
+    """Whether the layer named `backbone` keeps its weights, and runs in inference mode during training."""
     precision: PrecisionSettings = II("precision")
     seed: int = II("seed")
 
     @property
     def is_tracked(self) -> bool:
-        """Whether MLflow knows where the weights are."""
+        """Whether the weights are in MLflow."""
         return self.weights.startswith(("runs:/", "models:/"))
 
     def check(self, path: str) -> None:

@@ -11,15 +11,15 @@ from stages.settings.ranges import choice, number
 
 @dataclass(kw_only=True)
 class OptimizerSettings:
-    """What every optimizer shares."""
+    """Settings of every optimizer."""
 
     name: str = MISSING
     learning_rate: float = number(0.001, above=0)
     """The peak rate, for the global batch."""
-    weight_decay: float = number(0.0, at_least=0, unit="share of a weight taken off per step, times the rate")
+    weight_decay: float = number(0.0, at_least=0, unit="fraction of a weight subtracted per step, times the rate")
     clip_norm: float = number(0.0, at_least=0, unit="largest norm of all gradients together; 0: not clipped")
     """The norm is that of the global batch's gradient, after the sum over the replicas."""
-    accumulation: int = number(1, at_least=1, at_most=65536, unit="parts of a replica's share of a batch")
+    accumulation: int = number(1, at_least=1, at_most=65536, unit="parts of a per-replica batch")
     """Saves memory: a batch of 64 in 2 parts gives the gradient of 64 with the memory of 32."""
     ema_momentum: float = number(0.0, at_least=0, below=1, unit="of the EMA of the weights; 0: none is kept")
     ema_use: bool = False
@@ -55,7 +55,7 @@ class AdamWSettings(AdamSettings):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
     name: str = choice("adamw", "adamw")
-    weight_decay: float = number(0.004, at_least=0, unit="share of a weight taken off per step, times the rate")
+    weight_decay: float = number(0.004, at_least=0, unit="fraction of a weight subtracted per step, times the rate")
 
 
 @dataclass(kw_only=True)
@@ -80,23 +80,23 @@ class CustomOptimizerSettings(OptimizerSettings):
 
 @dataclass(kw_only=True)
 class ScheduleSettings:
-    """The learning rate over the run, as a share of `optimizer.learning_rate`."""
+    """The learning rate over the run, relative to `optimizer.learning_rate`."""
 
     name: str = choice("constant", "constant", "cosine", "step", "plateau")
     warmup_epochs: float = number(0.0, at_least=0, at_most=1e6, unit="epochs of linear growth from 0")
     final_share: float = number(0.0, at_least=0, at_most=1)
-    """`cosine`: what is left of the rate at the last step; `plateau`: the least that may be left of it."""
+    """`cosine`: the fraction of the rate at the last step; `plateau`: the smallest fraction of it."""
     decay_epochs: list[float] = number([], above=0, at_most=1e6, unit="epochs after which the rate falls")
     """`step`: when the rate is multiplied by `decay_factor`."""
     decay_factor: float = number(0.1, above=0, at_most=1)
-    """`step` and `plateau`: what the rate is multiplied by."""
+    """`step` and `plateau`: the factor on the rate."""
     patience: int = number(3, at_least=1, unit="epochs without a better one before the rate falls")
     """`plateau`: by `train.monitor`."""
 
     def check(self, path: str) -> None:
         if self.name == "plateau" and self.warmup_epochs:
             raise UserError(
-                f"{path}=plateau sets the rate by what it sees, and cannot warm up as well",
+                f"{path}=plateau sets the rate by the monitored metric, and cannot warm up as well",
                 f"{path}.warmup_epochs=0, or constant, cosine, step with a warm-up",
                 f"{path}.warmup_epochs=0",
             )

@@ -1,10 +1,10 @@
-"""Paths as users type them, asked for without an error where they can be none."""
+"""Paths as users type them, looked up without an error where they are impossible."""
 
 from pathlib import Path
 
 
 def resolved(text: str) -> Path | None:
-    """Returns the absolute path that `text` means, or None where it can be none: too long, or of an unknown user."""
+    """Returns the absolute path of `text`, or None where it is impossible: too long, or of an unknown user."""
     try:
         path = Path(text).expanduser().resolve()
         path.exists()
@@ -14,12 +14,12 @@ def resolved(text: str) -> Path | None:
 
 
 def is_folder(text: str) -> bool:
-    """Returns whether there is a folder of that path."""
+    """Returns whether the path is an existing folder."""
     path = resolved(text)
     return path is not None and path.is_dir()
 
 
 def exists(text: str) -> bool:
-    """Returns whether there is anything of that path."""
+    """Returns whether the path exists."""
     path = resolved(text)
     return path is not None and path.exists()

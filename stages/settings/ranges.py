@@ -32,8 +32,7 @@ def choice(default: Any, *options: str) -> Any:
 def known_as(field: dataclasses.Field, path: str) -> str:
     """Returns the dotted name under which the user sets a field of the settings at `path`.
 
-    A default such as `${optimizer}` says that settings stand, and are set, elsewhere; a number can be set in either
-    place.
+    A default such as `${optimizer}` means that settings are set elsewhere; a number can be set in either place.
     """
     is_elsewhere = isinstance(field.default, str) and field.default.startswith("${")
     if is_elsewhere and field.type not in (int, float, bool):
@@ -42,14 +41,14 @@ def known_as(field: dataclasses.Field, path: str) -> str:
 
 
 LARGEST_WHOLE = 2**31 - 1
-"""What a setting may be at most that says nothing else: shapes and steps are 32-bit numbers in places."""
+"""Largest whole number of a setting without a bound of its own: some shapes and steps are 32-bit numbers."""
 
 LARGEST, SMALLEST = 3.4e38, 1.2e-38
-"""Of the numbers that float32 holds in full, in which most runs compute."""
+"""Magnitudes that float32 holds in full, in which most runs compute."""
 
 
 def borrows(settings: Any) -> bool:
-    """Returns whether settings take a number from others by default: those are to be checked first."""
+    """Returns whether settings take a number from others by default, which are then checked first."""
     fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
     return any(field.metadata.get("bounds") and isinstance(field.default, str) for field in fields)
 
@@ -63,11 +62,11 @@ _HOLDS = {
 
 
 def check(settings: Any, path: str) -> None:
-    """Checks the ranges of `settings` and of all that it holds, then calls its own `check(path)` if it has one.
+    """Checks the ranges of `settings` and of nested ones, then calls their own `check(path)` if they have one.
 
     Args:
-        settings: a dataclass instance; anything else is taken as it is.
-        path: the dotted name under which the user knows it, such as `train`; empty for the top.
+        settings: a dataclass instance; anything else is not checked.
+        path: the dotted name under which the user sets it, such as `train`; empty for the top.
 
     Raises:
         UserError: for the first value outside its range.
@@ -79,16 +78,16 @@ def check(settings: Any, path: str) -> None:
         options = field.metadata.get("options")
         if options and value not in options:
             raise UserError(f"{name}={value} is not known", options, f"{name}={options[0]}")
-        for index, one in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            _check_number(name if index is None else f"{name}[{index}]", name, one, field)
+        for index, item in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            _check_number(name if index is None else f"{name}[{index}]", name, item, field)
         check(value, name)
-    own = getattr(settings, "check", None)
-    if own:
-        own(path)
+    check_more = getattr(settings, "check", None)
+    if check_more:
+        check_more(path)
 
 
 def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -> None:
-    """Checks a number against its field's bounds, and against what the machine can hold.
+    """Checks a number against its field's bounds, and against the range of 32-bit numbers.
 
     Args:
         place: the name of the value, within a list too; name: of the setting.

@@ -12,7 +12,7 @@ DEVICE = re.compile(r"/?(device:)?(cpu|gpu|tpu):\d{1,3}", re.IGNORECASE)
 
 
 def check_device(path: str, device: str) -> None:
-    """Raises UserError where `device` is no name of a device; whether there is one of that name, TensorFlow tells."""
+    """Raises UserError where `device` is not the name of a device; whether it exists, TensorFlow knows."""
     if not DEVICE.fullmatch(device):
         fix = f"{path}=/cpu:0" if path.endswith("device") else f"'{path}=[/cpu:0,/cpu:1]'"
         raise UserError(f"{path}: {device} is no name of a device", ("/cpu:<number>", "/gpu:<number>"), fix)
@@ -20,7 +20,7 @@ def check_device(path: str, device: str) -> None:
 
 @dataclass(kw_only=True)
 class StrategySettings:
-    """What every strategy shares."""
+    """Settings of every strategy."""
 
     _target_: str = "stages.strategy.strategy"
     deterministic: bool = II("deterministic")
@@ -68,7 +68,7 @@ class MirroredSettings(DevicesSettings):
     """One replica on each device, variables mirrored, gradients summed."""
 
     reduction: str = choice("auto", "auto", "nccl", "hierarchical_copy", "one_device")
-    """How gradients meet: `auto` is NCCL between GPUs, else on one device."""
+    """How gradients are summed: `auto` is NCCL between GPUs, else on one device."""
 
 
 @dataclass(kw_only=True)
@@ -76,7 +76,7 @@ class CentralStorageSettings(DevicesSettings):
     """One replica on each device, the variables on one of them or on the CPU."""
 
     parameter_device: str = "/cpu:0"
-    """Where the variables are."""
+    """Device of the variables."""
 
 
 @dataclass(kw_only=True)
@@ -84,8 +84,8 @@ class ModelParallelSettings(DevicesSettings):
     """One replica, the layers of its model on several devices."""
 
     layers: dict[str, str] = field(default_factory=dict)
-    """From patterns of layer names (`conv2d*`) to devices; a layer that none matches, and all without any pattern, are
-    dealt to the devices in their order, by the bytes of their weights."""
+    """From patterns of layer names (`conv2d*`) to devices; layers that no pattern matches go to the
+    devices in order, by the bytes of their weights."""
 
 
 @dataclass(kw_only=True)
@@ -99,10 +99,10 @@ class MultiWorkerSettings(StrategySettings):
 
 @dataclass(kw_only=True)
 class ParameterServerSettings(StrategySettings):
-    """Workers compute gradients, each at its own pace, and apply them to variables that servers keep."""
+    """Workers compute gradients, each at its own pace, and apply them to variables on servers."""
 
     workers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to compute")
-    servers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to keep variables")
+    servers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to hold variables")
     shard_kib: int = number(
         0, at_least=0, unit="KiB, least size of a shard of a partitioned variable; 0: whole variables"
     )

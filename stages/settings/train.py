@@ -24,24 +24,24 @@ class TrainSettings:
     """XLA: `auto` is on for GPUs and off for CPUs; `measure` times both on a batch and keeps the faster."""
     label_smoothing: float = number(0.0, at_least=0, below=1, unit="of the target, spread over all classes")
     class_weights: Any = None
-    """What an example of each class counts in the loss: a list, or `balanced`, examples / (classes × those of it)."""
+    """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it)."""
     monitor: str = choice("val_loss", "val_loss", "val_accuracy", "loss", "accuracy")
     """Decides which epoch is best, and when to stop early."""
     restore_best: bool = True
     """Whether the weights of the best epoch are the result, not those of the last."""
     early_stopping_patience: int = number(0, at_least=0, unit="epochs without a better one; 0: never stop early")
     checkpoint_every_seconds: float = number(30.0, above=0, unit="seconds between checkpoints, written while training")
-    checkpoint_every_steps: int | None = number(None, at_least=1, unit="steps between checkpoints, besides")
+    checkpoint_every_steps: int | None = number(None, at_least=1, unit="steps between checkpoints, in addition")
     checkpoints_kept: int = number(2, at_least=1, unit="checkpoints, the last ones, until the run is finished")
     """Each holds the best weights, too. A finished run keeps the last one alone."""
     fine_tune_epochs: int = number(0, at_least=0, unit="epochs after train.epochs, for the top of a frozen backbone")
-    """They are a second phase of the same run, with an optimizer and a schedule of their own."""
+    """A second phase of the same run, with its own optimizer and schedule."""
     fine_tune_layers: int = number(20, at_least=1, unit="layers of the backbone, from its end")
     """Their BatchNorm layers stay frozen: keras.io/guides/transfer_learning."""
     fine_tune_rate: float = number(0.1, above=0, unit="of optimizer.learning_rate, in the second phase")
     cache_features: str = choice("auto", "auto", "off")
-    """`auto`: what a frozen backbone makes of images that nothing changes is computed once, and the head learns from
-    that."""
+    """`auto`: a frozen backbone's features of images that are not augmented are computed once, and the head trains on
+    them."""
     callbacks: list[Any] = field(default_factory=list)
     """Keras callbacks, each a mapping with `_target_`, such as `keras.callbacks.TerminateOnNaN`."""
     optimizer: Any = II("optimizer")
@@ -73,19 +73,19 @@ class TrainSettings:
                     "a mapping with the `_target_` of a Keras callback and its arguments",
                     f"'{path}.callbacks=[{{_target_: keras.callbacks.TerminateOnNaN}}]'",
                 )
-        given = self.class_weights
-        numbers = isinstance(given, list) and all(
-            isinstance(weight, (int, float)) and holds(weight) and weight >= 0 for weight in given
+        weights = self.class_weights
+        numbers = isinstance(weights, list) and all(
+            isinstance(weight, (int, float)) and holds(weight) and weight >= 0 for weight in weights
         )
-        if given is not None and given != "balanced" and not (numbers and any(given)):
+        if weights is not None and weights != "balanced" and not (numbers and any(weights)):
             raise UserError(
-                f"{path}.class_weights={given} weighs no classes",
+                f"{path}.class_weights={weights} weighs no classes",
                 "null, balanced, or a list of numbers of at least 0, one a class",
                 f"{path}.class_weights=balanced",
             )
 
     def check_share(self, replicas: int) -> None:
-        """Raises UserError where some replica would get no example of any batch; shares need not be equal."""
+        """Raises UserError where a replica would get no example; per-replica batches may differ in size."""
         if self.batch_size < replicas:
             raise UserError(
                 f"train.batch_size={self.batch_size} cannot be shared by {replicas} replicas",

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 PARTIAL = ".partial-"
-"""Begins the name of what is not whole yet. Its end is that of the file: some writers go by the suffix."""
+"""Prefix of a file or folder that is still being written. Its suffix stays, as some writers go by it."""
 
 
 def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], durable: bool = True) -> None:
     """Replaces the file or the folder `path`: killed at any moment, it leaves the old content or the new.
 
-    A folder cannot take another's name, so that an old one is removed first, once the new one is whole.
+    A folder cannot replace another, so an old one is removed first, once the new one is whole.
 
     Args:
-        content: text, for UTF-8; bytes; or a function that makes the file or the folder at the path it is given.
-        durable: outlasts a power failure once this returns, for one or two milliseconds.
+        content: text, for UTF-8; bytes; or a function that makes the file or the folder at a given path.
+        durable: survives a power failure once this returns; costs one or two milliseconds.
 
     Raises:
-        OSError: where there is no room. The old content stays, and nothing else.
+        OSError: where the disk is full. The old content stays, and no part of the new.
     """
     thread = threading.current_thread()
-    number = "" if thread is threading.main_thread() else f"{thread.native_id}-"  # two may write the same file
+    number = "" if thread is threading.main_thread() else f"{thread.native_id}-"  # two threads may write the same file
     partial = path.with_name(f"{PARTIAL}{number}{path.name}")
     try:
         _remove(partial)  # of a process that was killed

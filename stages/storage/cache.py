@@ -1,4 +1,4 @@
-"""What runs share under `outputs/cache`: each entry a folder made once, whole or not at all, and safe to delete."""
+"""The cache that runs share, `outputs/cache`: each entry a folder made once, whole or not at all, safe to delete."""
 
 import fcntl
 import os
@@ -17,17 +17,17 @@ POLL_SECONDS = 0.2
 
 
 class NoRoomError(UserError):
-    """Where the folder that runs share takes nothing more."""
+    """The folder that runs share cannot be written, or is full."""
 
 
 def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> bool:
-    """Has `make` fill the folder `place`, unless it is there; returns whether it had to.
+    """Has `make` fill the folder `place` unless it exists; returns whether it did.
 
-    Of several processes that want it at once, one makes it and the others wait. `make` is given another path for the
-    folder, which gets its name once all of it is on the disk. The next process removes what a killed one leaves behind.
+    Of several processes that need it at once, one makes it and the others wait. `make` gets another path for the
+    folder, which is renamed once all of it is on the disk. The next process removes the leftovers of a killed one.
 
     Raises:
-        NoRoomError: where it cannot be kept.
+        NoRoomError: where it cannot be written.
     """
     _mark_used(place)
     if place.is_dir():
@@ -52,8 +52,8 @@ _used: dict[Path, IO[str]] = {}
 
 
 def _mark_used(place: Path) -> None:
-    """Notes that this process uses an entry, until it ends: `pipeline.clean` removes none that is in use, and asks
-    when one last was. Where the folder cannot be written, nobody can remove anything from it either."""
+    """Marks an entry as used by this process until it ends: `pipeline.clean` removes none in use, and shows when each
+    last was. Where the folder cannot be written, nothing can be removed from it either."""
     with suppress(OSError):
         file = _used.get(place)
         if file is None:
@@ -64,17 +64,17 @@ def _mark_used(place: Path) -> None:
 
 @contextmanager
 def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
-    """Holds the entry's lock, which goes with the process that has it, however it ends."""
+    """Holds the entry's lock, which the end of its process releases, however it ends."""
     with place.with_name(f".{place.name}.lock").open("w") as file:
-        said = False
+        has_reported = False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not said:
+                if not has_reported:
                     reporter.say(f"waits for another run that prepares {place.name}")
-                said = True
+                has_reported = True
                 time.sleep(POLL_SECONDS)
                 safe_place()
         yield

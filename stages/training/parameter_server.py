@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import WITHOUT_AUTOTUNER, changed, order, steps_per_epoch
+from stages.data.batches import WITHOUT_AUTOTUNER, LabeledImages, RandomChanges, order, steps_per_epoch
 from stages.errors import UserError
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
@@ -17,12 +17,12 @@ CALL_SECONDS = 3.0
 
 
 class Coordinated:
-    """Hands out steps to workers; what one that is lost has not finished, another takes.
+    """Schedules steps on workers; the unfinished steps of a lost worker go to another.
 
-    A worker has the training split, and receives the numbers of the examples of each step: every example is trained on
-    once an epoch whichever worker takes it, and again if a worker dies between its update and its answer.
+    A worker holds the training split, and receives the numbers of the examples of each step: every example is trained
+    on once an epoch, whichever worker takes it, and again if a worker dies between its update and its answer.
 
-    steps_per_call: as many as take about CALL_SECONDS, at the end of which workers wait for each other.
+    steps_per_call: as many as take about CALL_SECONDS, after which workers wait for each other.
     """
 
     def __init__(self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings) -> None:
@@ -40,24 +40,25 @@ class Coordinated:
                 "data.memory_gib=<more>, or strategy=multi_worker",
             )
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
-        held = tf.data.Dataset.from_tensors
-        whole = tf.function(lambda: held((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER))
+        once = tf.data.Dataset.from_tensors
+        whole = tf.function(lambda: once((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER))
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
-        distribution, size, seed = strategy.distribution, settings.batch_size, settings.seed
+        distribution, size = strategy.distribution, settings.batch_size
+        changes = RandomChanges(dataset, size, settings.seed)
 
         # No method, as in the loop: the iterator must not be left to the garbage collector.
         @tf.function(reduce_retracing=True)
         def compiled(splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
             images, labels = next(splits)
 
-            def held(examples: tf.Tensor) -> tf.Tensor:
+            def read(examples: tf.Tensor) -> tf.Tensor:
                 return tf.gather(images, examples)
 
             for index in tf.range(-(-tf.size(examples) // size)):
-                mine = examples[index * size : (index + 1) * size]
-                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(mine, tf.int64))
-                made = changed(held, labels, mine, rows, number, size, seed, dataset)
-                distribution.run(step, args=((*made, tf.ones([tf.size(mine)], tf.float64)), number))
+                in_batch = examples[index * size : (index + 1) * size]
+                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(in_batch, tf.int64))
+                batch = changes.apply(LabeledImages(read, labels), in_batch, rows, number)
+                distribution.run(step, args=((*batch, tf.ones([tf.size(in_batch)], tf.float64)), number))
 
         self._compiled = compiled
 
@@ -68,9 +69,9 @@ class Coordinated:
         epoch, done = divmod(first_step, self._per_epoch)
         examples = order(len(self._dataset.train), self._settings.seed, tf.constant(epoch, tf.int64))
         for step in range(done, done + steps, together):
-            last = min(step + together, done + steps)
-            first = tf.constant(epoch * self._per_epoch + step, tf.int64)
-            self._coordinator.schedule(self._compiled, (self._splits, examples[step * size : last * size], first))
+            end = min(step + together, done + steps)
+            start = tf.constant(epoch * self._per_epoch + step, tf.int64)
+            self._coordinator.schedule(self._compiled, (self._splits, examples[step * size : end * size], start))
         self._coordinator.join()
         if self._is_traced:
             self.steps_per_call = max(int(CALL_SECONDS * steps / (time.perf_counter() - began)), 1)

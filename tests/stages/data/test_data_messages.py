@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from pipeline.checks.registry import check_rules
-from stages.data.split_statistics import statistics, tell
+from stages.data.split_statistics import log, statistics
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.load.image_folder import image_folder
@@ -223,7 +223,7 @@ def test_a_class_without_a_test_example_is_warned_of(tmp_path: Path) -> None:
     dataset = image_folder(settings(unequal(tmp_path, (40, 40, 3)), test_fraction=0.06, val_fraction=0.1))
     assert len(np.unique(dataset.test.labels)) < 3
     reporter = Telling()
-    tell(statistics(dataset, 1), dataset, reporter)
+    log(statistics(dataset, 1), dataset, reporter)
     assert any("no test example, such as class 2" in line for line in reporter.lines)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.data.normalization import wanted_by_network
+from stages.data.normalization import for_pixels_of
 from stages.errors import UserError
 from stages.export import export
 from stages.load.synthetic import synthetic
@@ -147,14 +147,14 @@ def test_a_backbone_gets_the_pixels_it_was_made_for(name: str) -> None:
 
 def test_what_a_network_wants_is_for_any_range_of_pixels() -> None:
     wanted = Normalization((0.5, 0.25, 1.0), (-1.0, -2.0, -3.0))
-    grey = wanted_by_network(wanted, real_digits())  # 0 to 16, one channel: the mean of three
+    grey = for_pixels_of(wanted, real_digits())  # 0 to 16, one channel: the mean of three
     low, high = (np.array([0.0, 16.0]) * grey.scale + grey.offset).tolist()
     assert low == pytest.approx(-2.0)
     assert high == pytest.approx(255 * (0.5 + 0.25 + 1.0) / 3 - 2.0)
-    colors = wanted_by_network(wanted, images())
+    colors = for_pixels_of(wanted, images())
     np.testing.assert_allclose(colors.scale, wanted.scale)
     np.testing.assert_allclose(colors.offset, wanted.offset)
-    assert wanted_by_network(Normalization((2.0,) * 3, (1.0,) * 3), images()) == Normalization((2.0,), (1.0,))
+    assert for_pixels_of(Normalization((2.0,) * 3, (1.0,) * 3), images()) == Normalization((2.0,), (1.0,))
     assert preprocessing("EfficientNetV2B0", {"include_preprocessing": False}) is None
 
 

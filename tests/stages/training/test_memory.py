@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.data.free_memory import _left, available_memory
+from stages.data.free_memory import _remainder, available_memory
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.networks.complexity import cost_of_step, peak_of_inference
@@ -42,11 +42,11 @@ def test_a_control_group_has_left_what_it_allows_besides_cached_files(names: tup
     limit, used, cached = names
     (tmp_path / used).write_text("700\n")
     (tmp_path / "memory.stat").write_text(f"anon 3\n{cached} 200\n")
-    assert _left(tmp_path) is None
+    assert _remainder(tmp_path) is None
     (tmp_path / limit).write_text("1000\n")
-    assert _left(tmp_path) == 500
+    assert _remainder(tmp_path) == 500
     (tmp_path / limit).write_text("max\n")
-    assert _left(tmp_path) is None
+    assert _remainder(tmp_path) is None
 
 
 def test_a_step_takes_less_in_half_precision_and_below_frozen_layers() -> None:
