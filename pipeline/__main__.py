@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipeline.command_line.compose import Composer
 
 BEFORE_RUN_SECONDS = 0.2
-"""Before a run has begun nothing is lost: a signal need not wait for a safe place."""
+"""Seconds that a signal before a run waits for a safe place; nothing is lost yet."""
 
 
 def main() -> NoReturn:
@@ -37,7 +37,7 @@ def main() -> NoReturn:
         try:
             with signals.interruptible(BEFORE_RUN_SECONDS):
                 check_arguments(sys.argv[1:])
-                code = _answer(read_arguments(sys.argv[1:]))
+                code = _execute(read_arguments(sys.argv[1:]))
         except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
             code = interrupted.exit_code
         except Exception as error:
@@ -49,7 +49,7 @@ def main() -> NoReturn:
 
 
 def _report(error: Exception) -> int:
-    """Prints `error` without secrets and returns the exit code; a defect with its traceback, others when asked."""
+    """Prints `error` without secrets and returns the exit code; defects with a traceback, user errors on request."""
     from pipeline.run.job import FAILED, WRONG_CONFIGURATION
 
     is_mistake = isinstance(error, UserError)
@@ -60,8 +60,8 @@ def _report(error: Exception) -> int:
     return WRONG_CONFIGURATION if is_mistake else FAILED
 
 
-def _answer(arguments: Arguments) -> int:
-    """Does what was asked and returns the exit code. Help comes before anything heavy is imported."""
+def _execute(arguments: Arguments) -> int:
+    """Executes the command and returns the exit code. Help is printed before anything heavy is imported."""
     if arguments.help:
         print(help_text(read_options(arguments.folders, arguments.primary)), end="")
         return 0
@@ -77,18 +77,18 @@ def _answer(arguments: Arguments) -> int:
         complete(arguments.overrides)
         return 0
     if not (arguments.show or arguments.info):
-        arguments = _with_those_of_run(arguments)
+        arguments = _with_inherited(arguments)
     return _compose_and_run(arguments)
 
 
-def _with_those_of_run(arguments: Arguments) -> Arguments:
+def _with_inherited(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed or forked."""
     from pipeline.run.trust import with_overrides_of_run
 
     flags = ["-m"] if arguments.sweep else []
     words = with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
-    own = len(arguments.overrides)
-    return replace(arguments, overrides=tuple(words[:own]), inherited=tuple(words[own:]))
+    count = len(arguments.overrides)
+    return replace(arguments, overrides=tuple(words[:count]), inherited=tuple(words[count:]))
 
 
 def _compose_and_run(arguments: Arguments) -> int:
@@ -146,7 +146,7 @@ def _run_sweep(composer: "Composer") -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process at once: everything is written and sent, and TensorFlow's destructors take seconds."""
+    """Ends the process at once, as all is written and sent, and TensorFlow's destructors would take seconds."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Experiments and runs from Python: what notebooks and scripts import."""
+"""Experiments and runs from Python, for notebooks and scripts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ __all__ = ["Run", "compose", "open_run", "run_experiment"]
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk, finished or not. Reads files when they are asked for."""
+    """A run on disk, finished or not. Reads its files at each access."""
 
     folder: Path
 
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of each metric, and of the best epoch as `val/best_…`."""
+        """The last value of each metric, and that of the best epoch as `val/best_…`."""
         return self.summary.metrics
 
     @cached_property
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def history(self) -> "pd.DataFrame":
-        """The metrics of each epoch, as its last checkpoint has them: a row an epoch, counted from 1."""
+        """The metrics of each epoch, from the last checkpoint: a row per epoch, counted from 1."""
         import pandas as pd  # half a second to import
 
         rows = checkpoint_rows(self.folder)
@@ -75,7 +75,7 @@ class Run:
         """Returns the exported SavedModel: unscaled pixels, float32 [N, H, W, C], to probabilities, [N, classes].
 
         Raises:
-            UserError: where the run has exported none.
+            UserError: where the run has not exported one.
         """
         path = self.summary.exported.get("saved_model")
         folder = self.folder / "export" / "saved_model"
@@ -110,7 +110,7 @@ def run_experiment(overrides: Sequence[str] = ()) -> Run:
         overrides: the words of a command line.
 
     Raises:
-        UserError: where one of them is wrong; nothing has been recorded then.
+        UserError: where one of them is wrong; nothing is recorded.
         RuntimeError: where the run failed; its message is that of the error.
     """
     from pipeline.run.console import Console
@@ -122,10 +122,10 @@ def run_experiment(overrides: Sequence[str] = ()) -> Run:
     composed = _composed(overrides)
     experiment = _read(composed)
     code = run_job(Job(experiment, composed.overrides), Console())
-    last = last_of(experiment, lambda line: None)
-    if code != DONE or last is None:
-        raise RuntimeError(last.error if last is not None and last.error else f"exit code {code}")
-    return Run(Path(last.folder))
+    summary = last_of(experiment, lambda line: None)
+    if code != DONE or summary is None:
+        raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
+    return Run(Path(summary.folder))
 
 
 def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:

@@ -1,4 +1,4 @@
-"""`python -m pipeline.clean`: frees disk space of what old runs no longer need; lists it, and asks."""
+"""`python -m pipeline.clean`: lists files that old runs no longer need, and removes them after confirmation."""
 
 import argparse
 import fcntl
@@ -31,9 +31,9 @@ _LEFTOVERS = {"damaged": ("damaged-*",), "partial": (".*.partial", "partial-*", 
 
 @dataclass(frozen=True)
 class Removable:
-    """A file or folder that may go.
+    """A file or folder that may be removed.
 
-    owner: the run's folder, or the cache's entry, that is locked while it is removed. age: seconds since the last use.
+    owner: the run's folder, or the cache's entry, which is locked for the removal. age: seconds since the last use.
     """
 
     kind: str
@@ -44,15 +44,15 @@ class Removable:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is of the cache, and of no run."""
+        """Whether it belongs to the cache, not to a run."""
         return self.owner.parent == self.path.parent
 
-    def held(self) -> AbstractContextManager[None]:
-        return _unused(self.owner) if self.is_shared else _held(self.owner)
+    def locked_owner(self) -> AbstractContextManager[None]:
+        return _locked_entry(self.owner) if self.is_shared else _locked_run(self.owner)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0 where all is done, 1 where something could not be removed, 2 where it is refused."""
+    """Runs the command; returns 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
     parser = argparse.ArgumentParser("python -m pipeline.clean", description=__doc__)
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
     parser.add_argument(
@@ -89,17 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) -> tuple[list[Removable], list[str]]:
-    """Returns what may be removed, and a line for each run whose files stay although they are old enough.
+    """Returns the files that may be removed, and a line for each run whose files stay although they are old enough.
 
     Args:
         older: seconds since the last use.
-        unfinished: whether checkpoints of runs that could be resumed may go, too.
+        unfinished: whether to include checkpoints of runs that could be resumed.
     """
     removable: list[Removable] = []
     staying: list[str] = []
     for folder in _runs(outputs):
         items = [item for item in _of_run(folder) if item.kind in kinds and item.age >= older]
-        if items and (why := _why_kept(folder)):
+        if items and (why := _reason_to_keep(folder)):
             staying.append(f"{shorter(folder)}: {why}")
         elif items:
             done = unfinished or _status(folder) == "FINISHED"
@@ -109,7 +109,7 @@ def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) ->
     for item in _of_cache(outputs / "cache"):
         if item.kind in kinds and item.age >= older:
             try:
-                with item.held():
+                with item.locked_owner():
                     removable.append(item)
             except LockedError as error:
                 staying.append(error.problem)
@@ -119,7 +119,7 @@ def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) ->
 
 
 def _runs(outputs: Path) -> Iterator[Path]:
-    """Yields the folders of runs below `outputs`; none that a link leads to."""
+    """Yields the folders of runs below `outputs`, without following links."""
     for top in ("runs", "sweeps"):
         if (outputs / top).is_symlink():
             continue
@@ -153,19 +153,19 @@ def _of_cache(cache: Path) -> Iterator[Removable]:
 def _removable(kind: str, path: Path, owner: Path) -> Removable:
     files = [path, *(path.rglob("*") if path.is_dir() else ())]
     used = path.with_name(f".{path.name}.use")
-    last = max(_modified(file) for file in [*files, *([used] if used.exists() else [])])
-    return Removable(kind, path, owner, time.time() - last, sum(map(_on_disk, files)))
+    modified = max(_modified(file) for file in [*files, *([used] if used.exists() else [])])
+    return Removable(kind, path, owner, time.time() - modified, sum(map(_on_disk, files)))
 
 
 def _modified(path: Path) -> float:
     try:
         return path.lstat().st_mtime
-    except OSError:  # gone meanwhile
+    except OSError:  # removed in the meantime
         return 0.0
 
 
 def _on_disk(path: Path) -> int:
-    """Returns the bytes that removing a file gives back: none where it has another name, too."""
+    """Returns the bytes that removing a file frees: none where it has another hard link."""
     try:
         facts = path.lstat()
     except OSError:
@@ -173,10 +173,10 @@ def _on_disk(path: Path) -> int:
     return facts.st_blocks * 512 if facts.st_nlink == 1 or path.is_dir() else 0
 
 
-def _why_kept(folder: Path) -> str:
-    """Returns why nothing of a run may be touched, or an empty text."""
+def _reason_to_keep(folder: Path) -> str:
+    """Returns why a run's files must stay, or an empty string."""
     try:
-        with _held(folder):
+        with _locked_run(folder):
             return "not all of it has been sent (python -m pipeline.sync)" if _unsent(folder) else ""
     except LockedError:
         return "a process works on it"
@@ -191,13 +191,13 @@ def _unsent(folder: Path) -> bool:
 def _status(folder: Path) -> str:
     try:
         return Summary.read(folder).status
-    except (OSError, ValueError, KeyError, TypeError):  # also a run of which nothing is known: it may be resumed
+    except (OSError, ValueError, KeyError, TypeError):  # may be resumed, like any run of unknown status
         return "UNKNOWN"
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keeps runs off a folder; raises LockedError where one is on it, or on the sweep that it belongs to."""
+def _locked_run(folder: Path) -> Iterator[None]:
+    """Locks a run's folder; raises LockedError where a process works on it, or on its sweep."""
     with ExitStack() as stack:
         for place in (folder.parent, folder) if folder.parent.parent.name == "sweeps" else (folder,):
             if (place / NAME).exists() or (place / "sweep.json").exists() or (place / ".lock").exists():
@@ -206,8 +206,8 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _unused(entry: Path) -> Iterator[None]:
-    """Keeps runs off an entry of the cache; raises LockedError while one uses or makes it: `stages.storage.cache`."""
+def _locked_entry(entry: Path) -> Iterator[None]:
+    """Locks an entry of the cache; raises LockedError while a run uses or makes it: `stages.storage.cache`."""
     with ExitStack() as stack:
         for mark in ("use", "lock"):
             file = stack.enter_context(entry.with_name(f".{entry.name}.{mark}").open("a"))
@@ -219,11 +219,11 @@ def _unused(entry: Path) -> Iterator[None]:
 
 
 def _remove_all(removable: Sequence[Removable]) -> int:
-    """Removes what was listed, but what is in use or has been used meanwhile; returns the exit code."""
+    """Removes the listed files that are still unused; returns the exit code."""
     freed, failures = 0, 0
     for item in removable:
         try:
-            with item.held():
+            with item.locked_owner():
                 if not item.is_shared and _unsent(item.owner):
                     print(f"stays: {shorter(item.path)} (not all of the run has been sent)")
                     continue
@@ -232,7 +232,7 @@ def _remove_all(removable: Sequence[Removable]) -> int:
                 freed += size
         except LockedError as error:
             print(f"stays: {shorter(item.path)} ({error.problem})")
-        except FileNotFoundError:  # another process was faster
+        except FileNotFoundError:  # another process has removed it
             continue
         except OSError as error:
             failures += 1
@@ -242,7 +242,7 @@ def _remove_all(removable: Sequence[Removable]) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file, or a folder whole or not at all; of a link that took its place meanwhile the link alone."""
+    """Removes a file, a folder whole or not at all, or, if its place was taken by a link, the link alone."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
         return

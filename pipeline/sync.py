@@ -1,8 +1,8 @@
-"""`python -m pipeline.sync`: has every store learn all that its runs have recorded.
+"""`python -m pipeline.sync`: sends every run's unsent records to its store.
 
-It sends what was recorded while a store did not answer or when a process died, and fills a store that has lost a run
-(its file deleted, or replaced by an older one) from the run's journal. A run that was deleted in MLflow's pages, and
-of which the store had everything, stays deleted.
+These are records made while a store did not answer, or left when a process died. A store that has lost a run (its file
+deleted, or replaced by an older one) gets it again from the run's journal. A run that was completely sent and then
+deleted in MLflow's pages stays deleted.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pipeline.redaction.mask import guard_output, learn_arguments, redact
 from pipeline.run import rebuild
 from pipeline.run.lock import LockedError, locked
 from pipeline.run.origin import NAME as ORIGIN
-from pipeline.run.settle import settle
+from pipeline.run.settle import settle, settle_sweep
 from pipeline.run.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment, streams
@@ -27,7 +27,7 @@ from stages.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sends what the command line asks for; returns 0 where nothing is left to send, else 1."""
+    """Runs the command; returns 0 if nothing is left to send, else 1."""
     parser = argparse.ArgumentParser(
         "python -m pipeline.sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -38,23 +38,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment.prepare()
     outputs = options.outputs.expanduser().resolve()
     folders = [folder.expanduser().resolve() for folder in options.folder] or _tracked(outputs)
-    left = 0
+    unsent = 0
     for folder in folders:
         try:
-            left += _sync(folder, outputs, options.uri, asked=bool(options.folder))
+            unsent += _sync(folder, outputs, options.uri, is_named=bool(options.folder))
         except UserError as error:
             print(f"error: {redact(f'{shorter(folder)}: {error}')}", file=sys.stderr)
-            left += 1
+            unsent += 1
         except KeyboardInterrupt:
             print("stopped; the same command sends the rest", file=sys.stderr)
             return 130
-    if not left:
+    if not unsent:
         print(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: nothing is left to send")
-    return 1 if left else 0
+    return 1 if unsent else 0
 
 
 def _tracked(outputs: Path) -> list[Path]:
-    """Returns the folders of sweeps and runs that were tracked, a sweep before its jobs; also without their journal."""
+    """Returns the folders of tracked sweeps and runs, a sweep before its jobs, including those without a journal."""
     folders = {
         path.parent
         for pattern in ("runs/*/*", "sweeps/*", "sweeps/*/*")
@@ -69,24 +69,24 @@ def _was_tracked(folder: Path) -> bool:
     return (folder / NAME).is_file() or (summary is not None and summary.run_id is not None)
 
 
-def _sync(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
-    """Sends what is left of one run, and returns how many entries are left then."""
+def _sync(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
+    """Sends the unsent records of one run or sweep, and returns how many are still unsent."""
     if not folder.is_dir() or not _was_tracked(folder):
-        raise UserError("it is no tracked run", "the folder of a tracked run or sweep")
+        raise UserError("it is not a tracked run", "the folder of a tracked run or sweep")
     try:
         with locked(folder, patience=0):
-            return _settle(folder, outputs, uri, asked)
+            return _settle(folder, outputs, uri, is_named)
     except LockedError:
-        print(f"{shorter(folder)}: a process works on it, and sends what it has itself")
+        print(f"{shorter(folder)}: a process works on it, and sends its records itself")
         return 0
 
 
-def _settle(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
+def _settle(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     journal = Journal(folder)
     kind, address = journal.store.get("kind") or "local", uri or journal.store.get("uri")
     if address and "***" in address:
-        if not journal.unsent and journal.trusted and not asked:
-            return 0  # it has everything, and cannot be asked without its password
+        if not journal.unsent and journal.trusted and not is_named:
+            return 0  # the store has everything, and needs its password for a look
         raise UserError(f"the password of {address} was not kept", "the whole address", f"--uri={address}")
     target = journal.store.get("target") or MLFLOW_RUN
     if target != MLFLOW_RUN:
@@ -96,21 +96,16 @@ def _settle(folder: Path, outputs: Path, uri: str | None, asked: bool) -> int:
     settings = TrackingSettings(kind="server" if uri else kind, uri=address)
     outputs = outputs_of(folder) or outputs
     count = journal.unsent
-    if journal.is_closed and not asked and _deleted_by_hand(folder, settings, outputs, journal.run_id):
+    if journal.is_closed and not is_named and _deleted_by_hand(folder, settings, outputs, journal.run_id):
         print(f"{shorter(folder)}: deleted in MLflow, and left so; name the folder to have it filled again")
         return 0
-    settled = settle(
-        folder,
-        settings,
-        outputs,
-        lambda line: print(f"warning: {line}"),
-        Patience.of_finished(print),
-        sweep_status=sweep_status(folder),
-    )
+    store = (folder, settings, outputs, lambda line: print(f"warning: {line}"), Patience.of_finished(print))
+    status = sweep_status(folder)
+    settled = settle(*store) if status is None else settle_sweep(*store, status)
     sent = count if settled.run_id == journal.run_id and journal.trusted else settled.entries
-    if sent or settled.left:
-        print(f"{shorter(folder)}: {max(sent - settled.left, 0)} entries sent, {settled.left} left")
-    return settled.left
+    if sent or settled.unsent:
+        print(f"{shorter(folder)}: {max(sent - settled.unsent, 0)} entries sent, {settled.unsent} left")
+    return settled.unsent
 
 
 def _deleted_by_hand(folder: Path, settings: TrackingSettings, outputs: Path, run_id: str | None) -> bool:
@@ -121,12 +116,12 @@ def _deleted_by_hand(folder: Path, settings: TrackingSettings, outputs: Path, ru
 
     try:
         return run_id is not None and lifecycle(RunSpec(settings, outputs, folder, "", ""), run_id) == "deleted"
-    except (MlflowException, SQLAlchemyError, ImportError):  # settling says so in one line
+    except (MlflowException, SQLAlchemyError, ImportError):  # settling reports it in one line
         return False
 
 
 def outputs_of(folder: Path) -> Path | None:
-    """Returns the `outputs` that a run's or a sweep's folder is in, wherever it was moved."""
+    """Returns the folder `outputs` above that of a run or a sweep, also after a move."""
     return next((path.parent for path in folder.parents if path.name in ("runs", "sweeps")), None)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Model, Strategy, Trained
+from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings
 from stages.training.callbacks import build_callbacks, save_weights
 from stages.training.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
@@ -15,7 +15,7 @@ from stages.training.engine import build_engine
 from stages.training.epochs import Epochs
 from stages.training.forks import forked, with_schedule
 from stages.training.memory import check_memory
-from stages.training.outcome import result_of
+from stages.training.outcome import result_of, write_files
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
 from stages.training.phases import phases, starting_phase
 from stages.training.progress import Progress
@@ -23,7 +23,7 @@ from stages.training.state import progress_of, restore_weights
 from stages.training.timing import Timing
 
 
-def train(
+def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     model: Model,
     dataset: Dataset,
     strategy: Strategy,
@@ -34,15 +34,15 @@ def train(
 ) -> Trained:
     """Trains `model` in place and returns it with the best epoch's weights (or the last's, by `restore_best`).
 
-    Under a parameter-server strategy the result is a copy of it on one device. Where settings fine-tune, a second phase
-    begins with that result of the first; epochs, history and the best weights are those of both.
+    Under a parameter-server strategy the result is a copy on one device. With fine-tuning, a second phase begins with
+    the result of the first; epochs, history and the best weights are those of both.
 
     Args:
-        reporter: receives every epoch's metrics, and the progress within.
+        reporter: receives the metrics of each epoch, and the progress within it.
         folder: the run's; takes checkpoints, `checkpoints/best.weights.h5`, `checkpoints/ema.weights.h5` where an
-            EMA is kept and not used, and `plots/history.png`. Training resumes from the last whole checkpoint in it.
+            EMA is kept and not used, and `plots/history.png`. Training resumes from the last intact checkpoint in it.
             None: no files.
-        cache: what runs share; takes the features of a frozen backbone.
+        cache: the folder that runs share; takes the features of a frozen backbone.
 
     Raises:
         UserError: where the replicas cannot share the batch, the loss is no longer finite, the checkpoint belongs to
@@ -59,21 +59,21 @@ def train(
     training = Training(model, dataset, strategy, callbacks, checkpoints, reporter)
 
     # Decide where training starts. The order is important:
-    # 1. Resume: from this run's own last whole checkpoint.
-    # 2. Fork: from another run's, which is in `start.npz`, adapted to these settings.
-    # 3. Weights, and 4. fresh: from what the stage `model` has loaded, or drawn from the seed.
-    checkpoint, first = _newest_of_chief(place, strategy, reporter), 0
+    # 1. Resume: from this run's last intact checkpoint.
+    # 2. Fork: from another run's checkpoint, `start.npz`, adapted to these settings.
+    # 3. Weights, and 4. fresh: from those that the stage `model` has loaded, or drawn from the seed.
+    checkpoint, start = _newest_of_chief(place, strategy, reporter), 0
     if checkpoint is not None:
-        checkpoint, first = starting_phase(forked(checkpoint, model.network), plan)
+        checkpoint, start = starting_phase(forked(checkpoint, model.network), plan)
         checkpoint = with_schedule(checkpoint, steps_per_epoch(dataset.train, settings.batch_size))
-        restore_weights(model.network, checkpoint)  # features are those of its backbone
+        restore_weights(model.network, checkpoint)  # features are computed with its backbone
 
-    for phase in plan[1:]:  # before the first begins, whether the next one fits
+    for phase in plan[1:]:  # whether the next one fits, before the first begins
         with timing.of("build"), phase.with_trainable(model.network):
             check_memory(model, dataset, strategy, phase.settings)
     params: dict[str, object] = {}
     built: BuiltPhase | None = None
-    for phase in plan[first:]:
+    for phase in plan[start:]:
         previous = built
         if previous is not None and settings.restore_best:
             best.restore()
@@ -96,13 +96,15 @@ def train(
             save_weights(built.validation.present_model().network, place / "ema.weights.h5")
     if settings.restore_best:
         best.restore()
-    return result_of(built.validation.present_model(), built.progress, best, settings, params, folder, timing)
+    trained = built.validation.present_model()
+    files = write_files(trained, built.progress, best, folder)
+    return result_of(trained, built.progress, best, settings, Record(params, timing.metrics(), files))
 
 
 def _newest_of_chief(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:
     """Returns the checkpoint to start from, which only the chief reads."""
-    own = newest(place, reporter.warn) if place is not None and is_chief(strategy) else None
+    checkpoint = newest(place, reporter.warn) if place is not None and is_chief(strategy) else None
     if not has_workers(strategy):
-        return own
-    content = from_chief(strategy, to_bytes(own) if own is not None else b"")
+        return checkpoint
+    content = from_chief(strategy, to_bytes(checkpoint) if checkpoint is not None else b"")
     return from_bytes(content) if content else None

@@ -111,7 +111,6 @@ def start(
     env: Mapping[str, str] | None = None,
     stdout: Any = None,
     stderr: Any = None,
-    start_new_session: bool = False,
     trains: bool = True,
 ) -> Command:
     """Starts `python -m <module> <arguments>`; streams are given as to `subprocess.Popen`, and are text.
@@ -126,7 +125,6 @@ def start(
         "module": module,
         "cwd": str(cwd),
         "env": dict(os.environ if env is None else env),
-        "session": start_new_session,
     }
     own: list[IO[str] | None] = []
     theirs: list[int] = []
@@ -226,8 +224,6 @@ def _watch(order: Mapping[str, Any], connection: int, out: int, err: int) -> Non
 
 def _become(order: Mapping[str, Any], out: int, err: int) -> None:
     """Runs the command in this process, and ends it."""
-    if order["session"]:
-        os.setsid()
     for number, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, err)):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Augmentation that cannot work where it is asked for."""
+"""Augmentation that cannot work where it is configured."""
 
 from pipeline.checks.refusal import Refusal, fit, runs_under
 from pipeline.config.experiment import Experiment
@@ -42,7 +42,7 @@ AUGMENTATION = (
     Refusal(
         _after_model,
         "augment.where=model, augment.mixup or augment.cutmix with the stage augment after model",
-        "the model has to know of them when it is built",
+        "the model must know of them when it is built",
         "augment before model",
         "augment.where=input augment.mixup=0 augment.cutmix=0",
     ),

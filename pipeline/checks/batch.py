@@ -1,4 +1,4 @@
-"""The replicas that share a batch."""
+"""Batches that the replicas cannot share."""
 
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
@@ -13,7 +13,7 @@ from stages.settings.train import TrainSettings
 
 
 def expected_replicas(experiment: Experiment) -> int | None:
-    """Returns how many replicas share a batch, as far as it is known without TensorFlow."""
+    """Returns the number of replicas that share a batch; None where it is unknown without TensorFlow."""
     settings = experiment.settings.get("strategy")
     gpus = len(machine.gpus())
     if isinstance(settings, (MirroredSettings, CentralStorageSettings)):

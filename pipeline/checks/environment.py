@@ -1,4 +1,4 @@
-"""Surroundings of a run: the folder of its results, the TPU, the data set."""
+"""The environment of a run: the folder of its results, the TPU, the data set."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from stages.settings.data import ImageFolderSettings, TfdsSettings
 from stages.settings.strategy import TpuSettings
 
 PATTERNS = "*?[]\\%"
-"""Letters that paths of results must not have."""
+"""Characters that paths of results must not have."""
 
 TPU_TIMEOUT_SECONDS = 5
 
@@ -41,7 +41,7 @@ def tpu_exists(experiment: Experiment) -> None:
 
 
 def data_is_usable(experiment: Experiment) -> None:
-    """Reads what the folder of a data set says of itself, without TensorFlow."""
+    """Refuses a folder of a data set whose own description rules it out, without TensorFlow."""
     settings = experiment.settings.get("load")
     if isinstance(settings, TfdsSettings) and not settings.download:
         tfds_folder.check(settings)
@@ -50,10 +50,10 @@ def data_is_usable(experiment: Experiment) -> None:
 
 
 def outputs_can_be_written(experiment: Experiment) -> None:
-    """Refuses `outputs` that cannot be written, and names that TensorFlow or SQLite would misread."""
+    """Refuses `outputs` that cannot be written, and paths that TensorFlow or SQLite would misread."""
     folder = experiment.outputs
-    _has_a_plain_name("outputs", str(folder))
-    _has_a_plain_name("name", experiment.name)
+    _refuse_special_characters("outputs", str(folder))
+    _refuse_special_characters("name", experiment.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -63,12 +63,12 @@ def outputs_can_be_written(experiment: Experiment) -> None:
         ) from error
 
 
-def _has_a_plain_name(setting: str, given: str) -> None:
-    """Refuses what TensorFlow takes for a pattern when it writes an export, and SQLAlchemy for a part of an address."""
-    odd = sorted({letter for letter in given if letter in PATTERNS or not letter.isprintable()})
-    if odd:
+def _refuse_special_characters(setting: str, value: str) -> None:
+    """Refuses characters that TensorFlow's export reads as a pattern, or SQLAlchemy as a part of an address."""
+    refused = sorted({character for character in value if character in PATTERNS or not character.isprintable()})
+    if refused:
         raise UserError(
-            f"{setting}={given!r} has {' '.join(map(repr, odd))}, which TensorFlow or SQLite would read as a pattern",
+            f"{setting}={value!r} has {' '.join(map(repr, refused))}, which TensorFlow or SQLite takes for a pattern",
             f"a path without {' '.join(PATTERNS)} and control characters",
             f"{setting}={'./outputs' if setting == 'outputs' else 'my_experiment'}",
         )

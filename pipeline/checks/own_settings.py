@@ -16,11 +16,11 @@ from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSet
 from stages.settings.ranges import check, known_as
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
-"""First parameters that are no settings: an image's shape and the number of classes, the peak rate and the steps."""
+"""Leading parameters that stages pass themselves: an image's shape and the classes, the peak rate and the steps."""
 
 
 def check_own_settings(experiment: Experiment) -> None:
-    """Checks all settings that came without a schema of this project.
+    """Checks all settings that have no schema in this project.
 
     Raises:
         UserError: for a wrong type, an unknown or a missing name, a value outside its range, or a `_target_` that does
@@ -41,36 +41,36 @@ def typed(declared: type, group: str, settings: Mapping[str, Any], document: Dic
     """Returns `settings` as the dataclass `declared`, checked.
 
     Args:
-        group: the name under which the user knows them.
+        group: the name under which the user sets them.
         document: the whole configuration, to which defaults of `declared` may refer.
 
     Raises:
         UserError: for an unknown or a missing name, a wrong type, or a value outside its range.
     """
-    known = [field.name for field in dataclasses.fields(declared)]
-    arguments = {key: value for key, value in settings.items() if key != "_target_" or key in known}
+    names = [field.name for field in dataclasses.fields(declared)]
+    arguments = {key: value for key, value in settings.items() if key != "_target_" or key in names}
     for key in arguments:
-        if key not in known:
-            raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in known)])
+        if key not in names:
+            raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in names)])
     schema = OmegaConf.structured(declared)
-    for key, value in arguments.items():  # OmegaConf would not say which of them it cannot merge
+    for key, value in arguments.items():  # OmegaConf would not say which one it cannot merge
         if isinstance(value, Mapping) and not OmegaConf.is_missing(schema, key) and OmegaConf.is_list(schema[key]):
             raise UserError(f"{group}.{key}={dict(value)} has the wrong type", "a list", f"{group}.{key}=[…]")
     try:
-        # Below the group's name, so that errors speak of `data.size` and not of `size`.
+        # Below the group's name, so that errors name `data.size` and not `size`.
         values = OmegaConf.to_container(document)
         assert isinstance(values, dict)
         whole = {key: value for key, value in values.items() if key != group}
         merged = OmegaConf.merge(whole, {group: schema}, {group: arguments})
         filled = OmegaConf.to_object(OmegaConf.select(merged, group))
     except OmegaConfBaseException as error:
-        raise explain(error, [f"{group}.{name}" for name in known]) from error
+        raise explain(error, [f"{group}.{name}" for name in names]) from error
     check(filled, group)
     return filled
 
 
 def _nodes(settings: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields every part of `settings` with a `_target_`, with its dotted name and what it holds."""
+    """Yields every part of `settings` with a `_target_`, by its dotted name."""
     if isinstance(settings, (list, tuple)):
         for index, part in enumerate(settings):
             yield from _nodes(part, f"{path}[{index}]")
@@ -89,24 +89,24 @@ def _nodes(settings: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _nodes(part, names.get(name, f"{path}.{name}"))
 
 
-def _check_call(path: str, node: Mapping[str, Any], already_given: int) -> None:
-    """Refuses a function that does not exist, and settings that it does not take, as far as its source tells."""
+def _check_call(path: str, node: Mapping[str, Any], passed_by_stage: int) -> None:
+    """Refuses a function that does not exist, and settings that, by its source, it does not take."""
     target = str(node["_target_"])
     try:
         definition = find(target)
     except AbsentError as error:
         absent = error.args[0]
-        named = absent if "." in absent else f"package {absent}"
+        missing = absent if "." in absent else f"package {absent}"
         path = path.removesuffix(".arguments")
         raise UserError(
-            f"{path}._target_={target}: there is no {named}",
+            f"{path}._target_={target}: there is no {missing}",
             "the import path of a function or a class, its package installed or in the working directory",
             f"{path}._target_=<package>.<module>.<function>",
         ) from error
     call = signature(definition)
     if definition is None or call is None:
         return
-    parameters = dict(list(call.parameters.items())[already_given:])
+    parameters = dict(list(call.parameters.items())[passed_by_stage:])
     arguments = {key: value for key, value in node.items() if key != "_target_"}
     for key in arguments:
         if key not in parameters and not call.open:
@@ -124,9 +124,9 @@ def _check_call(path: str, node: Mapping[str, Any], already_given: int) -> None:
             _check_type(f"{path}.{name}", kind, arguments[name])
 
 
-def _unknown_argument(path: str, key: str, known: list[str], target: str) -> UserError:
-    error = unknown_key(f"{path}.{key}", [path, *(f"{path}.{name}" for name in known)])
-    allowed = error.expected if known else f"none: {target} takes no settings"
+def _unknown_argument(path: str, key: str, parameters: list[str], target: str) -> UserError:
+    error = unknown_key(f"{path}.{key}", [path, *(f"{path}.{name}" for name in parameters)])
+    allowed = error.expected if parameters else f"none: {target} takes no settings"
     return UserError(error.problem, allowed, f"~{path}.{key}" if "[" not in path else "")
 
 

@@ -1,4 +1,4 @@
-"""Precisions that the hardware or the optimizer cannot compute in, and those that cost more than they give."""
+"""Precisions that the hardware or the optimizer cannot compute in, and those that cost more than they gain."""
 
 from collections.abc import Iterator
 
@@ -23,8 +23,8 @@ def _adam_in(name: str) -> Condition:
 
 def _bfloat16_on_old_gpu(experiment: Experiment) -> bool:
     strategy = experiment.settings.get("strategy")
-    named = [strategy.device] if isinstance(strategy, OneDeviceSettings) else getattr(strategy, "devices", [])
-    on_cpu = any(named) and all("cpu" in str(device).lower() for device in named)
+    devices = [strategy.device] if isinstance(strategy, OneDeviceSettings) else getattr(strategy, "devices", [])
+    on_cpu = any(devices) and all("cpu" in str(device).lower() for device in devices)
     return policy(experiment) in ("mixed_bfloat16", "bfloat16") and bool(gpus_without_bfloat16()) and not on_cpu
 
 
@@ -48,7 +48,7 @@ PRECISION = (
     Refusal(
         _adam_in("bfloat16"),
         "optimizer={optimizer} with precision=bfloat16",
-        "Adam's beta_2 of 0.999 is rounded to 1, and nothing is learnt",
+        "Adam's beta_2 of 0.999 is rounded to 1, and nothing is learned",
         _OF_FLOAT32_VARIABLES,
         "precision=mixed_bfloat16",
     ),
@@ -70,7 +70,7 @@ PRECISION = (
 
 
 def advice(experiment: Experiment) -> Iterator[str]:
-    """Yields a line for each choice that works, and costs more than it gives on the devices at hand."""
+    """Yields a line for each choice that works but costs more than it gains on the available devices."""
     strategy = experiment.settings.get("strategy")
     name = policy(experiment)
     if name is None or isinstance(strategy, TpuSettings):

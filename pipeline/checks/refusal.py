@@ -1,4 +1,4 @@
-"""Combinations of settings that cannot work, as rows of tables: the checks and the documentation are made of them."""
+"""Refused combinations of settings, as rows of tables for the checks and the documentation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ Condition = Callable[[Experiment], bool]
 class Refusal:
     """A combination that cannot work.
 
-    problem, reason: may name values of the experiment in braces, see `values`.
-    expected, fix: as of UserError.
+    problem, reason: with values of the experiment in braces; see `values`.
+    expected, fix: as in UserError.
     """
 
     when: Condition
@@ -35,7 +35,7 @@ class Refusal:
 
 
 def values(experiment: Experiment) -> Mapping[str, object]:
-    """Returns the values that a refusal may name."""
+    """Returns the values of an experiment for the texts of refusals."""
     training, network = train(experiment), experiment.settings.get("model")
     gpu = next(iter(gpus_without_bfloat16()), None)
     return {
@@ -61,7 +61,7 @@ def runs_under(*kinds: type) -> Condition:
 
 
 def train(experiment: Experiment) -> TrainSettings | None:
-    """Returns the settings of training; None without them, or with a function of the user's own."""
+    """Returns the settings of training; None without them, or with the user's own function."""
     settings = experiment.settings.get("train")
     return settings if isinstance(settings, TrainSettings) else None
 
@@ -73,7 +73,7 @@ def fit(experiment: Experiment) -> FitSettings | None:
 
 
 def model(experiment: Experiment) -> ModelSettings | None:
-    """Returns the settings of the model; None without them, or with a function of the user's own."""
+    """Returns the settings of the model; None without them, or with the user's own function."""
     settings = experiment.settings.get("model")
     return settings if isinstance(settings, ModelSettings) else None
 
@@ -85,7 +85,7 @@ def policy(experiment: Experiment) -> str | None:
 
 
 def last_batch(experiment: Experiment) -> int:
-    """Returns the number of examples in the last batch of an epoch, as far as it is known; 0 without training."""
+    """Returns the number of examples in the last batch of an epoch, as far as known; 0 without training."""
     training, data = train(experiment), experiment.settings.get("load")
     if training is None:
         return 0

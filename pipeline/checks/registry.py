@@ -16,17 +16,17 @@ from pipeline.tracking.health import server_answers
 from stages.errors import UserError
 
 REFUSALS: tuple[Refusal, ...] = (*AUGMENTATION, *STRATEGY, *TRAINING, *TRANSFER, *PRECISION)
-"""The combinations that cannot work, in the order in which they are looked for."""
+"""All refused combinations, in the order in which they are checked."""
 
 SURROUNDINGS: tuple[Callable[[Experiment], None], ...] = (outputs_can_be_written, server_answers)
-"""What does not depend on a job of a sweep: its jobs share `outputs` and `tracking`."""
+"""Checks that are the same for all jobs of a sweep, which share `outputs` and `tracking`."""
 
 
 def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     """Raises UserError for the first rule that `experiment` breaks.
 
     Args:
-        surroundings: whether the folder and the server in which its results are kept are tried, too.
+        surroundings: whether to check the folder and the server of its results, too.
     """
     if not experiment.pipeline:
         raise UserError("`pipeline` names no stage", "at least one", "pipeline.<stage>=<what it makes>")

@@ -1,4 +1,4 @@
-"""Strategies that cannot do what is asked of them."""
+"""Strategies that cannot work as configured."""
 
 from pipeline.checks.batch import expected_replicas
 from pipeline.checks.refusal import Refusal, runs_under

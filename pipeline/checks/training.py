@@ -1,4 +1,4 @@
-"""Ways to train that cannot work under a strategy, or that Keras' fit does otherwise than train=loop."""
+"""Training that cannot work under a strategy, or that Keras' fit does differently from train=loop."""
 
 from collections.abc import Callable, Mapping
 
@@ -37,10 +37,10 @@ def _fit_under(kind: type) -> Condition:
 
 
 def _with_fit(problem: str, reason: str, when: FitCondition, replicas: bool = False) -> Refusal:
-    """Returns the refusal of what Keras' fit does otherwise.
+    """Returns the refusal of a setting that Keras' fit treats differently.
 
     Args:
-        replicas: whether it does so on several replicas alone.
+        replicas: whether it does so on several replicas only.
     """
 
     def applies(experiment: Experiment) -> bool:
@@ -106,7 +106,7 @@ TRAINING = (
     ),
     _with_fit(
         "precision={precision}",
-        "Keras looks for an overflow of float16 before the sum, so that one in one replica is applied to all",
+        "Keras looks for an overflow of float16 before the sum, so that an overflow in one replica reaches all",
         lambda _, experiment: policy(experiment) in ("mixed", "mixed_float16"),
         replicas=True,
     ),

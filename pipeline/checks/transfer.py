@@ -12,7 +12,7 @@ def _is_frozen(experiment: Experiment) -> bool:
 
 
 def _fine_tunes(experiment: Experiment) -> ModelSettings | None:
-    """Returns the settings of the model whose backbone is to be fine-tuned; None where none is."""
+    """Returns the settings of the model whose backbone is fine-tuned; None without fine-tuning."""
     settings = train(experiment)
     return model(experiment) if settings is not None and settings.fine_tune_epochs else None
 
@@ -30,7 +30,7 @@ TRANSFER = (
     Refusal(
         lambda experiment: _tracked_weights(experiment) and experiment.tracking.kind == "off",
         "model.weights={weights} with tracking=off",
-        "no store knows where they are",
+        "there is no store to find them in",
         "tracking=local, tracking=server, or a file",
         "tracking=local",
     ),

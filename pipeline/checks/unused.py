@@ -1,6 +1,6 @@
-"""Settings that were typed and would have no effect with the others: refused, with what gives them one.
+"""Settings that were typed and have no effect: refused, with the setting that gives them one.
 
-Only what was typed counts: an experiment's file may keep what another choice leaves without effect.
+Only typed settings count: an experiment's file may hold some that another choice leaves without effect.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from stages.settings.optimizer import SgdSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, ModelParallelSettings
 
 NEEDED_BY = {"optimizer": "train", "schedule": "train", "precision": "model"}
-"""From groups that are no stage to the stage that reads them."""
+"""From groups that are not stages to the stage that reads them."""
 
 _NO_STAGE = {"tracking", "cluster", "pipeline", "experiment"}
 
@@ -32,7 +32,7 @@ class Unused:
     names: their dotted names, as a regular expression.
     when: the experiments in which nothing reads them.
     reason: why, with values in braces; see `refusal.values`.
-    fix: what to type for them to have an effect.
+    fix: a setting with which they have an effect.
     """
 
     names: str
@@ -44,26 +44,26 @@ class Unused:
 def refuse_unused(experiment: Experiment, names: Iterable[str]) -> None:
     """Raises UserError for the first of `names`, dotted as they were typed, that nothing in `experiment` reads."""
     for name in names:
-        _refuse_of_absent_stage(experiment, name)
+        _refuse_without_stage(experiment, name)
         for row in UNUSED:
             if re.fullmatch(row.names, name) and row.when(experiment):
                 reason = row.reason.format_map(values(experiment))
                 raise UserError(f"{name} has no effect: {reason}", "", row.fix)
 
 
-def _refuse_of_absent_stage(experiment: Experiment, name: str) -> None:
+def _refuse_without_stage(experiment: Experiment, name: str) -> None:
     group = re.split(r"[./@]", name)[0]
     stages = {group: stage for stage, group in experiment.groups.items()}
-    known = {entry.name for entry in dataclasses.fields(TopSettings)} | _NO_STAGE
+    top_level = {entry.name for entry in dataclasses.fields(TopSettings)} | _NO_STAGE
     stage = NEEDED_BY.get(group, stages.get(group, "load" if group == "data" else group))
-    if group not in known and stage not in experiment.pipeline:
+    if group not in top_level and stage not in experiment.pipeline:
         raise UserError(
             f"{name} has no effect: `pipeline` leaves the stage {stage} out", experiment.pipeline, "pipeline=standard"
         )
 
 
 def _of_schedule(setting: str, *readers: str) -> Unused:
-    """Returns the row of a setting that only the schedules `readers` read."""
+    """Returns the row of a setting that only the schedules in `readers` read."""
 
     def is_unread(experiment: Experiment) -> bool:
         settings = train(experiment)
@@ -105,7 +105,7 @@ def _keeps_sizes(experiment: Experiment) -> bool:
 
 
 def _names_split(name: str) -> Condition:
-    """Returns the condition that a TFDS data set has its split `name`, such as `val_split`, given."""
+    """Returns the condition that the split `name` of a TFDS data set, such as `val_split`, is set."""
 
     def applies(experiment: Experiment) -> bool:
         data = experiment.settings.get("load")

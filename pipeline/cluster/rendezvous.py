@@ -1,7 +1,7 @@
-"""The members of `cluster=tf_config` wait for each other before TensorFlow's own, deaf and endless, wait begins.
+"""Rendezvous of `cluster=tf_config`: members wait for each other, as TensorFlow's own wait ignores signals and limits.
 
-Each listens at its own address, and asks at the others' until every one of them has answered. A member that TensorFlow
-has started already answers there, too: whoever connects is answered by something that lives.
+Each listens at its own address, and connects to the others' until every one of them has answered. A member whose
+TensorFlow has already started answers there, too.
 """
 
 import hashlib
@@ -17,51 +17,51 @@ from pipeline.system.pulse import beat
 from pipeline.system.signals import pause
 from stages.errors import UserError
 
-SAY_SECONDS = 10.0
-"""Seconds between two lines on who is waited for."""
+LOG_SECONDS = 10.0
+"""Seconds between two lines about missing members."""
 
-ASK_SECONDS = 1.0
+CONNECT_SECONDS = 1.0
 POLL_SECONDS = 0.2
 GREETING = b"tensorflow-pipeline "
 
 
-def meet(task: Task, limit: float, say: Callable[[str], None]) -> None:
-    """Returns when every other member of the cluster of `task` has been reached.
+def meet(task: Task, limit: float, log: Callable[[str], None]) -> None:
+    """Waits until every other member of the cluster of `task` has answered.
 
     Args:
-        limit: seconds to wait at most, by the setting `cluster.wait_seconds`.
-        say: gets a line every SAY_SECONDS, with the members that are missing.
+        limit: longest wait, in seconds: the setting `cluster.wait_seconds`.
+        log: receives a line with the missing members every LOG_SECONDS.
 
     Raises:
-        UserError: where one has not come by then, or was started with another `TF_CONFIG`; or this one's port is taken.
-        Interrupted: where a signal comes.
+        UserError: where one is missing by then, or was started with another `TF_CONFIG`; or this one's port is taken.
+        Interrupted: on a signal.
     """
     missing = {place: address for place, address in task.addresses() if place != (task.job, task.index)}
-    began = said = time.monotonic()
+    began = logged = time.monotonic()
     with _answering(task):
-        asking = _Asking(missing, _digest(task))
+        calls = _Calls(missing, _digest(task))
         try:
-            while asking.missing:
+            while calls.missing:
                 pause(POLL_SECONDS)
                 beat()
-                if asking.stranger:
-                    raise UserError(asking.stranger, "one and the same `cluster` in every member's TF_CONFIG", "")
-                now, names = time.monotonic(), asking.describe()
-                if asking.missing and now - began > limit:
+                if calls.stranger:
+                    raise UserError(calls.stranger, "one and the same `cluster` in every member's TF_CONFIG", "")
+                now, names = time.monotonic(), calls.describe()
+                if calls.missing and now - began > limit:
                     raise UserError(
                         f"after {limit:g} s there is no {names}",
                         "every member of TF_CONFIG, started by this command within cluster.wait_seconds of each other",
                         f"cluster.wait_seconds={2 * limit:g}",
                     )
-                if asking.missing and now - said >= SAY_SECONDS:
-                    said = now
-                    say(f"waiting for {names} ({limit - (now - began):.0f} s left)")
+                if calls.missing and now - logged >= LOG_SECONDS:
+                    logged = now
+                    log(f"waiting for {names} ({limit - (now - began):.0f} s left)")
         finally:
-            asking.stop()
+            calls.stop()
 
 
-class _Asking:
-    """A thread that asks at every address until something has answered there. stranger: an answer that is wrong."""
+class _Calls:
+    """A thread that connects to every address until it is answered. stranger: describes a member of another cluster."""
 
     def __init__(self, missing: dict[tuple[str, int], str], digest: bytes) -> None:
         self.missing = dict(missing)
@@ -69,10 +69,10 @@ class _Asking:
         self._reasons: dict[tuple[str, int], str] = {}
         self._digest = digest
         self._is_over = False
-        threading.Thread(target=self._ask, daemon=True, name="rendezvous").start()
+        threading.Thread(target=self._call_all, daemon=True, name="rendezvous").start()
 
     def describe(self) -> str:
-        """Returns who is missing, where, and why if it is known."""
+        """Returns the missing members, with addresses and reasons as far as known."""
         parts = []
         for (job, index), address in dict(self.missing).items():
             reason = self._reasons.get((job, index))
@@ -82,11 +82,11 @@ class _Asking:
     def stop(self) -> None:
         self._is_over = True
 
-    def _ask(self) -> None:
+    def _call_all(self) -> None:
         while self.missing and not self._is_over:
             for place, address in list(self.missing.items()):
                 try:
-                    answer = self._answer(address)
+                    answer = self._call(address)
                 except socket.gaierror:
                     self._reasons[place] = "its name is not known"
                 except OSError:
@@ -98,8 +98,8 @@ class _Asking:
             time.sleep(POLL_SECONDS)
 
     @staticmethod
-    def _answer(address: str) -> bytes:
-        with socket.create_connection(split_address(address), timeout=ASK_SECONDS) as connection:
+    def _call(address: str) -> bytes:
+        with socket.create_connection(split_address(address), timeout=CONNECT_SECONDS) as connection:
             try:
                 return connection.recv(256)
             except TimeoutError:
@@ -111,7 +111,7 @@ def _answering(task: Task) -> Iterator[None]:
     """Answers at this member's own address inside the block, until TensorFlow's server does.
 
     Raises:
-        UserError: where the port cannot be listened at.
+        UserError: where the port is not available.
     """
     _host, port = split_address(task.address)
     try:
@@ -131,7 +131,7 @@ def _answering(task: Task) -> Iterator[None]:
 
 
 def listening_socket(port: int) -> socket.socket:
-    """Returns a socket that listens at `port` of all of this machine's addresses, as TensorFlow's server will."""
+    """Returns a socket that listens on `port` of all of this machine's addresses, as TensorFlow's server will."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     return socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
 
@@ -145,8 +145,8 @@ def _greet(listener: socket.socket, digest: bytes) -> None:
         with connection:
             try:
                 connection.sendall(GREETING + digest)
-                connection.settimeout(ASK_SECONDS)
-                connection.recv(1)  # the other one closes first: this side's port stays free
+                connection.settimeout(CONNECT_SECONDS)
+                connection.recv(1)  # the peer closes first, so that this side's port stays free
             except OSError:
                 continue
 

@@ -1,4 +1,4 @@
-"""Has the store get all of a run: at its end, and after its process is over, whatever is left of its files."""
+"""Sends the records of runs to the store: at their end, or later, from their files."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,20 +30,20 @@ LOST = "its process was killed or did not answer"
 
 @dataclass(frozen=True)
 class Settled:
-    """left: how many entries the store has not; refused: what it will never take, and why."""
+    """What the store has of a run. unsent: entries that it misses; refused: those that it rejects, and why."""
 
     run_id: str | None
     entries: int
-    left: int
+    unsent: int
     refused: list[str]
     open_with: str | None
 
 
 def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
-    """Returns the store of the run in `folder`: `tracking`, with its password, where that is of the same kind.
+    """Returns the settings of the store of the run in `folder`: `tracking`, if of the same kind, with its password.
 
     Raises:
-        UserError: where a class of the user's own recorded it that `tracking` does not name: a folder names no code.
+        UserError: where the user's own class recorded it and `tracking` does not name it; a folder may not name code.
     """
     store = Journal(folder).store
     kind = store.get("kind")
@@ -64,25 +64,58 @@ def settle(
     warn: Callable[[str], None],
     patience: Patience,
     parent: str | None = None,
-    sweep_status: str | None = None,
 ) -> Settled:
-    """Sends all that is left of the run in `folder`, which the caller has locked, and tells how much is left then.
+    """Sends all unsent records of the run in `folder`, which the caller has locked.
 
-    A run that the store has lost is begun again there. Where the journal was lost, too, what it had is rebuilt from the
-    run's files, as far as the store does not have it.
+    A run that the store has lost is recorded again there. Where the journal was lost, too, it is rebuilt from the run's
+    files, without what the store has.
 
     Args:
         parent: the id of the sweep's run that it belongs to; None: the one in its journal.
-        sweep_status: the status of the sweep in `folder`; None where it holds a run.
 
     Raises:
         UserError: where the store cannot be used.
     """
+    journal, summary = Journal(folder), read_run(folder, warn)
+    was_lost = not journal.trusted or journal.run_id is None
+    tracker = _tracker(folder, settings, outputs, warn, parent)
+    if summary is not None and summary.status in ENDED:
+        if was_lost:
+            _record_again(tracker, folder, summary)
+        if tracker.recorded_status != summary.status:
+            record_end(tracker, folder, summary)
+    tracker.flush(patience)
+    if summary is not None and summary.run_id != tracker.run_id:
+        replace(summary, run_id=tracker.run_id).write(folder)
+        tracker.artifact(folder / NAME)
+        tracker.flush(patience)
+    return _closed(tracker)
+
+
+def settle_sweep(
+    folder: Path,
+    settings: TrackingSettings,
+    outputs: Path,
+    warn: Callable[[str], None],
+    patience: Patience,
+    status: str,
+) -> Settled:
+    """Sends all unsent records of the sweep in `folder`, which the caller has locked; see `settle`."""
+    tracker = _tracker(folder, settings, outputs, warn)
+    if status in ENDED and tracker.recorded_status != status:
+        for path in sorted(folder.glob("comparison.*")):
+            tracker.artifact(path)
+        tracker.status(status)
+    tracker.flush(patience)
+    return _closed(tracker)
+
+
+def _tracker(
+    folder: Path, settings: TrackingSettings, outputs: Path, warn: Callable[[str], None], parent: str | None = None
+) -> "JournaledTracker":
     from pipeline.tracking.journaled import JournaledTracker  # seconds to import
 
-    journal, origin, summary = Journal(folder), Origin.read(folder), read_run(folder, warn)
-    was_lost = not journal.trusted or journal.run_id is None
-    sweep = Journal(folder.parent)
+    journal, sweep, origin = Journal(folder), Journal(folder.parent), Origin.read(folder)
     spec = RunSpec(
         settings=settings,
         outputs=outputs,
@@ -93,27 +126,16 @@ def settle(
         name=journal.store.get("name") or folder.name,
         parent=parent or sweep.run_id or journal.store.get("parent"),
     )
-    tracker = JournaledTracker(spec, warn)
-    if summary is not None and summary.status in ENDED:
-        if was_lost:
-            _record_again(tracker, folder, summary)
-        if tracker.recorded_status != summary.status:
-            record_end(tracker, folder, summary)
-    elif summary is None and sweep_status in ENDED and tracker.recorded_status != sweep_status:
-        for path in sorted(folder.glob("comparison.*")):
-            tracker.artifact(path)
-        tracker.status(sweep_status)
-    tracker.flush(patience)
-    if summary is not None and summary.run_id != tracker.run_id:
-        replace(summary, run_id=tracker.run_id).write(folder)
-        tracker.artifact(folder / NAME)
-        tracker.flush(patience)
-    left = tracker.close()
-    return Settled(tracker.run_id, tracker.entries, left, tracker.refused, tracker.how_to_open())
+    return JournaledTracker(spec, warn)
+
+
+def _closed(tracker: "JournaledTracker") -> Settled:
+    unsent = tracker.close()
+    return Settled(tracker.run_id, tracker.entries, unsent, tracker.refused, tracker.how_to_open())
 
 
 def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
-    """Records how a run ended; its status last, when the store has all the rest."""
+    """Records the end of a run; its status last, when the store has everything else."""
     if summary.error:
         tracker.tags({"failed_stage": summary.failed_stage or "recording", "error": summary.error})
     for name in (NAME, "pipeline.log"):
@@ -123,7 +145,7 @@ def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
 
 
 def _record_again(tracker: "JournaledTracker", folder: Path, summary: Summary) -> None:
-    """Records what the files tell of a run whose journal was lost; the tracker leaves out what the store has."""
+    """Records a run whose journal was lost from its files; the tracker leaves out what the store has."""
     for epoch, row in checkpoint_rows(folder).items():
         tracker.metrics(row, epoch)
     tracker.missing_metrics(summary.metrics)
@@ -136,21 +158,21 @@ def flush(tracker: Tracker, finished: bool, console: Console) -> int:
     """Waits until the store has everything, and returns how many entries it misses; a signal ends the wait.
 
     Args:
-        finished: False for a run that was stopped, and is to end soon.
+        finished: False for a run that was stopped and should end soon.
     """
     try:
         with stopping() as stop:
             of_finished = Patience.of_finished(console.say, lambda: stop.requested)
             return tracker.flush(of_finished if finished else Patience.of_stopped())
-    except Interrupted:  # the run is over, and its end stays what it was
+    except Interrupted:  # the run has ended, and its status stays
         console.say("the same command, or `python -m pipeline.sync`, sends the rest")
         return 0
 
 
 def is_unsent(summary: Summary, experiment: Experiment) -> bool:
-    """Returns True for a tracked run of which the store misses something: its process died, or the store was away.
+    """Returns whether the store misses records of a tracked run: its process died, or the store did not answer.
 
-    Under `tracking=off` nothing is known of that.
+    False under `tracking=off`.
     """
     journal = Journal(Path(summary.folder))
     is_tracked = summary.run_id is not None or journal.run_id is not None
@@ -158,7 +180,7 @@ def is_unsent(summary: Summary, experiment: Experiment) -> bool:
 
 
 def end_lost(folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST) -> None:
-    """Ends a run whose process died before it could; one that has ended or that lives is left alone."""
+    """Marks a run whose process died as ended; no-op for one that has ended or still runs."""
     try:
         with locked(folder):
             summary = read_run(folder, console.warn)
@@ -177,7 +199,7 @@ def end_lost(folder: Path, experiment: Experiment, status: str, console: Console
 
 
 def mark_killed(folder: Path, experiment: Experiment, request: Request, console: Console) -> None:
-    """Marks this process's own run as KILLED, as it is about to be ended by force, wherever it is."""
+    """Marks this process's run as KILLED before the process is ended by force."""
     with suppress(OSError, ValueError, UserError):
         summary = Summary.read(folder)
         if summary.status == "RUNNING":
@@ -186,7 +208,7 @@ def mark_killed(folder: Path, experiment: Experiment, request: Request, console:
 
 
 def send_rest(folder: Path, experiment: Experiment, console: Console, parent: str | None = None) -> None:
-    """Sends what the store misses of a run that has ended.
+    """Sends the unsent records of a run that has ended.
 
     Args:
         parent: the id of the sweep's run that it now belongs to.
@@ -199,7 +221,7 @@ def send_rest(folder: Path, experiment: Experiment, console: Console, parent: st
 
 
 def close_finished(summary: Summary, experiment: Experiment, console: Console) -> int:
-    """Sends what the store misses of a run that has finished, prints its summary, and returns the exit code.
+    """Sends the unsent records of a finished run, prints its summary, and returns the exit code.
 
     Raises:
         UserError: where the store cannot be used.

@@ -75,7 +75,7 @@ def facts_of(split: Split) -> dict[str, str]:
     content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else _numbers(split).data)
     content.update(np.ascontiguousarray(split.labels, np.int32).data)
     facts = {"test_examples": content.hexdigest(), "test_pixels": ""}
-    if split.known is not None or isinstance(split.images, np.ndarray):
+    if split.cached is not None or isinstance(split.images, np.ndarray):
         pixels = hashlib.blake2b(split.described.digests.data, digest_size=16).hexdigest()
         facts["test_pixels"] = f"{'x'.join(map(str, split.images.shape[1:]))} {pixels}"
     return facts

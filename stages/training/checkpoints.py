@@ -1,7 +1,6 @@
 """Checkpoint files: written whole or not at all, checked when they are read, the last few kept.
 
-A checkpoint is one `.npz` file: arrays, and facts as JSON. Nothing in it is pickled, and nothing of it is executed when
-it is read.
+A checkpoint is one `.npz` file: arrays, and facts as JSON. Nothing in it is pickled, and reading it executes nothing.
 """
 
 import contextlib
@@ -25,29 +24,29 @@ from stages.settings.train import TrainSettings
 from stages.storage.atomic import PARTIAL, atomic_write
 
 START = "start.npz"
-"""The file that a training with other settings starts from."""
+"""Name of the checkpoint that a fork starts from."""
 
 _FACTS, _CHECKSUM = "facts", "checksum"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A training at one moment. facts: what JSON can hold; arrays: by name."""
+    """The state of a training after a step. facts: as JSON holds them; arrays: by name."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
-        """The number of steps that are over."""
+        """Steps taken so far."""
         return int(self.facts["step"])
 
 
 def write(checkpoint: Checkpoint, path: Path) -> None:
-    """Writes `checkpoint` to `path`: after a crash at any moment there is the whole file or none of that name.
+    """Writes `checkpoint` to `path`: after a crash at any moment the file is whole or absent.
 
     Raises:
-        OSError: where it cannot be written; what was begun is removed then.
+        OSError: where it cannot be written; a partial file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, lambda partial: np.savez(partial, allow_pickle=False, **_members(checkpoint)))
@@ -57,7 +56,7 @@ def read(path: Path) -> Checkpoint:
     """Returns the checkpoint in a file.
 
     Raises:
-        ValueError: where it is damaged or no checkpoint.
+        ValueError: where it is damaged or not a checkpoint.
         OSError: where it cannot be read.
     """
     with path.open("rb") as file:
@@ -72,18 +71,18 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def from_bytes(content: bytes) -> Checkpoint:
-    """Returns the checkpoint that `to_bytes` has written; ValueError where it is damaged or none."""
+    """Returns the checkpoint that `to_bytes` has written; ValueError where it is damaged or not one."""
     return _from_file(BytesIO(content))
 
 
 def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Returns the arrays of which the file consists."""
+    """Returns the arrays that make up the file."""
     plain, dtypes = {}, {}
     for name, array in checkpoint.arrays.items():
         dtypes[name] = array.dtype.name
-        # NumPy's format does not know bfloat16 and its like, but their bits.
-        added = array.dtype.isbuiltin == 2
-        plain[name] = array.view(f"u{array.dtype.itemsize}") if added else array
+        # NumPy's format does not have bfloat16 and the like, but can hold their bits.
+        is_extension = array.dtype.isbuiltin == 2
+        plain[name] = array.view(f"u{array.dtype.itemsize}") if is_extension else array
     facts = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
     plain[_FACTS] = np.frombuffer(facts, np.uint8)
     plain[_CHECKSUM] = np.frombuffer(_digest(plain), np.uint8)
@@ -121,12 +120,12 @@ def _dtype(name: str, array: np.ndarray) -> np.dtype:
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the last checkpoint in `folder` that is whole; one that is not is renamed to `damaged-…`.
+    """Returns the last intact checkpoint in `folder`, else that of the run it is forked from (`start.npz`), else None.
+
+    Damaged ones are renamed to `damaged-…`.
 
     Args:
-        warn: is called for each that is skipped.
-
-    Where there is none, the one that another run's training is to be continued from (`start.npz`), else None.
+        warn: called for each damaged one.
     """
     for path in [*reversed(_listed(folder)), folder / START]:
         if not path.exists():
@@ -142,11 +141,11 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def start_from(source: Path, folder: Path, weights: str = "last", run: str = "") -> None:
-    """Puts the last whole checkpoint of `source` into `folder`, for a training with other settings to start from.
+    """Copies the last intact checkpoint of `source` into `folder`, for a fork to start from.
 
     Args:
-        weights: which of its weights that training takes, `best` or `last`; see `stages.training.forks`.
-        run: the name of the run that it is of.
+        weights: which of its weights the fork takes, `best` or `last`; see `stages.training.forks`.
+        run: the name of the run that wrote it.
 
     Raises:
         UserError: where there is none, or it has no best weights yet.
@@ -154,10 +153,10 @@ def start_from(source: Path, folder: Path, weights: str = "last", run: str = "")
     checkpoint = newest(source, lambda line: None)
     if checkpoint is None:
         raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
-    if checkpoint.facts["fork"]:  # a fork that has not got beyond its own start
+    if checkpoint.facts["fork"]:  # a fork that has not written a checkpoint of its own
         weights = checkpoint.facts.get("forked", {}).get("weights", weights)
     elif weights == "best" and checkpoint.facts.get("result", {}).get("restore_best", True):
-        states = [one["state"] for one in checkpoint.facts["callbacks"] if one["kind"] == "BestWeights"]
+        states = [callback["state"] for callback in checkpoint.facts["callbacks"] if callback["kind"] == "BestWeights"]
         if not any(state.get("weights") for state in states):
             raise UserError(
                 f"fork={run} has no best weights yet: it was stopped in its first epoch",
@@ -180,12 +179,12 @@ POLL_SECONDS = 0.5
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run in `folder`, off the training thread, when they are due.
+    """Writes the checkpoints of a run to `folder`, off the training thread, when they are due.
 
-    Where there is no folder, nothing is ever due.
+    Without a folder none is ever due.
 
     Args:
-        is_secret: tells by name and value which attributes of callbacks are not written: they stay as made.
+        is_secret: returns for an attribute's name and value whether a callback's is not written, but left as made.
     """
 
     def __init__(
@@ -195,35 +194,35 @@ class Checkpoints:
         is_secret: Callable[[str, object], bool] = lambda name, value: False,
     ) -> None:
         self._is_secret = is_secret
-        self._folder, self._kept = folder, settings.checkpoints_kept
+        self._folder, self._most = folder, settings.checkpoints_kept
         self._steps, self._seconds = settings.checkpoint_every_steps, settings.checkpoint_every_seconds
-        self._last, self._passed = time.monotonic(), 0
+        self._written_at, self._intervals = time.monotonic(), 0
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         for partial in folder.glob(f"{PARTIAL}*") if folder is not None else ():
             partial.unlink()
 
     def steps_left(self, step: int) -> int | None:
-        """Returns how many steps may be taken after `step` before one must be written; the same in every worker."""
+        """Returns how many steps after `step` the next one is due, or None; the same in every worker."""
         return None if self._steps is None else self._steps - step % self._steps
 
     def due(self, step: int) -> bool:
-        """Returns whether one should be written now that `step` steps are over.
+        """Returns whether one should be written after `step` steps.
 
         Raises:
-            UserError: where an earlier one could not be written.
+            UserError: where the previous one could not be written.
         """
         if self._folder is None:
             return False
         if self._writing is not None and self._writing.done():
             self.wait()
-        if self._steps is not None and step // self._steps > self._passed:  # fit asks at the end of an epoch only
-            self._passed = step // self._steps
+        if self._steps is not None and step // self._steps > self._intervals:  # fit asks at the ends of epochs alone
+            self._intervals = step // self._steps
             return True
-        return self._writing is None and time.monotonic() - self._last >= self._seconds
+        return self._writing is None and time.monotonic() - self._written_at >= self._seconds
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Begins to write `checkpoint` once the one before it is on disk."""
+        """Starts to write `checkpoint` once the previous one is on disk."""
         if self._folder is None:
             return
         self.wait()
@@ -231,7 +230,7 @@ class Checkpoints:
         self._writing = self._thread.submit(self._write, checkpoint, self._folder / f"step-{checkpoint.step:08}.npz")
 
     def wait(self) -> None:
-        """Returns when all are on disk.
+        """Waits until all are on disk.
 
         Raises:
             UserError: where one could not be written.
@@ -251,7 +250,7 @@ class Checkpoints:
             ) from error
         finally:
             self._writing = None
-            self._last = time.monotonic()
+            self._written_at = time.monotonic()
 
     def _without_secrets(self, checkpoint: Checkpoint) -> Checkpoint:
         callbacks = [
@@ -265,6 +264,6 @@ class Checkpoints:
 
     def _write(self, checkpoint: Checkpoint, path: Path) -> None:
         write(checkpoint, path)
-        before = [one for one in _listed(path.parent) if _step(one) <= _step(path)]
-        for old in before[: -self._kept]:
+        earlier = [other for other in _listed(path.parent) if _step(other) <= _step(path)]
+        for old in earlier[: -self._most]:
             old.unlink()

@@ -1,4 +1,4 @@
-"""What takes the steps of a training: a loop under synchronous strategies, a coordinator with parameter servers."""
+"""Engines that take the steps of a training: a loop under synchronous strategies, a coordinator with servers."""
 
 from typing import Protocol
 

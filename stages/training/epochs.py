@@ -17,7 +17,7 @@ from stages.training.progress import epoch_line, epoch_metrics
 
 
 class _StoppedError(Exception):
-    """The run is to stop before the validation is over."""
+    """The run should stop before the validation is complete."""
 
 
 class Epochs:
@@ -33,12 +33,12 @@ class Epochs:
         self._progress = built.progress
         self._last_epoch = built.last_epoch
         self._all_epochs = built.last_epoch + built.phase.later
-        """Of all phases, as far as it is known."""
+        """Epochs of all phases, as far as they are known."""
         self._per_epoch = steps_per_epoch(built.dataset.train, self._settings.batch_size)
         self._is_traced = False
 
     def run(self) -> None:
-        """Trains until the phase is over; ends with the weights that validation has seen last."""
+        """Trains until the end of the phase; leaves the network with the weights of the last validation."""
         progress = self._progress
         with self._reporter.stopping() as stop:
             while not progress.finished:
@@ -84,8 +84,8 @@ class Epochs:
             steps = self._steps()
             self._callbacks.on_train_batch_begin(progress.done)
             began = time.perf_counter()
-            at_once = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
-            with self._timing.of("steps" if self._is_traced else "build"), at_once:
+            interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
+            with self._timing.of("steps" if self._is_traced else "build"), interruptible:
                 logs = self._engine.run(progress.step, steps)
             if self._is_traced:
                 seconds, examples = time.perf_counter() - began, self._examples(progress.done, steps)
@@ -106,15 +106,15 @@ class Epochs:
         progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self._built.rate)}
 
     def _steps(self) -> int:
-        """Returns how many steps the next call takes: the first one only traces, and no rate counts it."""
+        """Returns the number of steps of the next call; the first call is a single step, for tracing, and not timed."""
         limits = (self._per_epoch - self._progress.done, self._training.checkpoints.steps_left(self._progress.step))
         steps = self._engine.steps_per_call if self._is_traced else 1
         return min(steps, *(limit for limit in limits if limit is not None))
 
     def _keep(self, stop: Stop) -> None:
-        """Writes a checkpoint where one is due, and where the run is to stop; in several workers, for all of them.
+        """Writes a checkpoint where one is due or the run should stop; several workers decide together.
 
-        What a callback of one worker wants is for all, too: the others would wait for its next step for ever.
+        A callback that stops one worker stops all: the others would wait for its next step forever.
         """
         flags = [
             self._training.checkpoints.due(self._progress.step),
@@ -139,12 +139,12 @@ class Epochs:
     def _validate(self, stop: Stop) -> dict[str, float] | None:
         """Returns loss and accuracy on the validation split; for callbacks it is a validation of one batch.
 
-        None where the run is to stop before they are known: it resumes with this validation. Not where that would call
-        callbacks of the user's own a second time, nor with several workers, which agree on it at the epoch's end.
+        None where the run stops before they are known; it resumes with this validation. It does not stop here where the
+        user's callbacks would be called twice, nor with several workers, which agree on it at the epoch's end.
         """
         may_stop = not has_workers(self._strategy) and not self._settings.callbacks
 
-        def look() -> None:
+        def check_stop() -> None:
             safe_place()
             if may_stop and stop.requested:
                 raise _StoppedError
@@ -152,7 +152,7 @@ class Epochs:
         self._callbacks.on_test_begin()
         self._callbacks.on_test_batch_begin(0)
         try:
-            logs = self._built.validation.score(look)
+            logs = self._built.validation.score(check_stop)
         except _StoppedError:
             return None
         if not math.isfinite(logs["loss"]):

@@ -1,4 +1,4 @@
-"""A fork: which of another run's weights a training begins with, and what comes with them."""
+"""Forks: the weights of another run that a training starts from, and the state that comes with them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,16 +32,16 @@ def best_of(checkpoint: Checkpoint) -> Best | None:
 
 
 def is_fork(checkpoint: Checkpoint | None) -> bool:
-    """Returns whether `checkpoint` is one of another run, from which a training with other settings begins."""
+    """Returns whether `checkpoint` is another run's, which this training is forked from."""
     return checkpoint is not None and bool(checkpoint.facts.get("fork"))
 
 
 def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
-    """Returns the checkpoint of another run as a fork begins with it; any other as it is.
+    """Returns the checkpoint of another run as a fork starts from it; one of this run unchanged.
 
-    By `fork_weights=last` the fork continues it exactly: weights, optimizer, epoch, step. By `best` it begins with the
-    weights which that run reported and exported. Where these are not the last ones, the fork stands at the end of their
-    epoch; the optimizer, whose state is that of the last step, and the EMA begin again, and the learning rate
+    With `fork_weights=last` the fork continues it exactly: weights, optimizer, epoch, step. With `best` it starts from
+    the weights that the other run reported and exported. Where these are not the last ones, the fork starts at the end
+    of their epoch; the optimizer, whose state is that of the last step, and the EMA start again, and the learning rate
     continues at its place in the schedule.
     """
     if not is_fork(checkpoint):
@@ -54,7 +54,7 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     place = f"epoch {epoch}" if is_whole else f"epoch {epoch + 1}, step {facts['step']}"
     best = best_of(checkpoint)
     value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""
-    # By fit, whose optimizer then has the others.
+    # By fit, whose optimizer then holds the weights that were not reported.
     swapped = any(callback["kind"] == "SwapEMAWeights" for callback in facts["callbacks"])
     if origin["weights"] == LAST:
         origin["what"] = f"weights of {place} (the last)"
@@ -76,12 +76,13 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     if chosen is not None and len(chosen.weights) == len(network.weights):  # another network is refused later
         facts["progress"] = _at_epoch(progress, chosen.epoch)
         places = {id(variable): index for index, variable in enumerate(network.variables)}
-        arrays |= {f"model.{places[id(one)]}": w for one, w in zip(network.weights, chosen.weights, strict=True)}
+        weights = zip(network.weights, chosen.weights, strict=True)
+        arrays |= {f"model.{places[id(variable)]}": array for variable, array in weights}
     return Checkpoint(facts, arrays)
 
 
 def with_schedule(checkpoint: Checkpoint, per_epoch: int) -> Checkpoint:
-    """Returns a fork whose optimizer begins again with its schedule continued: `progress.shift`, in steps."""
+    """Returns a fork whose optimizer starts again with its schedule continued: `progress.shift`, in steps."""
     if not is_fork(checkpoint) or not checkpoint.facts.get("forked", {}).get("fresh"):
         return checkpoint
     progress = dict(checkpoint.facts["progress"])
@@ -90,10 +91,10 @@ def with_schedule(checkpoint: Checkpoint, per_epoch: int) -> Checkpoint:
 
 
 def description(facts: Mapping[str, Any], epoch: int, scores: Mapping[str, float]) -> str:
-    """Returns the line that says what a fork begins with.
+    """Returns the log line about the start of a fork.
 
     Args:
-        facts: of the checkpoint. epoch: the number of epochs that are over. scores: of the weights, on validation.
+        facts: of the checkpoint. epoch: epochs completed. scores: of the weights, on validation.
     """
     origin = facts.get("forked", {})
     optimizer = "the optimizer starts again, its schedule continues" if origin.get("fresh") else "with their optimizer"

@@ -15,16 +15,16 @@ from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
 
 PYTHON_SHARE = 0.02
-"""How much of the time may go into calling the compiled function, where the number of steps in a call is chosen."""
+"""Largest fraction of the time for calling the compiled function, where the steps of a call are chosen."""
 
 LONGEST_CALL_SECONDS = 1.0
-"""A call that is chosen is no longer, so that progress is seen and a signal is heard."""
+"""Longest call where its steps are chosen, so that progress is shown and signals are heeded."""
 
 
 class Loop:
-    """Takes `step` again and again, with the batches of `dataset` from the run's `first_step` on.
+    """Takes `step` with the batches of `dataset`, from the run's `first_step` on.
 
-    steps_per_call: how many steps the next call should take. waited: seconds that the last one waited for its batches.
+    steps_per_call: steps that the next call should take. waited: seconds that the last one waited for its batches.
     """
 
     def __init__(
@@ -43,15 +43,14 @@ class Loop:
             self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
         self.waited = 0.0
 
-        # No method: a function that referred to `self` would leave the iterator, and the batches that it has made, to
-        # the garbage collector.
-        # No AutoGraph: to rewrite what has one loop takes as long as to trace it.
+        # Not a method: a function that refers to `self` would leave the iterator and its batches to the garbage
+        # collector. No AutoGraph: rewriting a single loop takes as long as tracing it.
         @tf.function(reduce_retracing=True, autograph=False)
         def compiled(batches: tf.data.Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> None:
             waited.assign(0.0)
 
             def take(offset: tf.Tensor) -> tuple[tf.Tensor]:
-                # A step begins when all of the one before it has been done: that is what a loop of a graph waits for.
+                # A step begins when the previous one is complete, as a graph's loop waits for that.
                 began = clock()
                 with tf.control_dependencies([began]):
                     batch = next(batches)
@@ -80,13 +79,13 @@ class Loop:
             return self.step.means()
 
     def _choose(self, step_seconds: float) -> None:
-        """Sets `steps_per_call` by what a step costs and what a call without any step does."""
+        """Sets `steps_per_call` by the time of a step and that of a call without steps."""
         calls = []
         for _ in range(3):
             began = time.perf_counter()
             self._call(0, 0)
             calls.append(time.perf_counter() - began)
-        # Workers that took different numbers would wait for each other for ever.
+        # Workers with different numbers of steps would wait for each other forever.
         call = mean_over_workers(self._strategy, statistics.median(calls))
         step = mean_over_workers(self._strategy, step_seconds)
         longest = max(int(LONGEST_CALL_SECONDS / step), 1)
@@ -95,9 +94,9 @@ class Loop:
 
 
 def _clock() -> Callable[[], tf.Tensor]:
-    """Returns an operation that gives the time, in seconds: float64 []."""
+    """Returns an operation for the time, in seconds: float64 []."""
     try:
         tf.timestamp()
-    except tf.errors.FailedPreconditionError:  # deterministic operations alone are allowed, and it is none
+    except tf.errors.FailedPreconditionError:  # only deterministic operations are allowed, which it is not
         return lambda: tf.ensure_shape(tf.numpy_function(time.perf_counter, [], tf.float64), [])
     return tf.timestamp

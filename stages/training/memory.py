@@ -1,4 +1,4 @@
-"""Memory that training takes: estimated before it begins, and refused where it does not fit."""
+"""Memory of a training: estimated before it begins, and refused where it does not fit."""
 
 from dataclasses import dataclass
 
@@ -25,27 +25,27 @@ _MIB = 2**20
 
 
 _RUNTIME = 32 * _MIB
-"""Of TensorFlow's threads and input pipeline."""
+"""Bytes of TensorFlow's threads and input pipeline."""
 
 _PER_OPERATION = 40 * 2**10
-"""Bytes that an operation takes in the graphs of a replica's step and of validation, traced and optimized."""
+"""Bytes of an operation in the graphs of a replica's step and of validation, traced and optimized."""
 
 _GPU_RUNTIME = 128 * _MIB
-"""Of cuDNN's workspace and the like; graphs are in the memory of the host."""
+"""Bytes of cuDNN's workspace and the like; graphs are in the host's memory."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Memory that training takes on this host, or on each GPU, in bytes, on top of what the process has taken already.
+    """Memory that training takes on this host, or on each GPU, in bytes, in addition to what the process has taken.
 
     fixed: gradients, the optimizer's slots, the EMA, and copies of the weights for the best epoch and checkpoints.
     per_example: of a per-replica batch, computed at once. per_image: of an input batch.
-    replicas: of the whole batch; sharing: those of them that share this memory. scoring: a batch of the validation.
+    replicas: of the whole batch; sharing: how many of them share this memory. scoring: a batch of the validation.
 
     Measured against the growth of the resident set with Adam on a CPU (batch: estimate, measured, MiB): cnn 28 px 128:
     101, 99; cnn 96 px 64: 332, 412; cnn_photo 160 px 32: 299, 349; MobileNetV2 32 px 4: 399, 389; 96 px 16: 531, 555;
-    160 px 16: 907, 831, on two replicas: 1150, 1245; 288 px 8: 1269, 1046; EfficientNetV2B0 96 px 16: 845, 913. So it
-    is off by -19 to +21 %. See `python -m benchmarks.memory`.
+    160 px 16: 907, 831, on two replicas: 1150, 1245; 288 px 8: 1269, 1046; EfficientNetV2B0 96 px 16: 845, 913. Its
+    error is -19 to +21 %. See `python -m benchmarks.memory`.
     """
 
     fixed: int
@@ -59,14 +59,14 @@ class Estimate:
     def of(self, batch_size: int) -> int:
         """Returns the bytes that a batch of `batch_size` examples takes, over all replicas."""
         per_replica = -(-batch_size // self.replicas)
-        at_once = -(-per_replica // self.parts)
-        step = self.sharing * (at_once * self.per_example + per_replica * self.per_image)
+        per_part = -(-per_replica // self.parts)
+        step = self.sharing * (per_part * self.per_example + per_replica * self.per_image)
         return round(self.fixed + max(step, self.scoring))
 
     def largest_batch(self, available: int) -> int:
-        """Returns the largest batch that fits: a power of two, or a multiple of the replicas where those do not fit.
+        """Returns the largest batch that fits: a power of two, or a multiple of the replicas if below them.
 
-        0: not even one example a replica does.
+        0: not even one example a replica fits.
         """
         if self.of(self.replicas) > available:
             return 0
@@ -82,19 +82,19 @@ class Estimate:
 
 
 def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> Estimate:
-    """Returns what training `model` takes. What images in memory take is not counted, as they are there already."""
+    """Returns the memory of training `model`, without the images in memory, which are there already."""
     network, optimizer, sharing = model.network, settings.optimizer, replicas_per_memory(strategy)
     weights = sum(_bytes(variable) for variable in network.variables)
     trained = sum(_bytes(variable) for variable in network.trainable_variables)
-    kept = _slot_bytes(model, optimizer) + (trained if optimizer.ema_momentum else 0)
-    copies = 0 if on_gpus(strategy) else 2 * weights + kept  # the best epoch's, and a checkpoint on its way to disk
+    slots = _slot_bytes(model, optimizer) + (trained if optimizer.ema_momentum else 0)
+    copies = 0 if on_gpus(strategy) else 2 * weights + slots  # the best epoch's, and a checkpoint on its way to disk
     summed = 2 * trained  # each replica's gradients, and their means
     image = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
     cost = cost_of_step(network)
     runtime = _GPU_RUNTIME if on_gpus(strategy) else _RUNTIME + sharing * cost.operations * _PER_OPERATION
     validated = min(max(settings.batch_size, 256), scoring_batch(network, strategy), len(dataset.val))
     return Estimate(
-        fixed=sharing * (kept + summed) + copies + runtime,
+        fixed=sharing * (slots + summed) + copies + runtime,
         per_example=ALLOCATOR_OVERHEAD * cost.peak,
         per_image=elements_ahead(strategy) * image,
         replicas=strategy.in_sync,
@@ -107,24 +107,24 @@ def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: Train
 def check_memory(
     model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, available: int | None = None
 ) -> dict[str, int]:
-    """Returns what to record of the memory that training takes: `memory_estimate_mib`.
+    """Returns the estimate of the training's memory to record: `memory_estimate_mib`.
 
     Args:
-        available: bytes that there are; None: as many as this machine or its smallest GPU has left.
+        available: in bytes; None: the free memory of this machine or of its fullest GPU.
 
     Raises:
-        UserError: where they are too few. It names the largest batch that fits.
+        UserError: where it is too little. It names the largest batch that fits.
     """
     estimated = estimate(model, dataset, strategy, settings)
     needed = estimated.of(settings.batch_size)
-    if strategy.coordinator is not None:  # the workers compute, each on a machine of its own
+    if strategy.coordinator is not None:  # the workers compute, on their own machines
         return {"memory_estimate_mib": round(needed / _MIB)}
-    there = available if available is not None else _free_on_gpus(strategy) or available_memory()
-    if needed > there:
-        fitting = estimated.largest_batch(there)
+    free = available if available is not None else _free_on_gpus(strategy) or available_memory()
+    if needed > free:
+        fitting = estimated.largest_batch(free)
         raise UserError(
             f"train.batch_size={settings.batch_size} takes about {needed / _MIB:,.0f} MiB of memory, and "
-            f"{there / _MIB:,.0f} are left",
+            f"{free / _MIB:,.0f} are left",
             f"{fitting} and less" if fitting else "a smaller network or smaller images, as not one example fits",
             f"train.batch_size={fitting}" if fitting else "model=cnn",
         )
@@ -134,7 +134,7 @@ def check_memory(
 def _slot_bytes(model: Model, settings: OptimizerSettings) -> int:
     """Returns the bytes that the optimizer keeps for the trained weights.
 
-    An optimizer that this project does not know is built, for one variable at a time.
+    A custom optimizer is built to find out, for one variable at a time.
     """
     variables = model.network.trainable_variables
     if not isinstance(settings, CustomOptimizerSettings):
@@ -157,10 +157,10 @@ def _bytes(variable: object) -> int:
 
 
 def _free_on_gpus(strategy: Strategy) -> int | None:
-    """Returns the bytes that the fullest of this host's GPUs has left; None where training is not on GPUs alone."""
+    """Returns the free bytes of the fullest of this host's GPUs; None where training is not on GPUs alone."""
     if not on_gpus(strategy):
         return None
-    from tensorflow.python.client import device_lib  # the public API has what is taken, and not what there is
+    from tensorflow.python.client import device_lib  # the public API has the used memory, but not the limit
 
     limits = {device.name: device.memory_limit for device in device_lib.list_local_devices()}
     free = []

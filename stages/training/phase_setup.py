@@ -1,4 +1,4 @@
-"""A phase of a training: built, and started from a checkpoint, from the phase before it, or from its own weights."""
+"""Phases of a training: built, and started from a checkpoint, the previous phase, or the model's own weights."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from stages.transfer.feature_cache import on_features
 
 @dataclass(frozen=True)
 class Training:
-    """What all phases of a training share. model: the whole one, which callbacks see and checkpoints keep."""
+    """Common parts of all phases of a training. model: the whole one, which callbacks see and checkpoints hold."""
 
     model: Model
     dataset: Dataset
@@ -39,9 +39,9 @@ class Training:
 class BuiltPhase:
     """A phase with its optimizer.
 
-    dataset: what its step takes: the training's own, or features.
-    facts: what to record of it.
-    progress: how far it is, once it has been started.
+    dataset: of its steps: the training's own, or features.
+    facts: parameters to record.
+    progress: set once it has been started.
     """
 
     phase: Phase
@@ -56,7 +56,7 @@ class BuiltPhase:
 
     @property
     def last_epoch(self) -> int:
-        """The number of epochs that are over at the phase's end, those of earlier phases among them."""
+        """Epochs completed at the phase's end, including those of earlier phases."""
         return self.progress.began + self.phase.settings.epochs
 
 
@@ -64,8 +64,8 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
     """Builds the step of `phase`, with an optimizer of its own.
 
     Args:
-        resumed: how far the phase is already.
-        cache: what runs share; takes the features of a frozen backbone.
+        resumed: the progress of the phase so far.
+        cache: the folder that runs share; takes the features of a frozen backbone.
     """
     model, strategy, reporter, callbacks = training.model, training.strategy, training.reporter, training.callbacks
     settings, number = phase.settings, phase.index + 1
@@ -78,7 +78,7 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
         peak = settings.optimizer.learning_rate
         rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, resumed.shift, policy=model.policy)
         optimizer = build_optimizer(settings.optimizer, rate, model.policy)
-        # For callbacks, which look for `model.optimizer`, and for a `compute_loss` of the network's own.
+        # For callbacks, which use `model.optimizer`, and for the network's own `compute_loss`.
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
     callbacks.set_model(model.network)
@@ -109,7 +109,7 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
 def start_phase(
     training: Training, built: BuiltPhase, checkpoint: Checkpoint | None, previous: BuiltPhase | None
 ) -> None:
-    """Sets the state of `built` to that of `checkpoint`, or continues after the phase `previous`, or begins."""
+    """Starts `built` from `checkpoint`, else after the phase `previous`, else from the model's weights."""
     network, callbacks, reporter = training.model.network, training.callbacks, training.reporter
     settings = built.phase.settings
     network.stop_training = False
@@ -131,6 +131,6 @@ def start_phase(
             with callbacks.timing.of("validation"), built.validation.result_weights():
                 scores = built.validation.score()
             progress.start = {f"val/start_{name}": value for name, value in scores.items()}
-            named = {f"val_{name}": value for name, value in scores.items()}
-            reporter.say(description(checkpoint.facts, progress.epoch, named))
+            val_scores = {f"val_{name}": value for name, value in scores.items()}
+            reporter.say(description(checkpoint.facts, progress.epoch, val_scores))
     built.progress.clock.unit = "features" if built.on_features else "images"

@@ -1,4 +1,4 @@
-"""The phases of a training: one, and a second that fine-tunes the top of a frozen backbone."""
+"""The phases of a training: one, or two where the second fine-tunes the top of a frozen backbone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ from stages.transfer.backbone import backbone_of, is_frozen, unfreeze
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a training with an optimizer and trained layers of its own.
+    """A part of a training with its own optimizer and trained layers.
 
     settings: those of the training, with the epochs and the peak learning rate of this part.
-    layers: layers of the backbone that are unfrozen, from its end; 0: it is left as it is.
+    layers: layers of the backbone that are unfrozen, from its end; 0: none.
     later: epochs of the phases that follow.
     """
 
@@ -29,7 +29,7 @@ class Phase:
     later: int = 0
 
     def set_trainable(self, network: keras.Model) -> tuple[int, int]:
-        """Makes the phase's weights of `network` trainable; returns how many are, and how many are frozen."""
+        """Makes the phase's weights of `network` trainable; returns the numbers of trained and of frozen weights."""
         if self.layers:
             unfreeze(network, self.layers)
         trained = sum(int(np.prod(weight.shape)) for weight in network.trainable_weights)
@@ -48,7 +48,7 @@ class Phase:
 
 
 def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
-    """Returns the phases of a training of `network`: one, and a second that fine-tunes where settings want it.
+    """Returns the phases of a training of `network`: one, or two with fine-tuning.
 
     Raises:
         UserError: where there is nothing to unfreeze.
@@ -65,26 +65,25 @@ def phases(network: keras.Model, settings: TrainSettings) -> tuple[Phase, ...]:
     backbone = backbone_of(network)
     assert backbone is not None
     with Phase(1, settings, settings.fine_tune_layers).with_trainable(network):
-        some = bool(backbone.trainable_weights)
-    if not some:
+        has_weights = bool(backbone.trainable_weights)
+    if not has_weights:
         raise UserError(
             f"train.fine_tune_layers={settings.fine_tune_layers}: the last of them hold no weights but BatchNorm's",
             f"up to {len(backbone.layers)}",
             f"train.fine_tune_layers={min(settings.fine_tune_layers + 10, len(backbone.layers))}",
         )
     optimizer = replace(settings.optimizer, learning_rate=settings.optimizer.learning_rate * settings.fine_tune_rate)
-    second = replace(settings, epochs=settings.fine_tune_epochs, optimizer=optimizer)
-    return first, Phase(1, second, settings.fine_tune_layers)
+    fine_tuning = replace(settings, epochs=settings.fine_tune_epochs, optimizer=optimizer)
+    return first, Phase(1, fine_tuning, settings.fine_tune_layers)
 
 
 def starting_phase(checkpoint: Checkpoint, phases: Sequence[Phase]) -> tuple[Checkpoint, int]:
     """Returns a checkpoint in terms of this training's phases, and the index of the phase in which it resumes.
 
-    Of another training (a fork) the phase is that which its epochs belong to here: one that is past `train.epochs`
-    begins with what follows them.
+    A fork starts in the phase that its epochs belong to in this training: past `train.epochs`, in the second.
 
     Raises:
-        UserError: where it is in a phase that this training has not.
+        UserError: where the checkpoint is in a phase that this training does not have.
     """
     progress: Mapping[str, Any] = checkpoint.facts["progress"]
     index, epoch = int(progress.get("phase", 0)), int(progress["epoch"])

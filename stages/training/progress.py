@@ -1,4 +1,4 @@
-"""Epoch metrics: tracked names, the log line, throughput; and how far a training is."""
+"""Progress of a training; epoch metrics: tracked names, the log line, throughput."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 
 MOST_WAITING = 0.1
-"""Share of the time that training may wait for its input before a warning."""
+"""Fraction of the time that training may wait for its input before a warning."""
 
 LEAST_SECONDS = 2.0
 """Seconds of waiting below which there is no warning."""
@@ -17,7 +17,7 @@ LEAST_SECONDS = 2.0
 
 @dataclass
 class Clock:
-    """Seconds and examples of training steps alone: no tracing, validation, callback or checkpoint."""
+    """Seconds and examples of training steps alone, without tracing, validation, callbacks and checkpoints."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -25,7 +25,7 @@ class Clock:
     waited: float | None = None
     """Seconds of these that training has waited for its input; None where that cannot be measured."""
     unit: str = "images"
-    """The kind of example: `images`, or `features` that a frozen backbone has made of them."""
+    """The kind of example: `images`, or the `features` of a frozen backbone."""
 
     def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
         self.seconds, self.steps, self.examples = self.seconds + seconds, self.steps + steps, self.examples + examples
@@ -42,7 +42,7 @@ class Clock:
         return self.seconds / self.steps if self.steps else 0.0
 
     def rates(self) -> dict[str, float]:
-        """Returns the rates of the run so far; nothing after a single step."""
+        """Returns the rates of the run so far; none after a single step."""
         if not self.steps:
             return {}
         rate = self.examples / self.seconds
@@ -50,27 +50,27 @@ class Clock:
         return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
 
     def advice(self) -> str:
-        """Returns what to do where training waits for its input, or nothing."""
-        share = self.waited / self.seconds if self.waited and self.seconds else 0.0
-        if share <= MOST_WAITING or (self.waited or 0.0) < LEAST_SECONDS:
+        """Returns advice where training waits for its input, else an empty string."""
+        fraction = self.waited / self.seconds if self.waited and self.seconds else 0.0
+        if fraction <= MOST_WAITING or (self.waited or 0.0) < LEAST_SECONDS:
             return ""
         return (
-            f"training waited for its input {share:.0%} of the time: data.cache=disk, more data.memory_gib, a smaller "
-            "data.size, or augment.where=model make the input cheaper"
+            f"training waited for its input {fraction:.0%} of the time: data.cache=disk, more data.memory_gib, a "
+            "smaller data.size, or augment.where=model make the input cheaper"
         )
 
 
 @dataclass
 class Progress:
-    """How far a training has come.
+    """Progress of a training.
 
-    epoch: counted from 0; done: the steps of it that are over; step: of all epochs together.
+    epoch: counted from 0; done: its steps taken; step: those of all epochs.
     rows: the metrics of each epoch; logs: the last ones that callbacks have received.
-    stopping: whether a callback wants the end; finished: whether no step of the phase will follow.
-    phase: counted from 0; began: the epoch with which it began.
-    added: values that callbacks have added to logs since the epoch began; outside: before the first or after the last.
-    shift: steps by which the learning-rate schedule is ahead of the optimizer, which began again.
-    start: what a fork's weights scored on validation before its first step.
+    stopping: whether a callback stops training; finished: whether the phase has no more steps.
+    phase: counted from 0; began: its first epoch.
+    added: values that callbacks have added to logs in this epoch; outside: before the first or after the last one.
+    shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
+    start: the scores of a fork's weights on validation before its first step.
     """
 
     epoch: int = 0
@@ -94,19 +94,19 @@ class Progress:
         return self.epoch - len(self.rows) + 1
 
     def begin_phase(self, index: int, steps_per_epoch: int) -> None:
-        """Goes on with the phase `index`, at the beginning of an epoch also where a callback has cut the last short."""
+        """Continues with the phase `index`, at the start of an epoch even if a callback has cut the last one short."""
         self.phase, self.began, self.step = index, self.epoch, self.epoch * steps_per_epoch
         self.shift = 0
-        self.clock, self.stopping, self.finished = Clock(), False, False  # its steps take a time of their own
+        self.clock, self.stopping, self.finished = Clock(), False, False  # its steps have their own duration
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":
-        """Restores what `dataclasses.asdict` has returned."""
+        """Returns the progress that `dataclasses.asdict` has converted."""
         return cls(**{**values, "clock": Clock(**values["clock"])})
 
 
 def report_resumed(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
-    """Reports the epochs that are over where training resumes.
+    """Reports the epochs completed before training resumes.
 
     Raises:
         UserError: where a fork has no epoch left to train.
@@ -128,7 +128,7 @@ _RESERVED = re.compile(
     r"(train|val)/((best|start)_(loss|accuracy)|best_(epoch|learning_rate)|(last|weights)_epoch|phase|loss_scale"
     r"|skipped_steps|(images|features)_per_second|step_milliseconds|input_wait_fraction|(\w+_)?seconds)"
 )
-"""Names that training itself records."""
+"""Names of the metrics that training itself records."""
 
 
 def tracked(name: str) -> str:
@@ -142,21 +142,21 @@ def epoch_metrics(logs: Mapping[str, float], clock: Clock, warn: Callable[[str],
     """Returns an epoch's metrics by the names under which they are tracked.
 
     Args:
-        warn: is called once for a log, which only a callback can have added, under a name that training itself records.
+        warn: called for a log under a name that training itself records, which only a callback can have added.
     """
-    return named(logs, warn) | clock.rates()
+    return tracked_logs(logs, warn) | clock.rates()
 
 
-def named(logs: Mapping[str, float], warn: Callable[[str], None]) -> dict[str, float]:
+def tracked_logs(logs: Mapping[str, float], warn: Callable[[str], None]) -> dict[str, float]:
     """Returns logs by the names under which they are tracked; a reserved one becomes `train/logs_<name>`."""
     metrics = {}
     for name, value in logs.items():
-        known = tracked(name)
-        if _RESERVED.fullmatch(known):
-            split, _, rest = known.partition("/")
-            warn(f"a callback adds {name} to the logs, a name of training's own: it is recorded as {split}/logs_{rest}")
-            known = f"{split}/logs_{rest}"
-        metrics[known] = float(value)
+        metric = tracked(name)
+        if _RESERVED.fullmatch(metric):
+            split, _, log = metric.partition("/")
+            warn(f"a callback adds {name} to the logs, a name of training's own: it is recorded as {split}/logs_{log}")
+            metric = f"{split}/logs_{log}"
+        metrics[metric] = float(value)
     return metrics
 
 
@@ -166,9 +166,11 @@ def is_rate(name: str) -> bool:
 
 
 def epoch_line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str, float], clock: Clock) -> str:
-    """Returns what is printed at the end of `epoch`, counted from 0."""
+    """Returns the log line of `epoch`, counted from 0."""
     rate = clock.per_second
     speed = f"{rate:,.0f} {clock.unit}/s" if rate else "-"
-    left = f"  {steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds:.0f} s left" if epoch + 1 < epochs else ""
+    remaining = (
+        f"  {steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds:.0f} s left" if epoch + 1 < epochs else ""
+    )
     means = "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
-    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{left}"
+    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{remaining}"

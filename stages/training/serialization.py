@@ -1,4 +1,4 @@
-"""The state of an object as JSON and arrays: what a checkpoint keeps of a callback."""
+"""Attributes of objects as JSON and arrays, by which a checkpoint holds the state of callbacks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 _PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta")
-"""Keras turns the sign of `min_delta` when a callback is first used, and would turn it again."""
+"""Attributes that Keras sets; it flips the sign of `min_delta` at a callback's first use, and would flip it twice."""
 
 
 def state_of(target: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the attributes of `target` that are numbers, texts, lists, mappings or arrays, as JSON can hold them.
+    """Returns the attributes of `target` that are numbers, strings, lists, mappings or arrays, as JSON can hold them.
 
     Args:
-        name: the beginning of the names that its arrays get.
-        arrays: takes its arrays.
+        name: prefix of the names of its arrays.
+        arrays: receives its arrays.
 
     Returns:
         The attributes, and the names of those left out that are neither functions nor objects of the same kind.
@@ -41,7 +41,7 @@ def restore_attributes(target: object, state: Mapping[str, Any], arrays: Mapping
 
 
 def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns one value of what `state_of` has returned."""
+    """Returns one value of the attributes that `state_of` has returned."""
     return _decode(value, arrays)
 
 

@@ -1,4 +1,4 @@
-"""The state of a training, beside settings and data: read for a checkpoint, and restored from one."""
+"""The state of a training, apart from settings and data: read for a checkpoint, and restored from one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,15 +19,15 @@ from stages.training.progress import Progress
 from stages.training.serialization import restore_attributes, state_of
 
 Variable: TypeAlias = Any
-"""Of Keras or of TensorFlow."""
+"""A variable of Keras or of TensorFlow."""
 
 
 class State:
-    """The variables and callbacks of a training. notes: what a fork has not restored.
+    """The variables and callbacks of a training. notes: the parts that a fork has not restored.
 
     Args:
-        step: of the training loop; None where Keras' `fit` trains, which has no state between epochs but the model's,
-            and cannot begin within one.
+        step: of the training loop; None for Keras' `fit`, whose only state between epochs is the model's, and which
+            cannot start within one.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class State:
         optimizer = model.network.optimizer
         self._trained = list(model.network.trainable_variables)
         self._iterations = optimizer.iterations
-        rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none where it is a schedule
-        apart = {id(v) for v in (self._iterations, *rates)}
+        rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none for a schedule
+        excluded = {id(v) for v in (self._iterations, *rates)}
         scale, self._ema = (step.loss_scale, step.ema) if step else (None, None)
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.variables),
-            "optimizer": [v for v in optimizer.variables if id(v) not in apart],
+            "optimizer": [v for v in optimizer.variables if id(v) not in excluded],
             "steps": [self._iterations],
             "rate": rates,
             "loss scale": [scale.value, scale.good_steps, scale.skipped_steps] if scale else [],
@@ -81,10 +81,10 @@ class State:
         }
 
     def begin(self, previous: "State | None" = None) -> None:
-        """Remembers the callbacks' attributes before the first step: a checkpoint has only those that change.
+        """Keeps the callbacks' attributes before the first step: a checkpoint holds only those that change.
 
         Args:
-            previous: the state in the previous phase, which has done so.
+            previous: the state in the previous phase, which has kept them.
         """
         if previous is not None:
             self._initial = previous._initial
@@ -92,7 +92,7 @@ class State:
             self._initial = [state_of(callback, "", {})[0] for callback in self._callbacks]
 
     def read(self, progress: Progress) -> Checkpoint:
-        """Returns all of it as it is now. Every worker must call it."""
+        """Returns the current state. All workers must call it."""
         arrays = {
             f"{name}.{index}": _value(variable)
             for name, part in self._parts.items()
@@ -112,11 +112,11 @@ class State:
     def restore(self, checkpoint: Checkpoint) -> Progress:
         """Restores a checkpoint of this training, and returns its progress.
 
-        Of another training (a fork) it restores the weights, what belongs to them and fits, and the number of epochs;
-        history, callbacks and the learning rate are those of the new settings. `notes` lists what is not restored.
+        A fork restores the weights, the parts of the state that fit, and the number of epochs; history, callbacks and
+        the learning rate are those of the new settings. `notes` lists the parts that are not restored.
 
         Raises:
-            UserError: where it is of other data or another model; or of other settings, unless it is a fork.
+            UserError: for a checkpoint of other data, another model, or, unless it is a fork, other settings.
         """
         facts, fork = checkpoint.facts, bool(checkpoint.facts.get("fork"))
         self._check(facts, fork)
@@ -126,68 +126,75 @@ class State:
                 variable.assign(checkpoint.arrays[f"{name}.{index}"])
         progress = progress_of(checkpoint, self._begins_within and facts["order"] == self._facts["order"])
         if fork:
-            if progress.done == 0:  # with batches of another size, as many epochs are other steps
-                progress.step = progress.epoch * self._per_epoch
-                if "steps" in parts:
-                    self._iterations.assign(progress.step - progress.began * self._per_epoch)
-            if "averages" not in parts:
-                self._use_reported(checkpoint)
-                if self._ema is not None:
-                    self._ema.reset()
+            self._start_fork(checkpoint, progress, parts)
         else:
-            for callback, kept in zip(self._callbacks, facts["callbacks"], strict=True):
-                restore_attributes(callback, kept["state"], checkpoint.arrays)
+            for callback, saved in zip(self._callbacks, facts["callbacks"], strict=True):
+                restore_attributes(callback, saved["state"], checkpoint.arrays)
         if progress.done:
             for index, variable in enumerate(self._sums):
                 self._restore_sum(variable, checkpoint.arrays[f"sums.{index}"])
         return progress
 
+    def _start_fork(self, checkpoint: Checkpoint, progress: Progress, restored: Sequence[str]) -> None:
+        """Sets a fork's step by its own batch size, and its EMA by its weights where that is not `restored`."""
+        if progress.done == 0:  # with another batch size, the same epochs are other steps
+            progress.step = progress.epoch * self._per_epoch
+            if "steps" in restored:
+                self._iterations.assign(progress.step - progress.began * self._per_epoch)
+        if "averages" not in restored:
+            self._use_reported(checkpoint)
+            if self._ema is not None:
+                self._ema.reset()
+
     def _use_reported(self, checkpoint: Checkpoint) -> None:
-        """Sets a fork's weights to the EMA, where that is what the other run has reported and exported."""
+        """Sets a fork's weights to the EMA, where the other run has reported and exported that."""
         facts = checkpoint.facts
         applies = facts.get("forked", {}).get("weights") == "best" and facts.get("result", {}).get("ema")
-        averages = [
-            checkpoint.arrays.get(f"averages.{index}") for index in range(len(facts["parts"]["averages"] or ()))
-        ]
-        if not applies or len(averages) != len(self._trained):
+        count = len(facts["parts"]["averages"] or ())
+        if not applies or count != len(self._trained):
             return
-        for variable, array in zip(self._trained, averages, strict=True):
+        ema = [checkpoint.arrays.get(f"averages.{index}") for index in range(count)]
+        for variable, array in zip(self._trained, ema, strict=True):
             if array is not None and array.shape == tuple(variable.shape):
                 variable.assign(tf.cast(array, variable.dtype))
 
     def _restored_by_fork(self, facts: Mapping[str, Any]) -> list[str]:
         """Returns the names of the parts that a fork restores."""
-        own = self._facts
-        names = [name for name in self._parts if facts["parts"][name] == own["parts"][name] and name != "rate"]
-        if facts.get("forked", {}).get("fresh"):  # the fork has said so
+        current = self._facts
+        names = [name for name in self._parts if facts["parts"][name] == current["parts"][name] and name != "rate"]
+        if facts.get("forked", {}).get("fresh"):  # the fork's log line says so
             return [name for name in names if name not in ("optimizer", "steps")]
-        if facts["optimizer"] != own["optimizer"] or "optimizer" not in names:
+        if facts["optimizer"] != current["optimizer"] or "optimizer" not in names:
             self.notes.append("the optimizer starts again, and its learning-rate schedule with it")
             names = [name for name in names if name not in ("optimizer", "steps")]
         return names
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
-        own = self._facts
-        first = _difference(facts["data"], own["data"], "data ") or _first_variable("model", facts, own)
-        first = first or _first_variable("sums", facts, own)
+        current = self._facts
+        difference = _difference(facts["data"], current["data"], "data ") or _variable_difference(
+            "model", facts, current
+        )
+        difference = difference or _variable_difference("sums", facts, current)
         allowed = "a checkpoint of the same data and the same model"
-        if not first and fork and "SwapEMAWeights" in [callback["kind"] for callback in facts["callbacks"]]:
-            first = "its weights are an EMA (train=fit, optimizer.ema_use)"
+        if not difference and fork and "SwapEMAWeights" in [callback["kind"] for callback in facts["callbacks"]]:
+            difference = "its weights are an EMA (train=fit, optimizer.ema_use)"
             allowed = "fork_weights=best, or a fork of a run by train=loop"
-        if not first and not fork:
+        if not difference and not fork:
             saved = {
                 "optimizer": facts["optimizer"],
                 "callbacks": [callback["kind"] for callback in facts["callbacks"]],
             }
-            here = {
-                "optimizer": own["optimizer"],
+            present = {
+                "optimizer": current["optimizer"],
                 "callbacks": [type(callback).__name__ for callback in self._callbacks],
             }
-            first = _difference(facts["order"], own["order"]) or _difference(saved, here)
-            first = first or next(filter(None, (_first_variable(name, facts, own) for name in own["parts"])), "")
+            difference = _difference(facts["order"], current["order"]) or _difference(saved, present)
+            difference = difference or next(
+                filter(None, (_variable_difference(name, facts, current) for name in current["parts"])), ""
+            )
             allowed = "the settings that it was made with, or fork=<run id>"
-        if first:
-            raise UserError(f"the checkpoint belongs to another training: {first}", allowed, "resume=never")
+        if difference:
+            raise UserError(f"the checkpoint belongs to another training: {difference}", allowed, "resume=never")
 
     def _sum(self, variable: Variable) -> np.ndarray:
         """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""
@@ -201,18 +208,18 @@ class State:
         value = variable.value if isinstance(variable, keras.Variable) else variable
         parts = self._strategy.distribution.experimental_local_results(value)
         if len(parts) != len(values) or has_workers(self._strategy):
-            rest = [np.zeros_like(values[0])] * len(parts)
-            first = values.sum(axis=0, dtype=values.dtype) if is_chief(self._strategy) else rest[0]
-            values = np.stack([first, *rest[1:]])
-        for part, mine in zip(parts, values, strict=True):
-            part.assign(mine)
+            zeros = [np.zeros_like(values[0])] * len(parts)
+            total = values.sum(axis=0, dtype=values.dtype) if is_chief(self._strategy) else zeros[0]
+            values = np.stack([total, *zeros[1:]])
+        for part, own_sum in zip(parts, values, strict=True):
+            part.assign(own_sum)
 
 
 def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
-    """Returns the progress of a checkpoint, or that with which a fork of it begins.
+    """Returns the progress of a checkpoint, or that of a fork of it at its start.
 
     Args:
-        same_order: whether the fork has the same batches; where not, the epoch begins again.
+        same_order: whether the fork has the same batches; if not, it starts its epoch again.
     """
     progress = Progress.of(checkpoint.facts["progress"])
     if not checkpoint.facts.get("fork"):
@@ -226,7 +233,7 @@ def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
 def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
     """Restores the weights of `network` alone, before `State` restores everything.
 
-    Those of another network are left to `State`, which refuses them.
+    Does nothing for weights of another network, which `State` refuses.
     """
     arrays = [checkpoint.arrays.get(f"model.{index}") for index in range(len(network.variables))]
     if all(array is not None and array.shape == v.shape for array, v in zip(arrays, network.variables, strict=True)):
@@ -244,14 +251,14 @@ def _form(variable: Variable) -> str:
     return f"{dtype} {list(map(int, variable.shape))}"
 
 
-def _first_variable(part: str, saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    before, now = (dict(enumerate(facts["parts"][part])) for facts in (saved, own))
+def _variable_difference(part: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    before, now = (dict(enumerate(facts["parts"][part])) for facts in (saved, current))
     return _difference(before, now, f"{part} variable ")
 
 
-def _difference(saved: Mapping[Any, Any], own: Mapping[Any, Any], what: str = "") -> str:
-    """Returns the first difference in words, or nothing."""
-    for key in dict.fromkeys([*saved, *own]):
-        if saved.get(key) != own.get(key):
-            return f"{what}{key} was {saved.get(key, 'absent')} and is {own.get(key, 'absent')}"
+def _difference(saved: Mapping[Any, Any], current: Mapping[Any, Any], kind: str = "") -> str:
+    """Returns a description of the first difference, or an empty string."""
+    for key in dict.fromkeys([*saved, *current]):
+        if saved.get(key) != current.get(key):
+            return f"{kind}{key} was {saved.get(key, 'absent')} and is {current.get(key, 'absent')}"
     return ""

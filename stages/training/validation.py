@@ -1,4 +1,4 @@
-"""Validation within a training, with the weights that will be its result."""
+"""Validation in a training, with the weights that become its result."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,11 +11,11 @@ from stages.settings.train import TrainSettings
 
 
 class Validation:
-    """Scores a model on the validation split, and returns it as training leaves it.
+    """Scores a model on the validation split, and provides it for the result.
 
     Args:
         model: the whole one.
-        trainable: what is trained on `dataset`: `model`, or its head, which takes features.
+        trainable: the part trained on `dataset`: `model`, or its head, which takes features.
         step: has the EMA of the weights, if one is kept.
     """
 
@@ -33,22 +33,22 @@ class Validation:
         return len(self._split)
 
     def score(self, between: Callable[[], None] = safe_place) -> dict[str, float]:
-        """Returns loss and accuracy of the present weights; calls `between` about every second."""
+        """Returns loss and accuracy of the current weights; calls `between` about every second."""
         self.present_model()
         scores = self._scorer.score(self._split, self._batch_size, between)
         return {"loss": scores.loss, "accuracy": scores.accuracy}
 
     def result_weights(self) -> AbstractContextManager[None]:
-        """Gives the network, for a block, the weights that training results in: those of the EMA if it is used."""
+        """Sets the network, within a block, to the weights of the training's result: the EMA where that is used."""
         return self._ema.as_weights() if self._ema is not None else nullcontext()
 
     def use_result_weights(self) -> None:
-        """Gives the network the weights that training results in."""
+        """Sets the network to the weights of the training's result."""
         if self._ema is not None:
             self._ema.assign_to_weights()
 
     def present_model(self) -> Model:
-        """Returns the whole model with its present weights, where one process can score it."""
+        """Returns the whole model with its current weights, on one device where servers hold it."""
         if not self._is_copy:
             return self._model
         self._scored.network.set_weights(self._model.network.get_weights())

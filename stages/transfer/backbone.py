@@ -1,4 +1,4 @@
-"""Transfer learning: a backbone that keeps its weights, and the phases of a training that unfreezes its top."""
+"""Backbones of networks: frozen, put into inference mode, partly unfrozen."""
 
 import inspect
 from typing import Any
@@ -11,27 +11,27 @@ from stages.networks.keras_internals import all_layers, set_untracked
 _INFERS = "_computes_as_in_inference"
 
 BACKBONE = "backbone"
-"""The name of the layer, itself a network, that a head is put on."""
+"""Name of the layer, itself a network, below the head."""
 
 
 def backbone_of(network: keras.Model) -> keras.Model | None:
     """Returns the network inside `network` that is named `backbone`, or None."""
-    inside = (layer for layer in all_layers(network, include_self=False) if layer.name == BACKBONE)
-    return next((layer for layer in inside if isinstance(layer, keras.Model)), None)
+    candidates = (layer for layer in all_layers(network, include_self=False) if layer.name == BACKBONE)
+    return next((layer for layer in candidates if isinstance(layer, keras.Model)), None)
 
 
 def is_frozen(network: keras.Model) -> bool:
-    """Returns whether `network` has a backbone of which no weight is trained."""
+    """Returns whether `network` has a backbone without trained weights."""
     backbone = backbone_of(network)
     return backbone is not None and not backbone.trainable
 
 
 def freeze(network: keras.Model) -> None:
-    """Keeps the weights of the backbone, and has it compute in inference mode from now on.
+    """Freezes the weights of the backbone, and has it compute in inference mode from now on.
 
-    So BatchNorm takes its moving statistics and leaves them, and dropout is off, in training too, and after
-    `unfreeze`. Keras would hand `training=True` of the network on to every layer below, whatever the call in between
-    says. Source: keras.io/guides/transfer_learning.
+    So BatchNorm uses its moving statistics unchanged, and dropout is off, in training too, and after `unfreeze`. Keras
+    would pass the network's `training=True` on to every layer below, whatever the call in between says.
+    Source: keras.io/guides/transfer_learning.
 
     Raises:
         UserError: where `network` has no backbone.
@@ -47,7 +47,7 @@ def freeze(network: keras.Model) -> None:
     if not network.trainable_variables:
         raise UserError(
             f"model.frozen=true: {network.name} has no weights but those of its {BACKBONE}, so that none is trained",
-            f"a head behind the layer named {BACKBONE}",
+            f"a head after the layer named {BACKBONE}",
             "model.frozen=false",
         )
     _infer_from_now_on(backbone)
@@ -74,7 +74,7 @@ def infers(network: keras.Model) -> bool:
 
 
 def unfreeze(network: keras.Model, layers: int) -> None:
-    """Has the last `layers` layers of the backbone trained, but for BatchNorm, whose statistics a small set spoils.
+    """Unfreezes the last `layers` layers of the backbone but BatchNorm, whose statistics a small set would spoil.
 
     Source: keras.io/guides/transfer_learning.
     """

@@ -1,7 +1,7 @@
-"""Features of a frozen backbone, where nothing changes the images: computed once, cached, and trained on.
+"""Features of a frozen backbone: computed once where images are not augmented, cached, and trained on.
 
-A frozen backbone gives the same features of an image in every epoch, so that the head learns from them what it would
-learn behind the backbone, in the same order and with the same dropout, to the rounding of float32.
+A frozen backbone returns the same features of an image in every epoch, so the head trains on them as it would behind
+the backbone, in the same order and with the same dropout, up to the rounding of float32.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from stages.storage.cache import NoRoomError, made_once
 from stages.transfer.backbone import backbone_of, infers, is_frozen
 
 IMAGES = 64
-"""Images that the backbone takes at a time, at most."""
+"""Largest batch for the backbone, in images."""
 
 LARGEST_BYTES = 2**31
-"""Of features that are kept in memory: where they are more, every epoch goes through the backbone."""
+"""Limit for features, which are kept in memory; beyond it, every epoch goes through the backbone."""
 
 POOLING = (keras.layers.GlobalAveragePooling2D, keras.layers.GlobalMaxPooling2D)
 
@@ -38,7 +38,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class OnFeatures(keras.Model):
-    """The layers behind the backbone. `variables` are those of `whole`, whose random layers are counted in order."""
+    """The layers behind the backbone. `variables` are those of `whole`, so that random layers keep their order."""
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -57,13 +57,13 @@ class Cut:
 def on_features(
     model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, reporter: Reporter, cache: Path | None
 ) -> tuple[Model, Dataset, str]:
-    """Returns the head of `model` and the features it learns from, and what to record of it.
+    """Returns the head of `model`, the features that it trains on, and a parameter to record.
 
-    The head's weights are the model's own. Where features cannot stand for images, `model` and `dataset` come back,
-    with the reason. The splits `train` and `val` are features; `test` is not used.
+    The head's weights are the model's own. Where features cannot replace images, returns `model` and `dataset`
+    themselves, with the reason. The splits `train` and `val` are features; `test` is not used.
 
     Args:
-        cache: what runs share; takes `features-<key>`. None: they are kept in memory alone.
+        cache: the folder that runs share; takes `features-<key>`. None: they are kept in memory alone.
     """
     cut, why_not = _cut(model, dataset, strategy, settings)
     if cut is None:
@@ -71,13 +71,13 @@ def on_features(
     splits = {"train": dataset.train, "val": dataset.val}
 
     def compute() -> dict[str, np.ndarray]:
-        run = _Run(cut.front, reporter)
-        total = sum(-(-len(split) // run.at_once) for split in splits.values())
+        run = _FeatureRun(cut.front, reporter)
+        total = sum(-(-len(split) // run.batch_size) for split in splits.values())
         return {name: run.features(split.images, total) for name, split in splits.items()}
 
     try:
         key = _key(cut.front, dataset)
-    except (NotImplementedError, TypeError, ValueError):  # a layer without a configuration: they are not kept
+    except (NotImplementedError, TypeError, ValueError):  # a layer without a configuration: not cached
         cache, key = None, ""
     arrays = _cached(cache, key, compute, reporter)
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
@@ -87,7 +87,7 @@ def on_features(
 
 
 def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> tuple[Cut | None, str]:
-    """Returns the network in two, or why it is left whole."""
+    """Returns the two parts of the network, or why it is not cut."""
     reasons = {
         "as asked": settings.cache_features == "off",
         "no backbone is frozen": not is_frozen(model.network),
@@ -97,38 +97,34 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
         "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,
         "features are float32": model.policy == "float64",
     }
-    why_not = next((reason for reason, holds in reasons.items() if holds), "")
-    if why_not:
-        return None, why_not
+    obstacle = next((reason for reason, holds in reasons.items() if holds), "")
+    if obstacle:
+        return None, obstacle
     try:
         with strategy.distribution.scope():
             cut = _in_two(model.network)
-    except ValueError:  # Keras' word for layers that are no graph, or that pass the backbone by
+    except ValueError:  # Keras' error for layers that are not a graph, or that bypass the backbone
         return None, "the head is no graph of layers behind the backbone"
     examples = len(dataset.train) + len(dataset.val)
     if 4 * examples * int(np.prod(cut.head.input_shape[1:])) > LARGEST_BYTES:
         return None, f"the features would take more than {LARGEST_BYTES / 2**30:g} GiB"
     backbone = backbone_of(model.network)
     assert backbone is not None
-    inside = {id(variable) for variable in backbone.variables}
-    if any(id(variable) not in inside for variable in cut.front.variables):
+    in_backbone = {id(variable) for variable in backbone.variables}
+    if any(id(variable) not in in_backbone for variable in cut.front.variables):
         return None, "layers before the backbone are random or trained"
     images = tf.cast(dataset.train.images[:2], tf.float32)
-    whole, cut_up = (one(images, training=False) for one in (model.network, lambda x, training: _through(cut, x)))
-    if not np.allclose(whole, cut_up, rtol=1e-2, atol=1e-2):
+    outputs = cut.head(cut.front(images, training=False), training=False)
+    if not np.allclose(model.network(images, training=False), outputs, rtol=1e-2, atol=1e-2):
         return None, "the head alone gives other outputs"
     return cut, ""
 
 
-def _through(cut: Cut, images: tf.Tensor) -> tf.Tensor:
-    return cut.head(cut.front(images, training=False), training=False)
-
-
 def _in_two(network: keras.Model) -> Cut:
-    """Cuts behind the backbone, and behind the global pooling that follows, which makes features small.
+    """Cuts behind the backbone, or behind global pooling that follows it, which makes features small.
 
     Raises:
-        ValueError: where a layer needs something else than features.
+        ValueError: where a layer of the head needs other inputs than features.
     """
     backbone, core = backbone_of(network), network.layers[-1]
     graph = graph_of(core)
@@ -141,7 +137,7 @@ def _in_two(network: keras.Model) -> Cut:
     [tensor] = node.output_tensors
     if len(tensor.shape) not in (2, 4) or None in tensor.shape[1:]:
         raise ValueError
-    after = [node for node in nodes if any(one is tensor for one in node.input_tensors)]
+    after = [node for node in nodes if any(inputs is tensor for inputs in node.input_tensors)]
     if len(after) == 1 and isinstance(after[0].operation, POOLING):
         [tensor] = after[0].output_tensors
     before, behind = keras.Model(graph.inputs, tensor), keras.Model(tensor, graph.outputs[0])
@@ -149,29 +145,29 @@ def _in_two(network: keras.Model) -> Cut:
     wide = size if len(size) == 3 else (1, 1, *size)
     images = keras.Input(network.input_shape[1:], dtype="float32")
     scaled = network.layers[1:-1]
-    inner = images
+    scaled_images = images
     for layer in scaled:
-        inner = layer(inner)
-    plain = keras.layers.Reshape(wide, dtype="float32")(before(inner))
+        scaled_images = layer(scaled_images)
+    plain = keras.layers.Reshape(wide, dtype="float32")(before(scaled_images))
     features = keras.Input(wide, dtype="float32")
     head = OnFeatures(features, behind(keras.layers.Reshape(size, dtype="float32")(features)))
-    set_untracked(head, "whole", network)  # or its layers would be counted twice
+    set_untracked(head, "whole", network)  # tracked, its layers would be counted twice
     return Cut(keras.Model(images, plain), head)
 
 
-class _Run:
-    """Computes features on one device, and tells how far it is. done: calls of the backbone."""
+class _FeatureRun:
+    """Computes features on one device, and reports its progress. done: calls of the backbone."""
 
     def __init__(self, front: keras.Model, reporter: Reporter) -> None:
         self.done, self._reporter, self._began, self._images = 0, reporter, time.perf_counter(), 0
-        self.at_once = min(scoring_batch(front), IMAGES)
+        self.batch_size = min(scoring_batch(front), IMAGES)
         shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
         self._compute = tf.function(lambda images: front(images, training=False), input_signature=[shape])
 
     def features(self, images: Images, total: int) -> np.ndarray:
         parts = []
-        for start in range(0, images.shape[0], self.at_once):
-            part = np.asarray(images[start : start + self.at_once], np.float32)
+        for start in range(0, images.shape[0], self.batch_size):
+            part = np.asarray(images[start : start + self.batch_size], np.float32)
             parts.append(self._compute(tf.constant(part)).numpy())
             self.done, self._images = self.done + 1, self._images + len(part)
             rate = self._images / (time.perf_counter() - self._began)
@@ -183,8 +179,9 @@ def _key(front: keras.Model, dataset: Dataset) -> str:
     """Returns 32 hexadecimal digits that change with the images, the layers before the cut and their weights."""
     layers = front.to_json()
     graphs = [graph_of(part) or part for part in all_layers(front) if isinstance(part, keras.Model)]
-    names = [front.name, *(one.name for graph in graphs for one in getattr(graph, "operations", None) or graph.layers)]
-    for index, name in enumerate(dict.fromkeys(names)):  # a process counts some of them
+    layer_names = (layer.name for graph in graphs for layer in getattr(graph, "operations", None) or graph.layers)
+    names = [front.name, *layer_names]
+    for index, name in enumerate(dict.fromkeys(names)):  # some hold a count of the process
         layers = layers.replace(f'"{name}"', f'"{index}"')
     digest = hashlib.blake2b(digest_size=16)
     for part in (dataset.fingerprint, len(dataset.train), len(dataset.val), keras.__version__, layers):
@@ -195,22 +192,22 @@ def _key(front: keras.Model, dataset: Dataset) -> str:
 
 
 def _cached(cache: Path | None, key: str, compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
-    """Returns what is in `cache`, or computes it and puts it there."""
+    """Returns the features in `cache`, or computes and stores them."""
     if cache is None:
         return compute()
-    place, made = cache / f"features-{key}", dict[str, np.ndarray]()
+    place, computed = cache / f"features-{key}", dict[str, np.ndarray]()
 
     def make(folder: Path) -> None:
-        made.update(compute())
-        _write(made, folder)
+        computed.update(compute())
+        _write(computed, folder)
 
     try:
         made_once(place, make, reporter)
     except NoRoomError as error:
         reporter.warn(f"features are not kept, and a second run computes them again: {error}")
-        return made or compute()
-    if made:
-        return made
+        return computed or compute()
+    if computed:
+        return computed
     try:
         return _read(place)
     except (OSError, ValueError, KeyError) as error:
@@ -227,7 +224,7 @@ def _write(arrays: Arrays, folder: Path) -> None:
 
 
 def _read(place: Path) -> Arrays:
-    """Raises ValueError, KeyError or OSError where a file is missing or is not what was written."""
+    """Returns cached features; raises ValueError, KeyError or OSError where a file is missing or damaged."""
     digests = json.loads((place / "digests.json").read_text())
     arrays = {name: np.load(place / f"{name}.npy", allow_pickle=False) for name in ("train", "val")}
     for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""First weights of a network that were trained before: from a file, a SavedModel, or keras.applications."""
+"""Pretrained weights of a network: from a file, a SavedModel, or keras.applications."""
 
 import contextlib
 import socket
@@ -16,17 +16,17 @@ from stages.settings.model import ModelSettings
 from stages.transfer.backbone import BACKBONE, backbone_of
 
 TIMEOUT_SECONDS = 10.0
-"""How long a server may be silent before there is no network."""
+"""Seconds without an answer of a server after which there counts as no network."""
 
 
 def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any]:
-    """Gives `network`, or its backbone, the weights that `settings.weights` names; the rest keeps its first values.
+    """Loads `settings.weights` into `network` or its backbone; other weights keep their initial values.
 
     Returns:
-        What to record: `weights_loaded`, the number of arrays, and `weights_of`, `network` or `backbone`.
+        Parameters to record: `weights_loaded`, the number of arrays, and `weights_of`, `network` or `backbone`.
 
     Raises:
-        UserError: where they cannot be had, or fit neither; the network is as it was then.
+        UserError: where they cannot be loaded, or fit neither; the network is then unchanged.
     """
     if settings.weights == "none":
         return {}
@@ -44,14 +44,14 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
 
 
 def _refuse_adapted(network: keras.Model, weights: str) -> None:
-    """Refuses weights for the first EfficientNets, B0 to B7: they would compute other numbers without a word.
+    """Refuses weights for the first EfficientNets, B0 to B7, which would silently compute other numbers.
 
-    Keras puts a layer into them for ImageNet's weights alone (keras/src/applications/efficientnet.py), and their
+    Keras adds a layer to them for ImageNet's weights alone (keras/src/applications/efficientnet.py), and their
     Normalization takes the statistics of its arguments only when it is adapted.
     """
     backbone = backbone_of(network)
-    inside = all_layers(backbone) if backbone is not None else []
-    if any(isinstance(layer, keras.layers.Normalization) for layer in inside):
+    layers = all_layers(backbone) if backbone is not None else []
+    if any(isinstance(layer, keras.layers.Normalization) for layer in layers):
         raise UserError(
             f"model.weights={weights} for a network with a Normalization layer, which would not use all of them",
             "networks that scale by constants, such as EfficientNetV2, MobileNetV2, ResNet50",
@@ -60,13 +60,13 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
 
 
 def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
-    """Has keras.applications build the backbone with its own weights, which it keeps in ~/.keras once it has them."""
+    """Has keras.applications build the backbone with its own weights, which Keras downloads once into ~/.keras."""
     backbone = backbone_of(network)
     chosen: Mapping[str, Any] = settings if isinstance(settings, Mapping) else vars(settings)
     make = getattr(keras.applications, str(chosen.get("name")), None)
     if backbone is None or make is None:
-        raise _refused("imagenet", "are those of a network of keras.applications, and this is none")
-    waited = socket.getdefaulttimeout()
+        raise _refused("imagenet", "are those of a network of keras.applications, which this is not")
+    former_timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT_SECONDS)
     try:
         with tf.device("/cpu:0"):
@@ -83,15 +83,15 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
             "model.weights=<file.weights.h5>",
         ) from error
     finally:
-        socket.setdefaulttimeout(waited)
+        socket.setdefaulttimeout(former_timeout)
     backbone.set_weights(donor.get_weights())
     return len(backbone.weights), BACKBONE
 
 
 def _from_file(network: keras.Model, path: Path) -> tuple[int, str]:
-    """Loads a file of Keras into whatever it fits: the network, its backbone, or the backbone of another network."""
+    """Loads a Keras file of the network, of its backbone, or of a network with the same backbone."""
     backbone = backbone_of(network)
-    inside = {id(weight) for weight in (backbone.weights if backbone is not None else ())}
+    in_backbone = {id(weight) for weight in (backbone.weights if backbone is not None else ())}
     failures = []
     for name, target in {"network": network, BACKBONE: backbone}.items():
         if target is None:
@@ -101,20 +101,20 @@ def _from_file(network: keras.Model, path: Path) -> tuple[int, str]:
             if not missing:
                 initial.clear()
                 return len(target.weights), name
-            if inside and not any(id(weight) in inside for weight in missing):  # another head
+            if in_backbone and not any(id(weight) in in_backbone for weight in missing):  # another head
                 for index, weight in enumerate(target.weights):
-                    if id(weight) in inside:
+                    if id(weight) in in_backbone:
                         del initial[index]
-                return len(inside), BACKBONE
+                return len(in_backbone), BACKBONE
         failures.append((len(missing), name, missing[0], reason))
-    _, name, first, reason = min(failures, key=lambda failure: failure[0])
-    problem = f"do not fit the {name}: they have no {first.path} {list(first.shape)}"
+    _, name, unfilled, reason = min(failures, key=lambda failure: failure[0])
+    problem = f"do not fit the {name}: they have no {unfilled.path} {list(unfilled.shape)}"
     raise _refused(str(path), f"{problem} ({reason})" if reason else problem)
 
 
 @contextlib.contextmanager
 def _restored(target: keras.Model) -> Iterator[dict[int, np.ndarray]]:
-    """Yields the weights by their index, and restores at the end those that are still among them."""
+    """Yields the weights by their index, and restores at the end those that the block has left in the mapping."""
     initial = dict(enumerate(target.get_weights()))
     try:
         yield initial
@@ -124,9 +124,9 @@ def _restored(target: keras.Model) -> Iterator[dict[int, np.ndarray]]:
 
 
 def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]:
-    """Loads what fits, and returns the weights that got nothing, and Keras' reason.
+    """Loads the weights that fit; returns those that got no value, and Keras' reason.
 
-    Keras names the layers that fail only in prose. So all weights become NaN first: those that still are have failed.
+    Keras names the layers that fail in prose alone. So all weights are set to NaN first: those that still are failed.
     """
     for weight in target.weights:
         if "float" in weight.dtype:
@@ -137,7 +137,7 @@ def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]
 
 
 def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
-    """Returns all weights of an exported network, in its order; None where `path` is no SavedModel.
+    """Returns all weights of an exported network, in its order; None where `path` is not a SavedModel.
 
     Source: `Serving.weights` of the export stage.
     """
@@ -151,18 +151,18 @@ def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
 
 
 def _from_list(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
-    """Takes all of `arrays` where they are the network's, else those of the backbone, which come first."""
-    own, backbone = network.weights, backbone_of(network)
-    if [tuple(weight.shape) for weight in own] == [array.shape for array in arrays]:
+    """Loads all of `arrays` where they fit the network, else those of its backbone, which come first."""
+    weights, backbone = network.weights, backbone_of(network)
+    if [tuple(weight.shape) for weight in weights] == [array.shape for array in arrays]:
         network.set_weights(arrays)
-        return len(own), "network"
-    inside = {id(weight) for weight in (backbone.weights if backbone is not None else own)}
-    pairs = [(weight, index) for index, weight in enumerate(own) if id(weight) in inside]
+        return len(weights), "network"
+    in_backbone = {id(weight) for weight in (backbone.weights if backbone is not None else weights)}
+    pairs = [(weight, index) for index, weight in enumerate(weights) if id(weight) in in_backbone]
     for weight, index in pairs:
-        there = arrays[index].shape if index < len(arrays) else "absent"
-        if there != tuple(weight.shape):
-            shapes = f"{weight.path} is {list(weight.shape)} here and {list(there) if there != 'absent' else there}"
-            raise _refused("the SavedModel", f"are of another network: {shapes} there")
+        exported = list(arrays[index].shape) if index < len(arrays) else "absent"
+        if exported != list(weight.shape):
+            shapes = f"{weight.path} is {list(weight.shape)} here and {exported} there"
+            raise _refused("the SavedModel", f"are of another network: {shapes}")
     for weight, index in pairs:
         weight.assign(arrays[index])
     return len(pairs), BACKBONE

@@ -157,7 +157,7 @@ def test_what_nobody_has_read_is_not_read_through() -> None:
 def test_what_a_cache_has_noted_is_not_read_again() -> None:
     read: list[int] = []
     splits = [noise(50), noise(20, seed=1), noise(30, seed=2)]
-    train, val, test = (replace(on_disk(split, read), known=describe(split.images)) for split in splits)
+    train, val, test = (replace(on_disk(split, read), cached=describe(split.images)) for split in splits)
     expected = inspect(three(splits[0], splits[1], splits[2]), SETTINGS).record
     assert inspect(three(train, val, test), SETTINGS).record == expected
     assert not read
