@@ -18,11 +18,11 @@ from stages.errors import UserError
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
 
-A run whose process is gone before it ended is INTERRUPTED; the command that began it resumes it."""
+A run whose process died before its end is INTERRUPTED; the command that started it resumes it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the runs that the command line asks for; returns the exit code."""
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(
         "python -m pipeline.runs",
         description=__doc__,

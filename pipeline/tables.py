@@ -1,4 +1,4 @@
-"""`python -m pipeline.tables`: rewrites the tables of README.md and docs/ that are made from the code and conf/.
+"""`python -m pipeline.tables`: rewrites the tables of README.md and docs/ that are generated from the code and conf/.
 
 Each stands between `<!-- name:begin -->` and `<!-- name:end -->`.
 """
@@ -12,7 +12,7 @@ from pipeline.paths import CONF
 
 
 def refused() -> str:
-    """Returns the combinations of settings that are refused, why, and what to type instead."""
+    """Returns the table of refused combinations of settings: why, and what to type instead."""
     rows = ["| combination | why | try |", "|---|---|---|"]
     for refusal in REFUSALS:
         rows.append(f"| {_typed(refusal.problem)} | {_linked(refusal.reason)} | {_typed(refusal.fix)} |")
@@ -20,7 +20,7 @@ def refused() -> str:
 
 
 def groups() -> str:
-    """Returns the groups of conf/ with what they decide and their options, the default one first."""
+    """Returns the table of the groups of conf/ and their options, the default one first."""
     options = read_options([CONF])
     rows = ["| group | decides | options |", "|---|---|---|"]
     for group, names in options.groups.items():
@@ -29,19 +29,19 @@ def groups() -> str:
 
 
 def options() -> str:
-    """Returns every option of conf/ with the first line of its file."""
-    found = read_options([CONF])
+    """Returns the table of the options of conf/, with the first lines of their files."""
+    choices = read_options([CONF])
     rows = ["| option | |", "|---|---|"]
-    for group, names in found.groups.items():
+    for group, names in choices.groups.items():
         for name in names:
-            default = " (default)" if found.defaults.get(group) == name else ""
+            default = " (default)" if choices.defaults.get(group) == name else ""
             text = description(CONF / group / f"{name}.yaml").rstrip(".")
             rows.append(f"| `{group}={name}`{default} | {text} |")
     return "\n".join(rows)
 
 
 def _typed(template: str) -> str:
-    """Returns a text with its settings as code, and `<name>` for values that are filled in."""
+    """Returns a text with settings as code, and `<name>` for values to be filled in."""
     code = re.sub(r"[\w.]+=[^\s,]+|\b[a-z]+\.[a-z_]+|\{\w+\}", r"`\g<0>`", template)
     return re.sub(r"\{(\w+)\}", r"<\1>", code)
 
@@ -52,16 +52,16 @@ def _linked(reason: str) -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {"refused": refused, "groups": groups, "options": options}
-"""From the name of each table to the function that makes it."""
+"""From the name of each table to the function that generates it."""
 
 
 def updated(text: str) -> str:
     """Returns a page with its generated tables as they are now."""
     for name, table in TABLES.items():
         for begin in re.findall(rf"<!-- {name}:begin[^>]*-->\n", text):
-            before, _, rest = text.partition(begin)
+            before, _, after = text.partition(begin)
             end = f"<!-- {name}:end -->"
-            text = f"{before}{begin}\n{table()}\n\n{end}{rest.partition(end)[2]}"
+            text = f"{before}{begin}\n{table()}\n\n{end}{after.partition(end)[2]}"
     return text
 
 

@@ -1,7 +1,7 @@
-"""The source code that a run's numbers come from, which a run has to share with the one that it resumes.
+"""Digest of the source code behind a run's numbers, which must be unchanged for the run to be resumed.
 
-That is this project, every package that a `_target_` names, what those import from beside them, and the folders of
-`--config-dir`. Files count by their content, whether or not git knows them; installed packages by their version.
+It covers this project, every package that a `_target_` names, the user's own packages that those import, and the
+folders of `--config-dir`. Files count by their content, tracked by git or not; installed packages by their version.
 """
 
 import ast
@@ -22,14 +22,14 @@ from pipeline.source_code.packages import find_package, is_installed, is_standar
 from stages.storage.atomic import atomic_write
 
 NAME = "code.json"
-"""The file in the folder of a run or a sweep that holds its sources."""
+"""File in the folder of a run or a sweep that lists its sources."""
 
 SUFFIXES = (".py", ".pyx", ".so", ".pyd", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt")
 """Files of a package that are code, or that its code may read as configuration."""
 
 CONFIGURATION_SUFFIXES = (".yaml", ".yml")
 LARGEST_READ_BYTES = 1_000_000
-"""A file that is larger, and no Python, is data: its size and time stand for its content."""
+"""A larger file that is not Python is data: its size and time represent its content."""
 
 RESULTS = ("runs", "sweeps", "cache", "artifacts")
 """Folders under `outputs` that runs write to."""
@@ -61,7 +61,7 @@ class Sources:
         atomic_write(folder / NAME, json.dumps(self.files, indent=1))
 
     def changed(self, folder: Path) -> str:
-        """Returns which sources differ from those that `folder` keeps, in a few words; empty where it keeps none."""
+        """Returns a short list of the sources that differ from those in `folder`; empty where it has no list."""
         try:
             before = dict(json.loads((folder / NAME).read_text()))
         except (OSError, ValueError, TypeError):
@@ -87,14 +87,14 @@ def sources(experiment: Experiment) -> Sources:
 
 
 def new_for_other_code(now: Sources, folder: Path, name: str, kind: str) -> str:
-    """Returns the line that tells why the run or sweep in `folder`, called `name`, is not resumed."""
+    """Returns the log line about why the run or sweep `name` in `folder` is not resumed."""
     changed = now.changed(folder)
-    what = f" ({changed})" if changed else ""
-    return f"the code has changed since {name} was stopped{what}: a new {kind}; resume={name} resumes that one"
+    details = f" ({changed})" if changed else ""
+    return f"the code has changed since {name} was stopped{details}: a new {kind}; resume={name} resumes that one"
 
 
 def targets_in(values: Any) -> Iterator[str]:
-    """Yields every `_target_` in a configuration, however deep it stands in mappings and lists."""
+    """Yields every `_target_` in a configuration, at any depth of mappings and lists."""
     if isinstance(values, Mapping):
         target = values.get("_target_")
         if isinstance(target, str):
@@ -107,10 +107,10 @@ def targets_in(values: Any) -> Iterator[str]:
 
 
 def _add_packages(files: dict[str, str], names: Iterable[str], results: set[Path]) -> None:
-    """Adds top-level packages, and what the user's own among them import."""
-    left, seen = sorted({*names, *NUMERIC}), set(_PROJECT)
-    while left:
-        name = left.pop()
+    """Adds top-level packages, and those that the user's own among them import."""
+    remaining, seen = sorted({*names, *NUMERIC}), set(_PROJECT)
+    while remaining:
+        name = remaining.pop()
         spec = None if name in seen else find_package(name)
         seen.add(name)
         if spec is None or is_standard(spec):
@@ -119,16 +119,16 @@ def _add_packages(files: dict[str, str], names: Iterable[str], results: set[Path
             files[name] = _version(name, spec)
             continue
         for place in places(spec):
-            found = _files(place, SUFFIXES, results) if place.is_dir() else [place]
-            _add(files, found, place.parent)
-            left += sorted(set(_imports(found)) - seen)
+            paths = _files(place, SUFFIXES, results) if place.is_dir() else [place]
+            _add(files, paths, place.parent)
+            remaining += sorted(set(_imports(paths)) - seen)
 
 
 def _version(name: str, spec: ModuleSpec) -> str:
-    """Returns the version of an installed package; of one installed from a folder, whose version stays: its content."""
+    """Returns the version of an installed package; for one installed from a folder, a digest of its content."""
     try:
         distribution = metadata.distribution(name)
-    except metadata.PackageNotFoundError:  # of another name than its distribution: sizes tell versions apart
+    except metadata.PackageNotFoundError:  # not named like its distribution: file sizes distinguish versions
         files = [path for place in places(spec) for path in _files(place, SUFFIXES, set())]
         return _hex("\n".join(f"{path.name} {path.stat().st_size}" for path in files).encode())
     if distribution.read_text("direct_url.json") is None:
@@ -138,7 +138,7 @@ def _version(name: str, spec: ModuleSpec) -> str:
 
 
 def _files(root: Path, suffixes: Sequence[str], results: set[Path]) -> list[Path]:
-    """Returns the files below `root` with one of `suffixes`, in order; nothing that is hidden, cached or a result."""
+    """Returns the files below `root` with one of `suffixes`, in order, without hidden, cached and result files."""
     if not root.is_dir():
         return [root] if root.is_file() else []
     files = []
@@ -154,7 +154,7 @@ def _holds_code(folder: Path, results: set[Path]) -> bool:
         return False
     if folder in results or (folder / "pyvenv.cfg").is_file():
         return False
-    ignored = folder / ".gitignore"  # tools mark so what they write, and so does this project
+    ignored = folder / ".gitignore"  # this is how tools mark their output, as this project does
     return not (ignored.is_file() and ignored.stat().st_size < 100 and ignored.read_text().strip() == "*")
 
 
@@ -170,7 +170,7 @@ def _content(path: Path) -> str:
         if facts.st_size > LARGEST_READ_BYTES and path.suffix != ".py":
             return f"{facts.st_size} {facts.st_mtime_ns}"
         return _hex(path.read_bytes())
-    except OSError as error:  # deleted meanwhile, or a link to nowhere
+    except OSError as error:  # deleted in the meantime, or a broken link
         return f"unreadable ({error.strerror})"
 
 
@@ -193,10 +193,10 @@ def _imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom) and not node.level and node.module:
         return [node.module]
     if isinstance(node, ast.Call) and node.args:  # importlib.import_module("helpers")
-        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        first = node.args[0]
-        if called in ("import_module", "__import__") and isinstance(first, ast.Constant):
-            return [first.value] if isinstance(first.value, str) and first.value[:1] not in (".", "") else []
+        function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        argument = node.args[0]
+        if function in ("import_module", "__import__") and isinstance(argument, ast.Constant):
+            return [argument.value] if isinstance(argument.value, str) and argument.value[:1] not in (".", "") else []
     return []
 
 

@@ -29,11 +29,11 @@ class Summary:
 
     metrics: those of the last epoch under their plain names (`val/loss`), those of the best as `val/best_loss`.
     weights: the epoch whose weights were evaluated and exported, and how it was chosen: see `stages.results.Record`.
-    seconds: from the start of the command (of a sweep's job: of the job) to its end; of a run that was resumed those of
-        the last command. They are start_seconds (imports, configuration, the beginning of the run), those of the stages
-        and recording_seconds (what is recorded between the stages, and the end of the run).
-    identity: equal in runs whose settings would give the same result; code: of all its sources.
-    facts: what stages summarize beside `replicas` and `precision`, such as `devices`.
+    seconds: from the start of the command (for a job of a sweep: of the job) to its end; for a resumed run, of the last
+        command. The sum of start_seconds (imports, configuration, the start of the run), the stages' seconds, and
+        recording_seconds (records between the stages, and the end of the run).
+    identity: equal for runs whose settings give the same result; code: digest of all sources.
+    facts: other values that stages summarize, such as `devices`.
     """
 
     run_id: str | None
@@ -63,7 +63,7 @@ class Summary:
         return next((name for name, stage in self.stages.items() if stage.status == "failed"), None)
 
     def add_facts(self, facts: Mapping[str, Any]) -> None:
-        """Takes what a stage summarizes: see `stages.results.Record`."""
+        """Adds the `summary` of a stage's record; see `stages.results.Record`."""
         for name, value in facts.items():
             if name in ("replicas", "precision"):
                 setattr(self, name, value)
@@ -71,11 +71,11 @@ class Summary:
                 self.facts[name] = value
 
     def begin_stages(self, started: float) -> None:
-        """Notes that now, after what was `started` then (`time.monotonic()`), the first stage begins."""
+        """Sets the seconds from `started` (`time.monotonic()`) to now, when the first stage begins."""
         self.start_seconds = time.monotonic() - started
 
     def take_time(self, started: float) -> None:
-        """Notes the seconds up to now."""
+        """Sets the seconds from `started` (`time.monotonic()`) to now."""
         self.seconds = time.monotonic() - started
         if not self.stages:  # the run ended before its first stage
             self.start_seconds = self.seconds
@@ -83,7 +83,7 @@ class Summary:
         self.recording_seconds = max(self.seconds - self.start_seconds - in_stages, 0.0)
 
     def write(self, folder: Path) -> Path:
-        """Writes the file whole or not at all; numbers that JSON does not have (nan, inf) become null."""
+        """Writes the file whole or not at all; nan and inf, which JSON does not have, become null."""
         atomic_write(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2) + "\n")
         return folder / NAME
 
@@ -94,7 +94,7 @@ class Summary:
 
     @classmethod
     def read(cls, folder: Path) -> "Summary":
-        """Returns what `write` has written there; null as a metric is nan.
+        """Returns the summary in `folder`; a metric that is null is nan.
 
         Raises:
             FileNotFoundError: where there is none.

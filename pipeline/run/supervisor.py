@@ -1,4 +1,4 @@
-"""Starts the processes of a cluster on this machine, watches them, and ends them all when one has ended the run."""
+"""Supervises the processes of a cluster on this machine: starts them, watches them, and ends all when one fails."""
 
 import os
 import signal
@@ -27,19 +27,19 @@ from pipeline.system.signal_listener import Interrupted
 from pipeline.system.signals import TIMED_OUT
 
 GRACE_SECONDS = 20.0
-"""Seconds that the chief has to report an error once another member has died: collectives notice it after about 10."""
+"""Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
 
 TIMEOUT_GRACE_SECONDS = 20.0
-"""Seconds that a chief may exceed `job_timeout_seconds` by before it is signalled from outside."""
+"""Seconds by which a chief may exceed `job_timeout_seconds` before it is signalled from outside."""
 
-RETURNS = 3
-"""Restarts of each worker of a parameter-server cluster; the run continues without it, too."""
+RESTARTS = 3
+"""Restarts of each worker of a parameter-server cluster, without which the run can continue, too."""
 
 
 def run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
     """Runs `job` in a process for each member of its cluster and returns the chief's exit code.
 
-    A cluster that has lost a member is started again from its last checkpoint, `cluster.restarts` times at most.
+    A cluster that has lost a member is restarted from its last checkpoint, up to `cluster.restarts` times.
     """
     with signals.listening(), signals.uninterrupted():
         return _run_cluster(job, plan, console)
@@ -49,7 +49,7 @@ def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> in
     folder = job.folder or new_folder(job.experiment)
     folder.mkdir(parents=True, exist_ok=True)
     job = replace(job, folder=folder)
-    left = job.experiment.cluster.restarts
+    restarts = job.experiment.cluster.restarts
     if job.deadline is not None:
         limit = job.experiment.job_timeout_seconds or 0
         signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)
@@ -57,10 +57,10 @@ def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> in
     while True:
         cluster = _Cluster(job, plan, console)
         code = cluster.run()
-        if not cluster.has_lost or not left or code in (DONE, TIMED_OUT, *STOPPED):
+        if not cluster.has_lost or not restarts or code in (DONE, TIMED_OUT, *STOPPED):
             break
-        left -= 1
-        console.warn(f"the cluster is started again from its last checkpoint; {left} restarts are left")
+        restarts -= 1
+        console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
         job = job.resuming(begun_in(folder))
     with signals.ending(code):
         end_lost(folder, job.experiment, "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED", console)
@@ -68,7 +68,7 @@ def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> in
 
 
 class _Cluster:
-    """The members of one attempt. has_lost: whether one of them died, or hung, that the run cannot do without."""
+    """The members of one attempt. has_lost: whether a member that the run needs has died or hung."""
 
     def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> None:
         settings = cluster_settings(job.experiment)
@@ -81,7 +81,7 @@ class _Cluster:
         self._pulses: dict[str, Pulse] = {}
         self._watches: dict[str, Watch] = {}
         self._hung: dict[str, float] = {}
-        self._returns = dict.fromkeys((task.name for task in self._tasks), RETURNS)
+        self._restarts = dict.fromkeys((task.name for task in self._tasks), RESTARTS)
         self._context = process_context()
 
     def run(self) -> int:
@@ -114,41 +114,41 @@ class _Cluster:
             self._watches[task.name] = Watch(shown, process.pid, limit)
 
     def _watch(self) -> int:
-        """Waits for the chief's end and returns its exit code; what another member's end means, it says."""
+        """Waits for the chief's end and returns its exit code; reports the ends of other members."""
         chief = self._members[self._tasks[0].name]
-        others = list(self._tasks[1:])
+        members = list(self._tasks[1:])
         deadline: float | None = None
         while chief.exitcode is None:
-            running = {self._members[task.name].sentinel: task for task in others}
+            running = {self._members[task.name].sentinel: task for task in members}
             ended = wait([chief.sentinel, *running], timeout=POLL_SECONDS)
             pulse.beat()
             signals.check()
             for task in [running[sentinel] for sentinel in running if sentinel in ended]:
-                others.remove(task)
-                if self._is_missed(task, others, chief):
+                members.remove(task)
+                if self._ends_run(task, members, chief):
                     deadline = deadline or time.monotonic() + GRACE_SECONDS
             if deadline is None:
-                self._end_hung([self._tasks[0], *others])
+                self._end_hung([self._tasks[0], *members])
             elif time.monotonic() > deadline:
                 return FAILED
         chief.join()
         if chief.exitcode == FAILED:
-            self._find_stopped(others)
+            self._report_stopped(members)
         self.has_lost |= chief.exitcode < 0
         return exit_code_of(chief)
 
-    def _find_stopped(self, others: Sequence[Task]) -> None:
-        """Notes a member that hangs because it was stopped: TensorFlow ends the chief for it, before any limit here."""
-        for task in others:
+    def _report_stopped(self, members: Sequence[Task]) -> None:
+        """Reports a member that hangs because it was stopped, for which TensorFlow ends the chief before any limit."""
+        for task in members:
             process = self._members[task.name]
             if process.exitcode is None and is_stopped(process.pid):
-                self._console.error(f"{task.name} was stopped (SIGSTOP), and the chief ended for want of it")
+                self._console.error(f"{task.name} was stopped (SIGSTOP), and the chief ended for lack of it")
                 self.has_lost = True
 
     def _end_hung(self, tasks: Sequence[Task]) -> None:
-        """Kills the member, if any, that has given no sign of life for too long; the others get as long again.
+        """Kills the member, if any, without a heartbeat for too long; the others' limits start again.
 
-        One that is waited for makes those that wait look hung, too: it is one that was stopped, else no chief.
+        Members that wait for a hung one seem hung, too. It is the one that was stopped, else one that is not the chief.
         """
         watches = {task.name: self._watches[task.name] for task in tasks if task.name in self._watches}
         for watch in watches.values():
@@ -158,39 +158,39 @@ class _Cluster:
         chief = self._tasks[0].name
         stopped = [name for name, watch in watches.items() if watch.is_stopped]
         hung = stopped or [name for name, watch in watches.items() if watch.hangs()]
-        guilty = max(hung, key=lambda name: (name != chief, watches[name].silence()))
-        self._hung[guilty] = watches[guilty].silence()
-        self._members[guilty].kill()
+        culprit = max(hung, key=lambda name: (name != chief, watches[name].silence()))
+        self._hung[culprit] = watches[culprit].silence()
+        self._members[culprit].kill()
         for watch in watches.values():
-            watch.begin_again()
-        if guilty == chief:
-            self._console.error(f"{guilty} {self._how(guilty, None)}: the run cannot continue")
+            watch.restart()
+        if culprit == chief:
+            self._console.error(f"{culprit} {self._cause(culprit, None)}: the run cannot continue")
 
-    def _how(self, name: str, code: int | None) -> str:
+    def _cause(self, name: str, code: int | None) -> str:
         if name in self._hung:
             return f"has given no sign of life for {self._hung.pop(name):.0f} s, and was killed"
         return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
 
-    def _is_missed(self, task: Task, others: list[Task], chief: BaseProcess) -> bool:
-        """Says what it means that `task` has ended; returns whether the chief will have to end, too."""
-        self._members[task.name].join()  # the pipe of one that was forked closes a moment before it has ended
+    def _ends_run(self, task: Task, members: list[Task], chief: BaseProcess) -> bool:
+        """Reports the end of `task`; returns whether it ends the run."""
+        self._members[task.name].join()  # a forked process's pipe closes a moment before it ends
         code = self._members[task.name].exitcode
         if code == 0:
             return False
-        if code in STOPPED:  # by a signal; all of them save and end, and a chief that does not train gets it here
+        if code in STOPPED:  # by a signal; all save and end, and a chief that does not train gets it here
             with suppress(ProcessLookupError):
                 os.kill(chief.pid or 0, signal.SIGTERM if code == 128 + signal.SIGPIPE else code - 128)
             return True
-        how = self._how(task.name, code)
+        how = self._cause(task.name, code)
         if task.serves and task.job == "worker":
-            again = self._returns[task.name] > 0
-            if again:
-                self._returns[task.name] -= 1
+            restarts = self._restarts[task.name] > 0
+            if restarts:
+                self._restarts[task.name] -= 1
                 self._start(task)
-                others.append(task)
-            if any(other.job == "worker" for other in others):
-                back = "it is started again; meanwhile " if again else ""
-                self._console.warn(f"{task.name} {how}; {back}the other workers take over its steps")
+                members.append(task)
+            if any(member.job == "worker" for member in members):
+                prefix = "it is started again; meanwhile " if restarts else ""
+                self._console.warn(f"{task.name} {how}; {prefix}the other workers take over its steps")
                 return False
         self.has_lost |= code is not None and code < 0
         log = shorter(self._folder / f"{task.name}.log")
@@ -198,19 +198,20 @@ class _Cluster:
         return True
 
 
-def _member(job: Job, plan: Sequence[PlannedStage], task: Task, printed: Sequence[str], own: Pulse) -> None:
-    """The process of one member of the cluster."""
+def _member(job: Job, plan: Sequence[PlannedStage], task: Task, printed: Sequence[str], heartbeats: Pulse) -> None:
+    """Runs in the process of one member of the cluster."""
     assert job.folder is not None
     if not task.is_chief:
         log = os.open(job.folder / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
     task.enter()
-    enter(job, own, stop=signal.SIGINT if task.is_chief else None)  # the chief needs the others to save what there is
+    # The chief alone is signalled, as it needs the others to save a checkpoint.
+    enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)
     with signals.listening(owns_process=True):
         console = Console(printed)
         code = code_of(lambda: work(job, plan, console, task), console)
         console.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # past TensorFlow's destructors, which wait for members that have gone
+    os._exit(code)  # past TensorFlow's destructors, which wait for lost members

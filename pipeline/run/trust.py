@@ -1,4 +1,4 @@
-"""The overrides that a command inherits from the run it resumes or forks: settings, and no code of that run's own."""
+"""Overrides that a command inherits from the run it resumes or forks: settings, but no code of that run's own."""
 
 import dataclasses
 import re
@@ -24,43 +24,43 @@ _KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
 
 
 def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
-    """Returns a command line with the overrides of the run that it resumes or forks, where it does not give its own.
+    """Returns a command line with the overrides of the run that it resumes or forks, unless it sets them itself.
 
-    The run is quoted: 4e123456 would be a number.
+    The run's name is quoted, as 4e123456 would be a number.
 
     Raises:
-        UserError: where there is no such run, it would run code that the configuration does not name, or a setting must
-            be given again because its secret was not kept.
+        UserError: where there is no such run, it names code that the configuration does not, or a setting must be
+            typed again because its secret was not kept.
     """
-    own = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments if not text.startswith("-")}
+    typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments if not text.startswith("-")}
     is_sweep = "-m" in arguments or "--multirun" in arguments
     quoted = list(arguments)
     inherited: list[str] = []
     for option in ("resume", "fork"):
-        name = own.get(option, "auto")
+        name = typed.get(option, "auto")
         if name in ("auto", "never", "null") or (is_sweep and "," in name):
             continue
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
-        outputs = Path(own["outputs"]).expanduser() if "outputs" in own else default_outputs()
+        outputs = Path(typed["outputs"]).expanduser() if "outputs" in typed else default_outputs()
         run = find(name, outputs, option)
-        overrides = [text for text in run.overrides if _key(text) not in {*own, "trust"}]
-        _refuse_forgotten(overrides, f"{option}={name}", own)
+        overrides = [text for text in run.overrides if _key(text) not in {*typed, "trust"}]
+        _refuse_forgotten(overrides, f"{option}={name}", typed)
         inherited = [text for text in overrides if MASK not in text]
         check_overrides(run, inherited, f"{option}={name}")
-        if own.get("trust", "").lower() not in ("true", "yes", "on", "1"):
+        if typed.get("trust", "").lower() not in ("true", "yes", "on", "1"):
             check_trust(run, inherited, outputs, config_dirs, f"{option}={name}")
     return quoted + inherited
 
 
-def _refuse_forgotten(overrides: list[str], option: str, own: Mapping[str, str]) -> None:
-    """Raises UserError where a secret of an override was not kept, unless it is a tag or its group is given again."""
+def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:
+    """Raises UserError where a secret of an override was not kept, unless it is a tag or its group is typed again."""
     missing = [_key(text) for text in overrides if MASK in text]
-    missing = [key for key in missing if key.partition(".")[0] not in {"tags", *own}]
+    missing = [key for key in missing if key.partition(".")[0] not in {"tags", *typed}]
     if missing:
         raise UserError(
-            f"{option} was given {', '.join(missing)} with a secret in it, which is not kept",
+            f"{option} had {', '.join(missing)} with a secret in it, which is not kept",
             "the setting once more",
             f"{option} {' '.join(f'{key}=<as before>' for key in missing)}",
         )
@@ -71,10 +71,10 @@ def _key(override: str) -> str:
 
 
 def check_overrides(run: Summary, overrides: Sequence[str], option: str) -> None:
-    """Refuses flags of the command, and settings of Hydra's own, among the overrides of a run.
+    """Refuses flags of the command, and Hydra's own settings, among the overrides of a run.
 
     Args:
-        option: with which the run was named, such as `resume=4d9eb298`.
+        option: that names the run, such as `resume=4d9eb298`.
     """
     for override in overrides:
         key = override.partition("=")[0]
@@ -89,18 +89,18 @@ def check_overrides(run: Summary, overrides: Sequence[str], option: str) -> None
 def check_trust(
     run: Summary, overrides: Sequence[str], outputs: Path, config_dirs: Sequence[Path], option: str
 ) -> None:
-    """Refuses overrides of a run that would execute, read or send what the present configuration does not.
+    """Refuses overrides of a run that would execute, read or send what the current configuration does not.
 
     Args:
-        run: whose folder carries `overrides`, those that the command line does not give itself.
+        run: the source of `overrides`, those that the command line does not set itself.
         outputs: of the command; a run below it may name other places.
-        option: with which the run was named, such as `resume=4d9eb298`.
+        option: that names the run, such as `resume=4d9eb298`.
 
     Raises:
         UserError: with all that `trust=true` would allow.
     """
     allowed = known_targets(config_dirs)
-    own = Path(run.folder).resolve().is_relative_to(outputs.resolve())
+    is_own = Path(run.folder).resolve().is_relative_to(outputs.resolve())
     demands: list[str] = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
@@ -108,9 +108,9 @@ def check_trust(
         demands += [f"run {target} ({key})" for target in _targets(override) if target not in allowed]
         if "${oc." in override:
             demands.append(f"read this machine's environment ({override})")
-        if key in ELSEWHERE and not own and not _holds(key, value, run):
+        if key in ELSEWHERE and not is_own and not _is_its_outputs(key, value, run):
             demands.append(f"use {override}")
-        if key == "model.weights" and not own and not value.startswith(("none", "imagenet", "runs:/", "models:/")):
+        if key == "model.weights" and not is_own and not value.startswith(("none", "imagenet", "runs:/", "models:/")):
             demands.append(f"load {override}")
     if demands:
         raise UserError(
@@ -139,7 +139,7 @@ def known_targets(config_dirs: Sequence[Path]) -> set[str]:
 
 
 def _targets(override: str) -> Iterator[str]:
-    """Yields the targets that an override names; of one that cannot be read, all of it."""
+    """Yields the targets that an override names; one that cannot be parsed, whole."""
     if "_target_" not in override:
         return
     try:
@@ -154,6 +154,6 @@ def _targets(override: str) -> Iterator[str]:
         yield from list(targets_in(value)) or [override]
 
 
-def _holds(key: str, value: str, run: Summary) -> bool:
-    """Returns whether `outputs` of a run is where the run lies, so that it names no other place."""
+def _is_its_outputs(key: str, value: str, run: Summary) -> bool:
+    """Returns whether an override is `outputs` and names the folder that the run is in."""
     return key == "outputs" and Path(value.strip("'\"")).expanduser().resolve() == Path(run.folder).resolve().parents[2]

@@ -1,6 +1,6 @@
-"""Values of annotations, such as the class of a stage's settings, evaluated from as little of a module as they need.
+"""Values of annotations, such as the class of a stage's settings, evaluated by executing only the needed statements.
 
-Importing the module would start TensorFlow, and a wrong configuration has to be known before that.
+Importing the whole module would start TensorFlow, and a wrong configuration must be refused before that.
 """
 
 import __future__
@@ -38,8 +38,8 @@ HEAVY = frozenset(
 def evaluate(expression: ast.expr, module: Module) -> Any:
     """Returns the value of an annotation of `module`, such as the class of a stage's settings.
 
-    Only what the annotation needs of the module is executed, and TensorFlow is imported only where the value cannot do
-    without it. Where that does not succeed, the module is imported as it is.
+    Only the statements that the annotation needs are executed, and TensorFlow is imported only where the value needs
+    it. Where that fails, the whole module is imported.
     """
     if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
         expression = ast.parse(expression.value, mode="eval").body
@@ -47,18 +47,18 @@ def evaluate(expression: ast.expr, module: Module) -> Any:
     try:
         space = _slice(module, _loaded(expression))
         return _real(eval(code, vars(space)))
-    except Exception:  # whatever a part of a module may lack: the whole has it
+    except Exception:  # the whole module has whatever a part lacks
         with quiet_stderr():
             return eval(code, vars(importlib.import_module(module.name)))
 
 
 def _slice(module: Module, names: set[str]) -> ModuleType:
-    """Returns a module with `names` of `module`, and what they need of it, defined."""
+    """Returns a module in which `names` of `module` are defined, and the names that they need."""
     space = ModuleType(f"settings of {module.name}")
     package = module.name if module.place.name == "__init__.py" else module.name.rpartition(".")[0]
     vars(space).update(__package__=package, __file__=str(module.place))
     sys.modules[space.__name__] = space  # dataclasses look their module up
-    postponed = any(isinstance(one, ast.ImportFrom) and one.module == "__future__" for one in module.body)
+    postponed = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in module.body)
     flags = __future__.annotations.compiler_flag if postponed else 0
     for statement in _needed(module, names):
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -70,7 +70,7 @@ def _slice(module: Module, names: set[str]) -> ModuleType:
 
 
 def _needed(module: Module, names: set[str]) -> list[ast.stmt]:
-    """Returns the statements that bind `names`, and what those statements need; adds that to `names`."""
+    """Returns the statements that bind `names`, and those that these need, whose names are added to `names`."""
     chosen: set[int] = set()
     grown = True
     while grown:
@@ -87,7 +87,7 @@ def _needed(module: Module, names: set[str]) -> list[ast.stmt]:
 
 
 def _changes(statement: ast.stmt, names: set[str]) -> bool:
-    """Returns whether a statement that binds none of `names` may change what one of them stands for."""
+    """Returns whether a statement that binds none of `names` may change the object of one."""
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
         return False
     if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Delete)):
@@ -97,7 +97,7 @@ def _changes(statement: ast.stmt, names: set[str]) -> bool:
 
 
 def _loaded(node: ast.AST) -> set[str]:
-    """Returns the names that `node` reads, those in annotations that are strings too."""
+    """Returns the names that `node` reads, including those in annotations that are strings."""
     read = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)]
     names = {part.id for part in read} - set(vars(builtins))
     for part in ast.walk(node):
@@ -108,7 +108,7 @@ def _loaded(node: ast.AST) -> set[str]:
 
 
 def _import(statement: ast.Import | ast.ImportFrom, module: Module, space: ModuleType, names: set[str]) -> None:
-    """Defines the names of an import statement that are needed, the heavy ones when they are used."""
+    """Defines the needed names of an import statement; those of heavy packages are imported at their first use."""
     for alias in statement.names:
         bound = alias.asname or alias.name.partition(".")[0]
         if bound not in names and bound != "*":
@@ -118,18 +118,18 @@ def _import(statement: ast.Import | ast.ImportFrom, module: Module, space: Modul
             vars(space)[bound] = _Lazy.unless_light(lambda whole=whole, name=alias.name: whole(name))
             continue
         source = absolute_import(module, statement) or ""
-        inner = _own(source)
+        inner = _users_module(source)
         if (
             inner is not None
             and source not in sys.modules
-            and any(alias.name in names_bound_by(one) for one in inner.body)
+            and any(alias.name in names_bound_by(node) for node in inner.body)
         ):
             vars(space)[bound] = getattr(_slice(inner, {alias.name}), alias.name)
         else:
             vars(space)[bound] = _Lazy.unless_light(lambda source=source, name=alias.name: _attribute(source, name))
 
 
-def _own(name: str) -> Module | None:
+def _users_module(name: str) -> Module | None:
     try:
         module = find_module(name)
     except AbsentError:
@@ -138,16 +138,16 @@ def _own(name: str) -> Module | None:
 
 
 def _attribute(module: str, name: str) -> Any:
-    found = importlib.import_module(module)
-    return getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
+    imported = importlib.import_module(module)
+    return getattr(imported, name) if hasattr(imported, name) else importlib.import_module(f"{module}.{name}")
 
 
-class _HeavyImport(BaseException):  # past `except ImportError` and `except Exception` of the modules between
+class _HeavyImport(BaseException):  # passes `except ImportError` and `except Exception` of modules in between
     pass
 
 
 class _Refusal(MetaPathFinder):
-    """Ends an import that comes to a heavy package."""
+    """Stops an import that reaches a heavy package."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] in HEAVY:
@@ -156,7 +156,7 @@ class _Refusal(MetaPathFinder):
 
 
 class _Lazy:
-    """Stands for what a heavy import gives, and imports it when it is used."""
+    """A stand-in for an object of a heavy package, which is imported at its first use."""
 
     def __init__(self, load: Any) -> None:
         self.__load = load
@@ -180,8 +180,8 @@ class _Lazy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loaded(), name)
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._loaded()(*given, **named)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._loaded()(*arguments, **options)
 
     def __getitem__(self, key: Any) -> Any:
         return self._loaded()[key]
@@ -202,16 +202,16 @@ def declared_settings(target: str) -> type | None:
     try:
         definition = find(target)
     except AbsentError:
-        return None  # the plan tells
-    found = signature(definition)
-    if definition is None or found is None or "settings" not in found.parameters:
+        return None  # the plan reports it
+    call = signature(definition)
+    if definition is None or call is None or "settings" not in call.parameters:
         return None
-    annotation = found.parameters["settings"].annotation
+    annotation = call.parameters["settings"].annotation
     return None if annotation is None else as_dataclass(evaluate(annotation, definition.module))
 
 
 def as_dataclass(annotation: Any) -> type | None:
-    """Returns the dataclass in an annotation, which may allow None, too; None where there is no such."""
+    """Returns the dataclass in an annotation, which may also allow None; None where there is none."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         parts = [part for part in typing.get_args(annotation) if part is not type(None)]
         annotation = parts[0] if len(parts) == 1 else None

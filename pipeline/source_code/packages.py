@@ -1,4 +1,4 @@
-"""Packages on disk: where they lie and whose they are, without importing them."""
+"""Packages on disk: their places, and whether they are installed, without importing them."""
 
 import site
 import sysconfig
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def is_installed(spec: ModuleSpec) -> bool:
-    """Returns whether a top-level package was installed: what is only linked to from there is the user's own."""
-    found = places(spec)
-    return bool(found) and all(any(place.is_relative_to(root) for root in installed_roots()) for place in found)
+    """Returns whether a top-level package is installed; one that is only linked to from there is the user's own."""
+    paths = places(spec)
+    return bool(paths) and all(any(place.is_relative_to(root) for root in installed_roots()) for place in paths)
 
 
 def find_package(name: str) -> ModuleSpec | None:
-    """Returns where a top-level package or module lies, without importing it; None where there is none."""
+    """Returns the spec of a top-level package or module, without importing it; None where there is none."""
     try:
         return find_spec(name)
     except (ImportError, ValueError, AttributeError):

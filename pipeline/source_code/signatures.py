@@ -1,6 +1,6 @@
-"""Functions, classes and settings that a `_target_` names, read from their source.
+"""Definitions and signatures of the functions and classes that a `_target_` names, read from their source.
 
-Importing them would start TensorFlow, and a wrong configuration has to be known before that.
+Importing them would start TensorFlow, and a wrong configuration must be refused before that.
 """
 
 import ast
@@ -15,7 +15,7 @@ from stages.errors import UserError
 
 
 class AbsentError(LookupError):
-    """A module that does not exist, or has no such name. What may exist after all is no such error."""
+    """A module that certainly does not exist, or certainly lacks a name."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Module:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the user's, neither installed nor of this project."""
+        """Whether it is the user's own, neither installed nor of this project."""
         top = self.name.partition(".")[0]
         spec = find_package(top)
         return top not in ("stages", "pipeline") and spec is not None and not is_installed(spec)
@@ -52,14 +52,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters by name, in order. open: whether any further keyword is taken."""
+    """Parameters by name, in order. open: whether it takes further keywords."""
 
     parameters: Mapping[str, Parameter]
     open: bool
 
 
 def find_module(name: str) -> Module | None:
-    """Returns the source of a module, without importing it or its parents; None where it has none in Python.
+    """Returns the source of a module, without importing it or its parents; None where it is not written in Python.
 
     Raises:
         AbsentError: where there is no such module.
@@ -112,7 +112,7 @@ def _in_package(folders: list[Path], parts: Sequence[str], name: str) -> Path | 
 
 
 def find(target: str) -> Definition | None:
-    """Returns the definition of a function or a class by its import path; None where only importing it could tell.
+    """Returns the definition of a function or a class by its import path; None where only its import could show it.
 
     Raises:
         AbsentError: where there is none.
@@ -125,15 +125,15 @@ def find(target: str) -> Definition | None:
 
 
 def _definition(module: Module, name: str, seen: tuple[tuple[str, str], ...]) -> Definition | None:
-    """Returns what `name` is in `module`, wherever it was imported from."""
-    found = [statement for statement in module.body if name in names_bound_by(statement)]
-    if not found:
+    """Returns the definition of `name` in `module`, from wherever it is imported."""
+    bindings = [statement for statement in module.body if name in names_bound_by(statement)]
+    if not bindings:
         if _is_dynamic(module):
             return None
         raise AbsentError(f"{module.name}.{name}")
-    if len(found) > 1 or (module.name, name) in seen:
+    if len(bindings) > 1 or (module.name, name) in seen:
         return None
-    statement = found[0]
+    statement = bindings[0]
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return Definition(statement, module)
     if isinstance(statement, ast.ImportFrom):
@@ -142,7 +142,7 @@ def _definition(module: Module, name: str, seen: tuple[tuple[str, str], ...]) ->
         inner = find_module(source) if source else None
         try:
             return None if inner is None else _definition(inner, alias.name, (*seen, (module.name, name)))
-        except AbsentError:  # a module of that name, or what an extension defines
+        except AbsentError:  # a module of that name, or defined by an extension
             return None
     return None
 
@@ -153,12 +153,12 @@ def absolute_import(module: Module, statement: ast.ImportFrom) -> str | None:
         return statement.module
     parts = module.name.split(".")
     package = parts if module.place.name == "__init__.py" else parts[:-1]
-    kept = package[: len(package) - statement.level + 1]
-    return ".".join([*kept, *([statement.module] if statement.module else [])]) or None
+    parents = package[: len(package) - statement.level + 1]
+    return ".".join([*parents, *([statement.module] if statement.module else [])]) or None
 
 
 def names_bound_by(statement: ast.stmt) -> set[str]:
-    """Returns the names that a statement of a module binds, in its branches, too."""
+    """Returns the names that a statement of a module binds, including in its branches."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {statement.name}
     names: set[str] = set()
@@ -185,7 +185,7 @@ def _is_dynamic(module: Module) -> bool:
 
 
 def signature(definition: Definition | None) -> Signature | None:
-    """Returns what a call of a definition takes; None where its source does not tell."""
+    """Returns the signature of a definition; None where its source does not show it."""
     if definition is None:
         return None
     node = definition.node
@@ -207,7 +207,7 @@ def signature(definition: Definition | None) -> Signature | None:
 
 
 def name_of(expression: ast.expr) -> str:
-    """Returns the last name of a dotted expression, or an empty text."""
+    """Returns the last name of a dotted expression, or an empty string."""
     if isinstance(expression, ast.Call):
         return name_of(expression.func)
     return expression.attr if isinstance(expression, ast.Attribute) else getattr(expression, "id", "")
@@ -216,19 +216,23 @@ def name_of(expression: ast.expr) -> str:
 def _of_arguments(arguments: ast.arguments, skip: int) -> Signature:
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
-    found = {one.arg: Parameter(index < required, one.annotation) for index, one in enumerate(positional)}
-    for name in list(found)[:skip]:
-        del found[name]
-    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found[one.arg] = Parameter(default is None, one.annotation)
-    return Signature(found, arguments.kwarg is not None)
+    parameters = {
+        argument.arg: Parameter(index < required, argument.annotation) for index, argument in enumerate(positional)
+    }
+    for name in list(parameters)[:skip]:
+        del parameters[name]
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        parameters[argument.arg] = Parameter(default is None, argument.annotation)
+    return Signature(parameters, arguments.kwarg is not None)
 
 
-def plain_types(definition: Definition, found: Signature) -> Iterator[tuple[str, type]]:
-    """Yields the parameters that are annotated as a number or a truth value, with that type."""
+def plain_types(definition: Definition, call: Signature) -> Iterator[tuple[str, type]]:
+    """Yields the parameters that are annotated as a number or a bool, with that type."""
     plain = {"int": int, "float": float, "bool": bool}
-    for name, parameter in found.parameters.items():
+    for name, parameter in call.parameters.items():
         text = "" if parameter.annotation is None else ast.unparse(parameter.annotation).strip("'\"")
         kind = plain.get(text.removesuffix(" | None"))
-        if kind is not None and not any(kind.__name__ in names_bound_by(one) for one in definition.module.body):
+        if kind is not None and not any(
+            kind.__name__ in names_bound_by(statement) for statement in definition.module.body
+        ):
             yield name, kind

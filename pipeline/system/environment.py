@@ -1,4 +1,4 @@
-"""The process's environment, before TensorFlow, Keras and MLflow read it."""
+"""Environment variables of the process, set before TensorFlow, Keras and MLflow read them."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _DEFAULTS = {
 
 
 def prepare() -> None:
-    """Sets what is not set. Keras must run on TensorFlow, whatever the shell says."""
+    """Sets defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -31,22 +31,22 @@ def prepare() -> None:
 def quiet_stderr() -> Iterator[None]:
     """Withholds the output of native code while TensorFlow is imported; shows it if the import fails.
 
-    TensorFlow prints a few lines before TF_CPP_MIN_LOG_LEVEL is read. `TF_CPP_MIN_LOG_LEVEL=0` brings all of it back.
+    TensorFlow prints a few lines before TF_CPP_MIN_LOG_LEVEL is read. `TF_CPP_MIN_LOG_LEVEL=0` shows all of it.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") in ("0", "1"):
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as withheld:
         saved = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(withheld.fileno(), 2)
         try:
             yield
         except (UserError, Interrupted):
             raise
         except BaseException:
-            kept.seek(0)
-            os.write(saved, kept.read())
+            withheld.seek(0)
+            os.write(saved, withheld.read())
             raise
         finally:
             os.dup2(saved, 2)

@@ -1,4 +1,4 @@
-"""GPUs, processor and memory of this machine, found without TensorFlow."""
+"""GPUs, processor and memory of this machine, determined without TensorFlow."""
 
 import os
 import platform
@@ -30,14 +30,14 @@ def gpus() -> tuple[Gpu, ...]:
         lines = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = [gpu for gpu in map(_parse, lines) if gpu is not None]
+    installed = [gpu for gpu in map(_parse, lines) if gpu is not None]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return tuple(found)
+        return tuple(installed)
     entries = [part.strip() for part in visible.split(",") if part.strip() not in ("", "-1")]
     if all(entry.isdigit() for entry in entries):
-        return tuple(found[int(entry)] for entry in entries if int(entry) < len(found))
-    return tuple(found[: len(entries)])  # named by their UUID: their number is known, their models are not
+        return tuple(installed[int(entry)] for entry in entries if int(entry) < len(installed))
+    return tuple(installed[: len(entries)])  # named by UUIDs: their number is known, but not their models
 
 
 def _parse(line: str) -> Gpu | None:
@@ -61,7 +61,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def facts() -> dict[str, Any]:
-    """Returns the hardware that a run's speed depends on; nothing that names the machine or its owner."""
+    """Returns the hardware that a run's speed depends on, without names of the machine or its owner."""
     return {
         "system": platform.platform(),
         "python": platform.python_version(),

@@ -1,7 +1,7 @@
-"""Imported once by the process that a sweep's jobs are forked from: all that is slow to import, nothing that starts it.
+"""Preloads slow imports in the process that a sweep's jobs are forked from, without starting TensorFlow.
 
-TensorFlow must be imported and never used here: devices, determinism and collectives are settled by its first
-operation, for the whole process and, after that, for every process forked from it.
+TensorFlow must be imported and never used here: its first operation fixes devices, determinism and collectives for the
+whole process, and then for every process forked from it.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Processes for jobs of a sweep and members of a cluster, forked from one that has only imported TensorFlow."""
+"""Processes for jobs of a sweep and members of a cluster, forked from one that has imported TensorFlow unused."""
 
 import multiprocessing
 import os
@@ -22,8 +22,8 @@ GRACE_SECONDS = 10.0
 def process_context() -> BaseContext:
     """Returns the context to start processes with.
 
-    A process that has imported TensorFlow itself, as a job of a sweep has, forks: it has not used it either, as only
-    the processes that it makes will. Any other has them forked from a server that imports it once.
+    A process that has itself imported TensorFlow, as a job of a sweep has, forks, as it has not used it yet: only its
+    children will. In any other, a server forks them that imports TensorFlow once.
     """
     methods = multiprocessing.get_all_start_methods()
     if "tensorflow" in sys.modules and "fork" in methods:
@@ -36,10 +36,10 @@ def process_context() -> BaseContext:
 
 
 def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseProcess:
-    """Starts a process, which has to call `become_independent` first of all.
+    """Starts a process, which must call `become_independent` first of all.
 
-    Signals wait until it listens. The server that it is forked from never hears one: a signal to the whole group, or
-    of a closing terminal, would end it, and every process that it made would seem to have ended.
+    Signals are blocked until it listens. The server that it is forked from never receives one: a signal to the whole
+    group, or of a closing terminal, would end it, and all its children would seem to have ended.
     """
     process = context.Process(target=target, args=arguments)  # type: ignore[attr-defined]
     if context.get_start_method() == "forkserver":
@@ -61,7 +61,7 @@ def _masked(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def become_independent(stop: int | None = signal.SIGTERM) -> None:
-    """Makes this process one that its parent alone ends: out of the terminal's group, ended when the parent has ended.
+    """Takes this process out of the terminal's group; it ends when its parent asks, or has ended itself.
 
     Args:
         stop: the signal that asks this process to end when the parent has ended, if any; SIGKILL follows.
@@ -74,7 +74,7 @@ def _end_with_parent(stop: int | None) -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    if parent.pid == os.getppid():  # forked: later children of the parent hold the pipe that tells of its end
+    if parent.pid == os.getppid():  # forked: later children of the parent hold the pipe that shows its end
         while parent.pid == os.getppid():
             time.sleep(0.5)
     else:

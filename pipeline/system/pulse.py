@@ -1,4 +1,4 @@
-"""Heartbeats: a process's main thread gives one at each safe place, and its parent watches for them."""
+"""Heartbeats: a process's main thread sends one at each safe place, and its parent watches for them."""
 
 import time
 from collections.abc import Callable
@@ -15,31 +15,31 @@ class Pulse:
     """The time of the last heartbeat of one process, in memory shared with its parent."""
 
     def __init__(self, context: BaseContext) -> None:
-        self._last: Any = context.RawValue("d", time.monotonic())
+        self._time: Any = context.RawValue("d", time.monotonic())
 
     def beat(self) -> None:
-        self._last.value = time.monotonic()
+        self._time.value = time.monotonic()
 
     @property
     def last(self) -> float:
         """Time of the last heartbeat, by the monotonic clock, which all processes of a machine share."""
-        return float(self._last.value)
+        return float(self._time.value)
 
 
-_own: Pulse | None = None
+_pulse: Pulse | None = None
 
 
 def adopt(pulse: Pulse | None) -> None:
     """Makes `pulse` this process's own."""
-    global _own  # one a process
-    _own = pulse
+    global _pulse  # one per process
+    _pulse = pulse
     beat()
 
 
 def beat() -> None:
-    """Gives a heartbeat; no-op in a process that is not watched."""
-    if _own is not None:
-        _own.beat()
+    """Sends a heartbeat; no-op in a process that is not watched."""
+    if _pulse is not None:
+        _pulse.beat()
 
 
 def is_stopped(pid: int | None) -> bool:
@@ -51,10 +51,10 @@ def is_stopped(pid: int | None) -> bool:
 
 
 class Watch:
-    """Judges whether the process `pid` hangs.
+    """Watches whether the process `pid` hangs.
 
-    It hangs where it has reached no safe place for `limit` seconds and has computed next to nothing since: a stage of
-    the user's own that computes for an hour without a safe place does not.
+    It hangs if it has reached no safe place for `limit` seconds and has been idle since: a user's own stage that
+    computes for an hour without a safe place does not.
     """
 
     def __init__(self, pulse: Pulse, pid: int, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,24 +73,24 @@ class Watch:
         return self._clock() - max(self._pulse.last, self._seen)
 
     def hangs(self) -> bool:
-        """Returns whether there was none for longer than the limit."""
+        """Returns whether the process hangs."""
         silent = self.silence()
         if silent <= self._limit:
             return False
         computed = self._cpu_seconds()
         if computed - self._computed > IDLE_SHARE * silent:
-            self.begin_again()
+            self.restart()
             return False
         return True
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Restarts the limit."""
         self._seen, self._computed = self._clock(), self._cpu_seconds()
 
     def note(self) -> None:
         """Records the CPU time up to the last heartbeat; to be called periodically."""
         if self._pulse.last > self._seen:
-            self.begin_again()
+            self.restart()
 
     def _cpu_seconds(self) -> float:
         try:

@@ -14,7 +14,7 @@ def seal(values: Mapping[str, Any]) -> str:
 
 
 def unseal(text: str | bytes) -> dict[str, Any]:
-    """Returns what `seal` was given.
+    """Returns the values that `seal` has converted.
 
     Raises:
         ValueError: where a single character has changed.

@@ -1,4 +1,4 @@
-"""The signals that a process has received, the thread that receives them, and what it enforces."""
+"""Signals that a process has received, and the thread that receives and enforces them."""
 
 import ctypes
 import os
@@ -15,10 +15,10 @@ POKE = signal.SIGURG
 """The signal by which the watching thread interrupts the main one; by default a process ignores it."""
 
 LIMIT_SECONDS = 8.0
-"""Seconds in which a process has to start ending its run, and to end it, before it is killed."""
+"""Seconds for a process to start ending its run, and again to end it, before it is killed."""
 
 SAVE_SECONDS = 300.0
-"""Seconds in which training has to finish its step and write a checkpoint."""
+"""Seconds for training to finish its step and write a checkpoint."""
 
 SECOND_SECONDS = 4.0
 """Seconds left of all limits after a second signal; a third ends the process at once."""
@@ -34,7 +34,7 @@ POKE_SECONDS = 1.0
 TICK_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 BOUNCE_SECONDS = 0.2
-"""Equal signals that are closer are one: `timeout` sends its signal to the process and then to the whole group."""
+"""Equal signals within this time are one: `timeout` signals the process and then its whole group."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ def by_signal(number: int) -> Request:
 class Mode:
     """A part of the program, by what a signal may do in it.
 
-    grace: seconds until its Python code may be interrupted; None: only a second signal does (`second`), or nothing.
-    limit: seconds until the process is ended by force, and second_limit: those after a second signal.
+    grace: seconds until its Python code may be interrupted; None: only by a second signal (`second`), or not at all.
+    limit: seconds until the process is ended by force; second_limit: the same after a second signal.
     keeps: whether a checkpoint is saved before the end. ends: whether the run is being ended already.
-    supervises: whether a third signal, too, is left to it, which has other processes to end.
+    supervises: whether even a third signal is left to it, as it has other processes to end.
     """
 
     limit: float = LIMIT_SECONDS
@@ -87,13 +87,13 @@ class Listener:
         self.request: Request | None = None
         self.since = self.second_at = 0.0
         self.modes: list[Mode] = []
-        self.is_detached = False  # of a terminal that may go: SIGHUP was ignored when the process began
+        self.is_detached = False  # SIGHUP was ignored at the start, as by nohup
         self.owns_process = False
         self.last_words: Callable[[Request], None] | None = None
         self.timer: tuple[float, Request] | None = None
         self.changed = threading.Event()
         self._counts = {"handler": 0, "thread": 0}
-        self._last: dict[tuple[str, int], float] = {}
+        self._noted_at: dict[tuple[str, int], float] = {}
         self._poked_at = 0.0
         self._before: dict[int, object] = {}
         self._installed: dict[int, int] = {}
@@ -105,7 +105,7 @@ class Listener:
 
     @property
     def count(self) -> int:
-        """How many signals have come. Each is noted by the handler and by the thread, if the main thread lets it."""
+        """Signals received. Each is noted by the handler, and by the thread if the main thread lets it run."""
         return max(self._counts.values())
 
     @property
@@ -140,8 +140,8 @@ class Listener:
 
     def note(self, request: Request, source: str) -> None:
         now = time.monotonic()
-        last = self._last.get((source, request.number), -BOUNCE_SECONDS)
-        self._last[source, request.number] = now
+        last = self._noted_at.get((source, request.number), -BOUNCE_SECONDS)
+        self._noted_at[source, request.number] = now
         if now - last < BOUNCE_SECONDS:
             return
         self._counts[source] += 1
@@ -149,7 +149,7 @@ class Listener:
             self.request, self.since = request, now
         elif self.count >= 2 and not self.second_at:
             self.second_at = now
-        if source == "thread":  # the main thread may be in the middle of waiting for it
+        if source == "thread":  # the main thread may be waiting for it
             self.changed.set()
 
     def may_raise(self) -> bool:
@@ -160,7 +160,7 @@ class Listener:
             return True
         if not self.second_at:
             return False
-        late = time.monotonic() - self.second_at >= SECOND_GRACE_SECONDS  # a checkpoint in the making is soon made
+        late = time.monotonic() - self.second_at >= SECOND_GRACE_SECONDS  # a checkpoint being written is soon complete
         return mode.grace is not None or (mode.second and late)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -176,22 +176,22 @@ class Listener:
             wait = TICK_SECONDS if self.request is not None else IDLE_SECONDS
             ready, _, _ = select.select([readable], [], [], wait)
             if ready:
-                heard = os.read(readable, 512)
-                if not heard:
+                numbers = os.read(readable, 512)
+                if not numbers:
                     break
-                for number in heard:
+                for number in numbers:
                     if number in STOPS:
                         self.note(by_signal(number), "thread")
             self._keep_handlers()
             if self.timer is not None and time.monotonic() > self.timer[0]:
-                due, self.timer = self.timer[1], None
-                self.note(due, "thread")
+                request, self.timer = self.timer[1], None
+                self.note(request, "thread")
             if self.request is not None:
                 self._enforce(self.request)
         os.close(readable)
 
     def _keep_handlers(self) -> None:
-        """Takes SIGTERM back from TensorFlow, which installs a handler of its own when it joins a cluster."""
+        """Restores the handler of SIGTERM, which TensorFlow replaces when it joins a cluster."""
         for number, installed in self._installed.items():
             now = _native_handler(number)
             if now != installed and now not in (signal.SIG_DFL, signal.SIG_IGN):
@@ -204,21 +204,21 @@ class Listener:
             signal.pthread_kill(threading.main_thread().ident or 0, POKE)
         deadline = max(self.since, mode.began) + mode.limit
         if self.second_at:
-            second = max(self.second_at, mode.began if mode.ends else 0.0)
-            deadline = min(deadline, second + mode.second_limit)
+            since_second = max(self.second_at, mode.began if mode.ends else 0.0)
+            deadline = min(deadline, since_second + mode.second_limit)
         if self.owns_process and (now > deadline or (self.count >= 3 and not mode.supervises)):
             self._end_by_force(request, mode)
 
     def _end_by_force(self, request: Request, mode: Mode) -> None:
         if self.last_words is not None and not mode.ends:
-            speaker = threading.Thread(target=self.last_words, args=(request,), daemon=True)
-            speaker.start()
-            speaker.join(LAST_WORDS_SECONDS)
+            thread = threading.Thread(target=self.last_words, args=(request,), daemon=True)
+            thread.start()
+            thread.join(LAST_WORDS_SECONDS)
         os._exit(request.exit_code if mode.exit_code is None else mode.exit_code)
 
 
 def _native_handler(number: int) -> int:
-    """Returns the address of the process's handler, whoever installed it."""
+    """Returns the address of the process's handler, by whatever code it was installed."""
     return int(_getsig(number) or 0)
 
 

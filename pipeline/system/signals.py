@@ -1,12 +1,12 @@
-"""Signals: noted when they come, acted upon at safe places, and enforced where none is reached in time.
+"""Signals: noted on arrival, acted upon at safe places, and enforced where none is reached in time.
 
-A handler never raises. It notes the signal, and the main thread looks at safe places: between stages, steps, jobs and
-in every wait (`check`, `pause`). A thread hears signals too, also while the main thread is in native code, and where no
-safe place is reached in time it
+A handler never raises. It notes the signal, and the main thread acts on it at safe places: between stages, steps and
+jobs, and in every wait (`check`, `pause`). A thread receives signals, too, even while the main thread runs native code.
+Where no safe place is reached in time, it
 
 - interrupts the code of a stage, and only that, by an exception in the main thread (`interruptible`), repeated until it
-  arrives: one that falls into a destructor is lost;
-- ends the process, with the run marked, where that does not help either.
+  arrives, as one raised in a destructor is lost;
+- ends the process, with the run marked, where that does not help.
 """
 
 import atexit
@@ -30,10 +30,10 @@ from pipeline.system.signal_listener import (
 )
 
 GRACE_SECONDS = 2.0
-"""Seconds in which a stage has to reach a safe place before its Python code is interrupted."""
+"""Seconds for a stage to reach a safe place before its Python code is interrupted."""
 
 TIMED_OUT = 124
-"""Exit code of a job that has reached its `job_timeout_seconds`, as of timeout(1)."""
+"""Exit code of a job that has reached its `job_timeout_seconds`, as with timeout(1)."""
 
 CLOSED_OUTPUT = Request("the end of its standard output (nobody reads it)", signal.SIGTERM, 128 + signal.SIGPIPE)
 BY_ANOTHER_WORKER = Request("another worker of the cluster", signal.SIGTERM, 128 + signal.SIGTERM)
@@ -43,15 +43,15 @@ _listener = Listener()
 
 @contextmanager
 def listening(owns_process: bool = False) -> Iterator[None]:
-    """Notes SIGINT, SIGTERM and SIGHUP inside the block (SIGHUP where it was not ignored before, as by `nohup`).
+    """Notes SIGINT, SIGTERM and SIGHUP inside the block (SIGHUP unless it was ignored before, as by `nohup`).
 
-    Inside itself, and outside the main thread, it changes nothing.
+    No-op within itself and outside the main thread.
 
     Args:
-        owns_process: whether the process is the framework's own, to be ended by force if need be; then it listens
-            until its end.
+        owns_process: whether the process is the framework's own, which may be ended by force; it then listens until
+            its end.
     """
-    global _listener  # a new one each time: the thread of the one before may still be about to note something
+    global _listener  # a new one each time: the previous one's thread may still note a signal
     if _listener.is_on or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -79,7 +79,7 @@ def times_requested() -> int:
 
 
 def check() -> None:
-    """Raises Interrupted where the run is to end: a safe place.
+    """Raises Interrupted if the run should end: a safe place.
 
     No-op in other threads, while training saves a checkpoint, and while the run is being ended.
     """
@@ -90,10 +90,10 @@ def check() -> None:
 
 
 def pause(seconds: float) -> None:
-    """Waits, but for no longer than until the run is to end.
+    """Waits until the time is over or the run should end.
 
     Raises:
-        Interrupted: then.
+        Interrupted: if the run should end.
     """
     check()
     if _listener.is_on and _listener.request is None:
@@ -103,16 +103,16 @@ def pause(seconds: float) -> None:
     check()
 
 
-def request(wanted: Request) -> None:
-    """Has the run end at the next safe place, for another reason than a signal."""
-    if wanted is CLOSED_OUTPUT and _listener.is_detached:
+def request(reason: Request) -> None:
+    """Ends the run at the next safe place, for another reason than a signal."""
+    if reason is CLOSED_OUTPUT and _listener.is_detached:
         return
     if _listener.is_on:
-        _listener.note(wanted, "thread")
+        _listener.note(reason, "thread")
 
 
 def time_out(deadline: float, limit: float) -> None:
-    """Has the run end when the monotonic clock shows `deadline`, by the `limit` that the user gave, in seconds."""
+    """Ends the run when the monotonic clock reaches `deadline`, by the user's `limit` in seconds."""
     _listener.timer = deadline, Request(f"job_timeout_seconds={limit:g}", signal.SIGTERM, TIMED_OUT)
 
 
@@ -125,37 +125,37 @@ def interruptible(grace: float = GRACE_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Lets no signal interrupt the block, but at `check`: for the framework's own work."""
+    """Lets signals act on the block at `check` alone, for the framework's own work."""
     with _in(Mode()):
         yield
 
 
 @contextmanager
 def supervising() -> Iterator[None]:
-    """Leaves it to the block to pass signals on and to wait for the processes that it has started to save and end."""
+    """Leaves it to the block to forward signals and to wait until the processes that it has started have ended."""
     with _in(Mode(limit=SAVE_SECONDS + 30, second_limit=SUPERVISED_SECONDS, keeps=True, supervises=True)):
         yield
 
 
 @contextmanager
 def ending(exit_code: int | None = None) -> Iterator[None]:
-    """Lets no signal cut short what ends a run: its summary and its status. It has LIMIT_SECONDS after one, though.
+    """Protects the end of a run, its summary and its status, from signals for LIMIT_SECONDS.
 
     Args:
-        exit_code: of the process that is ended by force meanwhile; None: the signal's.
+        exit_code: of the process if it is then ended by force; None: the signal's.
     """
     with _in(Mode(ends=True, exit_code=exit_code)):
         yield
 
 
 def ended(exit_code: int) -> None:
-    """For the last lines of a process: its exit code is known."""
+    """Sets the exit code of a process for its last lines."""
     _listener.modes.append(Mode(ends=True, exit_code=exit_code))
 
 
 @contextmanager
 def last_words(speak: Callable[[Request], None]) -> Iterator[None]:
-    """Has `speak` mark the run, in another thread, before the process is ended by force inside the block."""
+    """Calls `speak`, which marks the run, in another thread before the process is ended by force in the block."""
     before = _listener.last_words
     _listener.last_words = speak
     try:
@@ -182,7 +182,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Lets a signal wait until a checkpoint is saved; a second one interrupts the block."""
+    """Defers a signal until a checkpoint is saved; a second one interrupts the block."""
     stop = Stop()
     with _in(Mode(limit=SAVE_SECONDS, second=True, keeps=True)):
         yield stop
@@ -200,13 +200,13 @@ def _in(mode: Mode) -> Iterator[None]:
 
 
 def _ignore() -> None:
-    """Ignores signals while the interpreter shuts down: it would restore their defaults, which kill."""
+    """Ignores signals while the interpreter shuts down, which would restore their defaults, which kill."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _hush_lost_interruptions() -> None:
-    """Keeps Python from printing an Interrupted that fell into a destructor: it is raised again a second later."""
+    """Keeps Python from printing an Interrupted raised in a destructor; it is raised again a second later."""
     before = sys.unraisablehook
 
     def hook(lost: "sys.UnraisableHookArgs") -> None:
@@ -218,7 +218,7 @@ def _hush_lost_interruptions() -> None:
 
 
 def _after_fork() -> None:
-    """Forgets the parent's thread and pipe: a child's signals are not the parent's."""
+    """Drops the parent's thread and pipe, as a child's signals are not the parent's."""
     global _listener
     if _listener.is_on:
         with suppress(ValueError):

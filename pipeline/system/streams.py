@@ -1,4 +1,4 @@
-"""Standard output and standard error that never raise: not for a closed pipe, a closed terminal or a full disk."""
+"""Standard output and standard error that never raise, even for a closed pipe, a closed terminal or a full disk."""
 
 import errno
 import io
@@ -9,11 +9,11 @@ from typing import Any
 from pipeline.system import signals
 
 CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
-"""Errors of writing to a stream that has no reader any more: EIO is a closed terminal."""
+"""Errors of writing to a stream without a reader; EIO is a closed terminal."""
 
 
 class _Sink(io.FileIO):
-    """A file descriptor that accepts every write; what cannot be written is dropped, and a closed one ends the run."""
+    """A file descriptor that accepts every write; failed writes are dropped, and a closed one ends the run."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "wb", closefd=False)
@@ -33,8 +33,8 @@ class _Sink(io.FileIO):
 def guard() -> None:
     """Makes `sys.stdout` and `sys.stderr` streams that never raise.
 
-    Where a descriptor is closed from the beginning (`>&-`), it leads nowhere instead: the next file that is opened
-    would get its number, and take what is printed.
+    A descriptor that is closed at the start (`>&-`) is opened to /dev/null: otherwise the next opened file would get
+    its number, and receive what is printed.
     """
     for number in range(3):
         try:
@@ -47,7 +47,7 @@ def guard() -> None:
 
 def _stream(number: int, before: Any) -> Any:
     if isinstance(getattr(getattr(before, "buffer", None), "raw", None), _Sink):
-        return before  # also behind the stream that masks secrets
+        return before  # also below the stream that masks secrets
     if isinstance(before, io.TextIOWrapper):
         before.flush()
     encoding = getattr(before, "encoding", None) or "utf-8"

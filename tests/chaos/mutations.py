@@ -140,7 +140,7 @@ MUTATIONS = (
         'key=lambda job: job.metrics["test/accuracy"]', "tests/pipeline/sweep/test_sweep.py", "-k", "best_job",
     ),
     mutation(
-        "pipeline/run/supervisor.py", "if not cluster.has_lost or not left", "if True or not left",
+        "pipeline/run/supervisor.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
         "tests/pipeline/cluster/test_cluster.py", "-k", "lost_server_or_chief and chief]",
     ),
 )  # fmt: skip
