@@ -1,35 +1,129 @@
-"""`python -m pipeline.compare`: the jobs of a sweep side by side, as a table, a file and a plot."""
+"""`python -m pipeline.compare`: runs side by side: which setting won, by how much, and what the data cannot tell."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console as RichConsole
 
-from pipeline.paths import default_outputs
-from pipeline.sweep.comparison import compare, latest, write
+from pipeline.comparison.compared_run import read_finished
+from pipeline.comparison.comparison import Comparison, compare_runs
+from pipeline.comparison.files import write
+from pipeline.comparison.tables import notes, terminal_table
+from pipeline.paths import default_outputs, shorter
+from pipeline.redaction.mask import redact
+from pipeline.sweep.catalog import CatalogEntry, find_entry, read_catalog, select
+from pipeline.sweep.comparison import compare, latest
+from pipeline.sweep.index import INDEX
 from pipeline.system import streams
 from stages.errors import UserError
+
+EXAMPLES = """what to compare:
+  nothing                            the jobs of the last sweep
+  20261122-101500-4d9eb298           those of this sweep: its folder, or its name
+  4d9eb298 5e1a7c02                  these runs: folders, or beginnings of ids
+  status=FINISHED 'test/accuracy>0.9'  the runs that match every filter, as `python -m pipeline.runs` takes them
+
+Runs that differ by seed alone are one row: mean and standard deviation. The best row is chosen on validation.
+Differences in test accuracy are from the baseline's, on the same test examples."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints and writes the comparison that the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser("python -m pipeline.compare", description=__doc__)
-    parser.add_argument("sweep", nargs="?", help="a sweep's folder, or its name; the last one if left out")
+    parser = argparse.ArgumentParser(
+        "python -m pipeline.compare",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="*", help="a sweep, or runs, or filters of runs; the last sweep if left out")
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME=VALUE,…",
+        help="settings of what the others are compared with; the first if left out",
+    )
+    parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="writes the files there (a sweep's: beside it)")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
     options = parser.parse_args(arguments)
+    outputs = options.outputs.expanduser().resolve()
     try:
-        named = Path(options.sweep) if options.sweep else latest(options.outputs)
-        folder = named if named.is_dir() else options.outputs / "sweeps" / named
-        comparison = compare(folder)
+        baseline = _baseline(options.baseline)
+        columns = [name for name in (options.columns or "").split(",") if name]
+        sweep = _sweep(options.what, outputs)
+        if sweep is not None:
+            comparison = compare(sweep, baseline, columns)
+        else:
+            comparison = _of_runs(options.what, outputs, baseline, columns)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {redact(str(error))}", file=sys.stderr)
         return 2
-    RichConsole(width=None if sys.stdout.isatty() else 160, markup=False).print(comparison.table())
-    for path in write(comparison, folder):
-        print(path)
+    show(comparison)
+    folder = options.to or sweep
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in write(comparison, folder):
+            print(shorter(path))
     return 0
+
+
+def show(comparison: Comparison) -> None:
+    """Prints the table, as wide as the terminal (80 characters where it is none), and what it says in sentences."""
+    console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
+    if comparison.rows:
+        console.print(terminal_table(comparison, console.width))
+    for line in notes(comparison):
+        console.print(redact(line))
+
+
+def _baseline(text: str | None) -> dict[str, str] | None:
+    if text is None:
+        return None
+    parts = re.split(r",(?=[\w./+~]+=)", text)
+    if not all("=" in part for part in parts):
+        raise UserError(f"--baseline {text}", "settings as name=value,name=value", "--baseline strategy=one_device")
+    return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
+
+
+def _sweep(words: Sequence[str], outputs: Path) -> Path | None:
+    """Returns the folder of the one sweep that is meant; None where runs or filters are."""
+    if not words:
+        return latest(outputs)
+    if len(words) > 1:
+        return None
+    path = Path(words[0]).expanduser()
+    for folder in (path, outputs / "sweeps" / words[0]):
+        if (folder / INDEX).is_file():
+            return folder.resolve()
+    return None
+
+
+def _of_runs(
+    words: Sequence[str], outputs: Path, baseline: dict[str, str] | None, columns: Sequence[str]
+) -> Comparison:
+    """Compares the runs that are named, all of them where none is, as far as they match every filter."""
+    catalog = [entry for entry in read_catalog(outputs, _warn) if entry.kind != "sweep"]
+    filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
+    named = [find_entry(_with(catalog, word), word, outputs) for word in words if word not in filters]
+    entries = select(named or catalog, filters)
+    if not entries:
+        raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
+    runs = [read_finished(number, entry.folder, entry.status) for number, entry in enumerate(entries, 1)]
+    return compare_runs(f"{len(runs)} run{'s' * (len(runs) != 1)}", runs, baseline, columns)
+
+
+def _with(catalog: Sequence[CatalogEntry], word: str) -> Sequence[CatalogEntry]:
+    """Returns the catalog with the run in a folder that lies elsewhere."""
+    folder = Path(word).expanduser()
+    if not folder.is_dir() or any(entry.folder.resolve() == folder.resolve() for entry in catalog):
+        return catalog
+    return [*catalog, *(entry for entry in read_catalog(folder.resolve().parents[2], _warn) if entry.kind != "sweep")]
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {redact(line)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ FLOORS = {
         ("command_line", "cluster", "tracking"),
         ("checks",),
         ("run",),
+        ("comparison",),
         ("sweep",),
         ("search",),
         ("__main__", "api", "clean", "compare", "diff", "runs", "sync", "tables", "ui"),

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.command_line.compose import Composed
+from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
 from pipeline.paths import shorter
 from pipeline.run import provenance
@@ -179,9 +180,12 @@ def finish(
     """
     comparison = compare(folder)
     console.say()
-    console.table(comparison.table())
+    if comparison.rows:
+        console.table(terminal_table(comparison))
+    for line in notes(comparison):
+        console.say(line)
     paths = write(comparison, folder)
-    console.say(f"comparison  {shorter(folder / 'comparison.md')}")
+    console.say(f"comparison  {shorter(folder / 'comparison.html')}")
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.say(f"{label:11} {line}")
     if code != DONE:
@@ -195,5 +199,5 @@ def finish(
     parent.status(status)
     flush(parent, code == DONE, console)
     parent.close()
-    console.say(f"{'time':11} {time.monotonic() - process_started():.1f} s for {len(comparison.jobs)} jobs: {status}")
+    console.say(f"{'time':11} {time.monotonic() - process_started():.1f} s for {len(comparison.runs)} jobs: {status}")
     return status

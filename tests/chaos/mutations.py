@@ -136,8 +136,13 @@ MUTATIONS = (
         "-k", "only_code_of_stages",
     ),
     mutation(
-        "pipeline/sweep/comparison.py", 'key=lambda job: (job.metrics["test/accuracy"], _speed(job))',
-        'key=lambda job: job.metrics["test/accuracy"]', "tests/pipeline/sweep/test_sweep.py", "-k", "best_job",
+        "pipeline/comparison/rows.py", "key=lambda entry: entry[:2]", "key=lambda entry: entry[0]",
+        "tests/pipeline/comparison/test_comparison.py", "-k", "fastest",
+    ),
+    mutation(
+        "pipeline/comparison/paired_tests.py", "second.sum(axis=0, dtype=np.int64) * len(first)",
+        "first.sum(axis=0, dtype=np.int64) * len(first)", "tests/pipeline/comparison/test_paired_tests.py",
+        "-k", "scipy",
     ),
     mutation(
         "pipeline/run/supervisor.py", "if not cluster.has_lost or not restarts", "if True or not restarts",

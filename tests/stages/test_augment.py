@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from stages.augment import COLUMNS, Changes, augment
 from stages.augmentations import color, geometry

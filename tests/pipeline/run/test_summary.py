@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.comparison.columns import columns_of
 from pipeline.config.schemas import TopSettings
 from pipeline.run.console import Console
 from pipeline.run.job import Job
@@ -55,13 +56,12 @@ def test_the_comparison_says_so_too(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     summary(tmp_path / "1").write(tmp_path / "1")
     comparison = compare(tmp_path)
-    header, row = comparison.rows()
-    cells = dict(zip(header, row, strict=True))
-    assert (cells["train/weights_epoch"], cells["val/best_accuracy"]) == ("22", "0.9800")
+    cells = {column.key: column.text(comparison.rows[0]) for column in columns_of(comparison)}
+    assert (cells["train/weights_epoch"], cells["val/best_accuracy"]) == ("22", "98.00")
     assert cells["train/features_per_second"] == "12,345"
     assert "train/images_per_second" not in cells
     write(comparison, tmp_path)
-    assert "test/… are of the weights of epoch train/weights_epoch" in (tmp_path / "comparison.md").read_text()
+    assert "- epoch: the epoch whose weights were tested and exported" in (tmp_path / "comparison.md").read_text()
     assert (tmp_path / "comparison.png").is_file()
 
 

@@ -1,6 +1,5 @@
 """Sweeps: a fresh process a job, a parent run over all, failures that stay alone, a table at the end."""
 
-import csv
 import json
 import os
 import signal
@@ -11,16 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.command_line.compose import Composed
 from pipeline.compare import main
+from pipeline.comparison.tables import notes, terminal_table
 from pipeline.run.console import Console
 from pipeline.run.source_digest import Sources, sources
 from pipeline.sweep import run as sweep_module
-from pipeline.sweep.comparison import compare, latest, write
+from pipeline.sweep.comparison import compare, latest
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.jobs import job_labels, slug
 from pipeline.sweep.run import run_sweep
@@ -51,12 +53,12 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     assert done.returncode == 0, done.stdout + done.stderr
     folder = latest(outputs)
     comparison = compare(folder)
-    assert [job.settings for job in comparison.jobs] == [
+    assert [row.settings for row in comparison.rows] == [
         {"strategy": strategy, "precision": precision}
         for strategy in ("one_device", "mirrored")
         for precision in ("float32", "mixed")
     ]
-    assert {job.status for job in comparison.jobs} == {"FINISHED"}
+    assert {job.status for job in comparison.runs} == {"FINISHED"}
     summaries = [json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))]
     assert [summary["replicas"] for summary in summaries] == [1, 1, 2, 2]
     assert [summary["precision"] for summary in summaries] == ["float32", "mixed_bfloat16"] * 2
@@ -68,7 +70,7 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     assert [run.info.status for run in children] == ["FINISHED"] * 4
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
-    assert files == {"comparison.md", "comparison.csv", "comparison.png"}
+    assert files == {f"comparison.{suffix}" for suffix in ("md", "csv", "html", "png", "curves.png")}
     assert done.stdout.count("epoch 2/2") == 4
     again = pipeline_command("--outputs", str(outputs), module="pipeline.compare", trains=False)
     assert again.returncode == 0
@@ -78,10 +80,10 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
 def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, outputs: Path) -> None:
     done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *QUICK, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
-    jobs = compare(latest(outputs)).jobs
+    jobs = compare(latest(outputs)).runs
     assert [job.status for job in jobs] == ["FAILED", "FINISHED"]
-    assert jobs[0].error is not None
-    assert "/gpu:7 does not exist" in jobs[0].error
+    assert jobs[0].reason is not None
+    assert "/gpu:7 does not exist" in jobs[0].reason
     parent, children = runs(outputs)
     assert parent.info.status == "FAILED"
     assert [run.info.status for run in children] == ["FAILED", "FINISHED"]
@@ -104,7 +106,7 @@ def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
     ]  # fmt: skip
     done = commands.run(*given)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "FINISHED"]
+    assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "FINISHED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FINISHED"]
 
 
@@ -120,7 +122,7 @@ def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
     ]  # fmt: skip
     done = commands.run(*given)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert [job.status for job in compare(latest(outputs)).jobs] == ["FAILED", "KILLED"]
+    assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "KILLED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "KILLED"]
     assert "it gave no sign of life for" in done.stdout
     assert "stopped by job_timeout_seconds=25" in done.stdout
@@ -141,7 +143,7 @@ def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
     parent, children = runs(outputs)
     assert parent.info.status == "KILLED"
     assert [run.info.status for run in children] == ["KILLED"]
-    assert [job.status for job in compare(latest(outputs)).jobs] == ["KILLED", "NOT RUN", "NOT RUN"]
+    assert [job.status for job in compare(latest(outputs)).runs] == ["KILLED", "NOT RUN", "NOT RUN"]
     assert "Traceback" not in rest
 
 
@@ -185,7 +187,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     composed = [Composed(given.document, given.choices, (f"seed={seed}",)) for seed in (1, 2)]
     assert run_sweep(composed, 2, Console()) == 130
     assert runs(outputs)[0].info.status == "KILLED"
-    assert [job.status for job in compare(latest(outputs)).jobs] == ["NOT RUN", "NOT RUN"]
+    assert [job.status for job in compare(latest(outputs)).runs] == ["NOT RUN", "NOT RUN"]
 
 
 def test_a_stopped_sweep_resumes(outputs: Path) -> None:
@@ -200,17 +202,17 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
         assert process.wait(300) == 143
     assert "continue    python -m pipeline -m seed=1,2" in printed
     first = compare(latest(outputs))
-    assert [job.status for job in first.jobs] == ["FINISHED", "KILLED"]
+    assert [job.status for job in first.runs] == ["FINISHED", "KILLED"]
     done = commands.run(*given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resuming sweep " in done.stdout
     assert "job 1/2  seed=1: finished earlier, skipped" in done.stdout
     assert "resuming training after step" in done.stdout
-    assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.name]
+    assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.title.removeprefix("sweep ")]
     parent, children = runs(outputs)
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
     assert len(children) == 2
-    assert [job.status for job in compare(latest(outputs)).jobs] == ["FINISHED"] * 2
+    assert [job.status for job in compare(latest(outputs)).runs] == ["FINISHED"] * 2
     first_job = experiment("seed=1", *QUICK, "train.epochs=8", outputs=outputs)
     index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
     assert unfinished(index, first_job, sources(first_job), print, has_everything) is None
@@ -248,47 +250,18 @@ def test_labels_name_what_differs() -> None:
     assert slug("strategy.devices=[/cpu:0,/cpu:1] seed=1") == "strategy.devices=_cpu_0,_cpu_1_,seed=1"
 
 
-def made_up(folder: Path, jobs: list[tuple[str, dict[str, float] | None]]) -> Path:
-    folder.mkdir(parents=True)
-    listed = [
-        {"folder": str(index), "overrides": [f"strategy={name}", "seed=1"]} for index, (name, _) in enumerate(jobs)
-    ]
-    (folder / "sweep.json").write_text(json.dumps({"status": "FINISHED", "jobs": listed}))
-    for index, (_, metrics) in enumerate(jobs):
-        if metrics is not None:
-            (folder / str(index)).mkdir()
-            summary = {"status": "FINISHED", "metrics": metrics, "seconds": 2.0, "error": None}
-            (folder / str(index) / "summary.json").write_text(json.dumps(summary))
-    return folder
-
-
 @pytest.mark.smoke
-def test_the_best_job_is_the_most_accurate_then_the_fastest(tmp_path: Path) -> None:
-    rate = "train/images_per_second"
-    jobs = [("a", {"test/accuracy": 0.9, rate: 10}), ("b", {"test/accuracy": 0.9, rate: 20}), ("c", None)]
-    comparison = compare(made_up(tmp_path / "s", jobs))
-    assert comparison.best is comparison.jobs[1]
-    assert [row[0] for row in comparison.rows()] == ["job", "1", "2 *", "3"]
-    assert comparison.jobs[2].status == "NOT RUN"
-    paths = write(comparison, tmp_path / "s")
-    assert [path.name for path in paths] == ["comparison.md", "comparison.csv", "comparison.png"]
-    assert "best test accuracy: job 2, `strategy=b`" in paths[0].read_text()
-    rows = list(csv.DictReader(paths[1].open()))
-    assert [(row["strategy"], row["test/accuracy"]) for row in rows] == [("a", "0.9"), ("b", "0.9"), ("c", "")]
-
-
 def test_what_became_of_a_job_is_told(tmp_path: Path) -> None:
-    folder = made_up(tmp_path / "s", [("a", {}), ("b", None), ("c", None), ("d", None), ("[/cpu:0]", None)])
-    listed = json.loads((folder / "sweep.json").read_text())
-    for job, code in zip(listed["jobs"], (1, 2, 137, None, 137), strict=True):
-        job["exit_code"] = code
-    (folder / "sweep.json").write_text(json.dumps(listed))
-    (folder / "4").mkdir()
-    (folder / "4" / "summary.json").write_text(json.dumps({"status": "RUNNING"}))
+    made = MadeRun({"strategy": "[/cpu:0]"}, np.ones(20, bool))
+    lost = [{"folder": str(code), "overrides": [f"strategy={code}"], "exit_code": code} for code in (2, 137, None)]
+    lost.append({"folder": "left", "overrides": ["strategy=tpu"], "status": "SKIPPED", "reason": "no TPU here"})
+    folder = make_sweep(tmp_path / "s", [made], lost)
+    (folder / "137").mkdir()
+    (folder / "137" / "summary.json").write_text(json.dumps({"status": "RUNNING"}))
     comparison = compare(folder)
-    assert [job.status for job in comparison.jobs] == ["FINISHED", "REFUSED", "DIED", "NOT RUN", "DIED"]
-    console = Console()
-    console.table(comparison.table())  # brackets are no markup
+    assert [job.status for job in comparison.runs] == ["FINISHED", "REFUSED", "DIED", "NOT RUN", "SKIPPED"]
+    Console().table(terminal_table(comparison))  # brackets are no markup
+    assert "job 5 SKIPPED: no TPU here" in notes(comparison)
     assert main([str(folder)]) == 0
 
 

@@ -1,0 +1,69 @@
+"""The answer in sentences: which setting won, by how much, and what the data cannot tell."""
+
+from pipeline.comparison.columns import interval_text, metric_column, points
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.rows import Row, is_lower_better
+
+
+def choice(comparison: Comparison) -> str:
+    """Returns which row is best, and on what it was chosen."""
+    best, metric = comparison.best, comparison.chosen_on
+    if not comparison.rows:
+        return "no run has finished"
+    if len(comparison.rows) == 1:
+        return f"one setting: nothing to choose between ({_number(comparison.rows[0])})"
+    if metric is None:
+        return "no best setting: the runs have no validation metric in common, and none is chosen on test"
+    if best is None:
+        return f"no best setting: {metric} is not a number in any"
+    value = metric_column(metric).text(best)
+    unit = " %" if metric.endswith("accuracy") else ""
+    better = "lower" if is_lower_better(metric) else "higher"
+    return f"best: {best.label}, chosen on {metric} ({value}{unit}; {better} is better), never on test"
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """Returns what each row changes against the baseline, that of the best row first."""
+    base = comparison.baseline
+    if base is None:
+        return []
+    numbered = [(number, row) for number, row in enumerate(comparison.rows) if row is not base]
+    numbered.sort(key=lambda entry: entry[1] is not comparison.best)
+    return [sentence for number, row in numbered if (sentence := _sentence(comparison, number, row))]
+
+
+def _sentence(comparison: Comparison, number: int, row: Row) -> str:
+    found = comparison.differences.get(number)
+    parts = []
+    if found is not None:
+        interval = f"95 %: {interval_text(found)}, n = {_count(found.seeds, row)}"
+        what = f"changes test accuracy by {points(found.difference)} points ({interval})"
+        parts.append(what if found.is_told else f"{what}, which the data cannot tell from none,")
+    elif (mean := row.mean("test/accuracy")) is not None and (before := _base_accuracy(comparison)) is not None:
+        parts.append(f"has a test accuracy {points(mean - before)} points from the baseline's, with no interval,")
+    speed_up = comparison.speed_up(row)
+    if speed_up is not None:
+        parts.append(f"is {speed_up:.2g}× as fast on {row.where}")
+    return f"{_subject(comparison, row)} " + " and ".join(parts).rstrip(",") if parts else ""
+
+
+def _base_accuracy(comparison: Comparison) -> float | None:
+    return comparison.baseline.mean("test/accuracy") if comparison.baseline is not None else None
+
+
+def _subject(comparison: Comparison, row: Row) -> str:
+    """Returns what tells a row from the baseline."""
+    base = comparison.baseline
+    before = base.settings if base is not None else {}
+    changed = {name: row.settings.get(name, "default") for name in comparison.names}
+    changed = {name: value for name, value in changed.items() if value != before.get(name, "default")}
+    return " ".join(f"{name}={value}" for name, value in changed.items())
+
+
+def _number(row: Row) -> str:
+    return _count(len(row.runs), row)
+
+
+def _count(count: int, row: Row) -> str:
+    what = "seed" if row.has_seeds_of_their_own else "run"
+    return f"{count} {what}{'s' * (count != 1)}"

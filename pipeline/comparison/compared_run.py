@@ -1,0 +1,154 @@
+"""A run as it is compared: its settings, metrics, epochs and predictions, read from its folder."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.run.identity import WITHOUT_EFFECT
+from pipeline.run.job import STOPPED
+from pipeline.run.rebuild import checkpoint_rows, read_run
+from pipeline.run.summary import NAME
+from pipeline.system.signals import TIMED_OUT
+from pipeline.tracking.journal import Journal
+
+PREDICTIONS = "predictions.parquet"
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, or a job of a sweep that may have none.
+
+    number: from 1. status: that of the run; or `REFUSED` (its configuration), `SKIPPED` (left out), `DIED` (its process
+    was killed), `NOT RUN`. reason: why it has not finished.
+    settings: overrides, and of a run that is no job also the options of every group; choices: those options.
+    devices: TensorFlow's names. monitor: the metric by which its best epoch was chosen, such as `val/best_loss`.
+    test_set: digests of the test examples and of their pixels, where it has been evaluated.
+    """
+
+    number: int
+    folder: Path
+    status: str
+    settings: Mapping[str, str]
+    choices: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    replicas: int = 1
+    devices: tuple[str, ...] = ()
+    monitor: str | None = None
+    test_set: tuple[str, str] | None = None
+    reason: str | None = None
+
+    @property
+    def has_finished(self) -> bool:
+        return self.status == "FINISHED"
+
+    @property
+    def seed(self) -> str | None:
+        return self.settings.get("seed")
+
+    def setting(self, name: str) -> str | None:
+        """Returns the value of a setting or option; None where it is not known to be set."""
+        return self.settings.get(name, self.choices.get(name))
+
+    def history(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics of each epoch, from 1, as the last checkpoint has them, or else the journal."""
+        rows = checkpoint_rows(self.folder)
+        if not rows:
+            for entry in Journal(self.folder).entries:
+                if entry.call == "metrics" and "train/loss" in entry.arguments["values"]:
+                    rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
+        return {epoch: row for epoch, row in rows.items() if epoch > 0}
+
+    def correct(self) -> np.ndarray | None:
+        """Returns for each test example whether it is classified correctly, bool [n]; None without predictions."""
+        import pyarrow.parquet as pq  # most of a second to import
+
+        try:
+            table = pq.read_table(self.folder / PREDICTIONS, columns=["label", "predicted"], use_threads=False)
+            return np.asarray(table["label"].to_numpy() == table["predicted"].to_numpy())
+        except (OSError, ValueError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
+            return None
+
+
+def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun:
+    """Returns a job of a sweep.
+
+    Args:
+        folder: of its run, which need not exist. entry: of the sweep's index.
+    """
+    summary = _summary(folder)
+    status = _status(summary.get("status"), entry)
+    run = _compared(number, folder, status, _settings(entry["overrides"]), summary)
+    reason = run.reason or entry.get("reason")
+    return ComparedRun(**{**_fields(run), "reason": None if reason is None else str(reason)})
+
+
+def read_finished(number: int, folder: Path, status: str) -> ComparedRun:
+    """Returns a run that stands by itself, with the options that it had."""
+    summary = _summary(folder)
+    choices = {name: str(option) for name, option in (summary.get("choices") or {}).items() if option is not None}
+    settings = {**choices, **_settings(summary.get("overrides") or ())}
+    if summary.get("code"):
+        settings["code"] = str(summary["code"])[:8]  # runs of other code are no repetitions
+    return _compared(number, folder, status, settings, summary)
+
+
+def _compared(
+    number: int, folder: Path, status: str, settings: dict[str, str], summary: Mapping[str, Any]
+) -> ComparedRun:
+    metrics = {name: math.nan if value is None else float(value) for name, value in summary.get("metrics", {}).items()}
+    monitor = str((summary.get("weights") or {}).get("monitor", ""))
+    facts = summary.get("facts") or {}
+    examples = facts.get("test_examples")
+    return ComparedRun(
+        number,
+        folder,
+        status,
+        settings,
+        {name: str(option) for name, option in (summary.get("choices") or {}).items() if option is not None},
+        metrics,
+        float(summary.get("seconds") or 0.0),
+        int(summary.get("replicas") or 1),
+        tuple(str(device) for device in facts.get("devices") or ()),
+        monitor.replace("val_", "val/best_", 1) if monitor.startswith("val_") else None,
+        (str(examples), str(facts.get("test_pixels") or "")) if examples else None,
+        summary.get("error"),
+    )
+
+
+def _fields(run: ComparedRun) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in ComparedRun.__dataclass_fields__}
+
+
+def _settings(overrides: Sequence[str]) -> dict[str, str]:
+    parts = (override.lstrip("+~").partition("=") for override in overrides)
+    return {name: value for name, _, value in parts if not _is_without_effect(name)}
+
+
+def _is_without_effect(name: str) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in WITHOUT_EFFECT)
+
+
+def _status(status: str | None, entry: Mapping[str, Any]) -> str:
+    """Returns the status of a job: that of its run, unless its process has ended without one."""
+    exit_code = entry.get("exit_code")
+    if entry.get("status") == "SKIPPED":
+        return "SKIPPED"
+    if status is not None and (status != "RUNNING" or exit_code is None):
+        return status
+    if exit_code in (TIMED_OUT, *STOPPED):
+        return "KILLED"
+    return {None: "NOT RUN", 2: "REFUSED"}.get(exit_code, "DIED")
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / NAME).read_text()))
+    except (OSError, ValueError, TypeError):
+        rebuilt = read_run(folder, lambda line: None)
+        return asdict(rebuilt) if rebuilt is not None else {}

@@ -1,0 +1,196 @@
+"""The comparison as one HTML page that needs nothing else: no network, light and dark, sortable, with its plots."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from pipeline.comparison.answer import choice, sentences
+from pipeline.comparison.columns import columns_of, difference_text, p_text
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.plots import ON_DARK, PRINT, Colors, draw_curves, draw_speed
+from pipeline.comparison.tables import unfinished_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_VARIABLES = Colors("#010101", "#010102", "#010103", tuple(f"#0102{number:02x}" for number in range(len(PRINT.rows))))
+"""Stand for the page's own colors in an SVG, which are others in the dark."""
+
+_STYLE = """
+:root { color-scheme: light dark; --back: #ffffff; --panel: #f6f8fa; %s }
+@media (prefers-color-scheme: dark) { :root { --back: #0d1117; --panel: #161b22; %s } }
+body { background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
+  max-width: 72rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+.choice { background: var(--panel); border-left: 4px solid var(--row0); padding: .6rem 1rem; font-weight: 600; }
+.warning { background: var(--panel); border-left: 4px solid var(--row1); padding: .4rem 1rem; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding: .3rem 0; } td, th { padding: .25rem .7rem; border-bottom: 1px solid var(--grid); }
+td { text-align: right; white-space: nowrap; } th { text-align: left; } thead th { vertical-align: bottom; }
+thead button { all: unset; cursor: pointer; font-weight: 600; } thead button:focus-visible { outline: 2px solid; }
+th[aria-sort=ascending] button::after { content: " \\25b2"; }
+th[aria-sort=descending] button::after { content: " \\25bc"; }
+tr.best { background: var(--panel); font-weight: 600; }
+figure { margin: 1rem 0; } svg { max-width: 100%%; height: auto; }
+dt { font-weight: 600; } dd { margin: 0 0 .3rem 1.5rem; }
+"""
+
+_SCRIPT = """
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const key = row => row.cells[column].dataset.value ?? row.cells[column].textContent;
+    const order = (a, b) => {
+      const [x, y] = [key(a), key(b)], [p, q] = [parseFloat(x), parseFloat(y)];
+      if (isNaN(p) || isNaN(q)) return isNaN(p) && isNaN(q) ? x.localeCompare(y) : isNaN(p) ? 1 : -1;
+      return up ? p - q : q - p;
+    };
+    table.tBodies[0].append(...[...table.tBodies[0].rows].sort(order));
+  }));
+}
+"""
+
+Drawing = Callable[[Comparison, Colors], "Figure | None"]
+
+Cell = tuple[str, float | str | None]
+"""Text, and the value that it is sorted by; None: its text."""
+
+
+def page(comparison: Comparison) -> str:
+    """Returns the page as HTML."""
+    title = f"Comparison of {comparison.title}"
+    body = [f"<h1>{escape(title)}</h1>", f'<p class="choice">{escape(choice(comparison))}</p>']
+    body += [f'<p class="warning">Warning: {escape(line)}</p>' for line in comparison.warnings]
+    body += _list(sentences(comparison))
+    if comparison.rows:
+        body += ["<h2>Settings</h2>", _rows_table(comparison), *_explanations(comparison)]
+    figures: list[tuple[str, str, Drawing]] = [
+        ("Accuracy against speed", _described_speed(comparison), draw_speed),
+        ("Learning curves", "Metrics of each epoch, a panel a metric and a line a run.", draw_curves),
+    ]
+    for heading, text, draw in figures:
+        figure = draw(comparison, _VARIABLES)
+        if figure is not None:
+            body += [f"<h2>{heading}</h2>", _figure(figure, heading, text)]
+    if comparison.unfinished:
+        body += ["<h2>Not finished</h2>", *_list([unfinished_line(run) for run in comparison.unfinished])]
+    if any(len(row.runs) > 1 for row in comparison.rows):
+        body += ["<h2>Runs</h2>", _runs_table(comparison)]
+    style = _STYLE % (_declared(PRINT), _declared(ON_DARK))
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(body)
+        + f"\n</main>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n"
+    )
+
+
+def _rows_table(comparison: Comparison) -> str:
+    columns = columns_of(comparison)
+    with_differences = bool(comparison.differences)
+    header = [*comparison.names, "n", *(column.heading for column in columns)]
+    header += ["test % − baseline's (95 %)", "McNemar's p"] if with_differences else []
+    rows: list[tuple[str, list[Cell]]] = []
+    for number, row in enumerate(comparison.rows):
+        cells: list[Cell] = [(row.settings.get(name, ""), None) for name in comparison.names]
+        cells += [(str(len(row.runs)), len(row.runs)), *((column.text(row), column.value(row)) for column in columns)]
+        found = comparison.differences.get(number)
+        if with_differences:
+            cells.append((difference_text(comparison, number), found.difference if found else None))
+            cells.append((p_text(found.p) if found else "", found.p if found else None))
+        rows.append(("best" if row is comparison.best and len(comparison.rows) > 1 else "", cells))
+    several = len(comparison.rows) > 1
+    caption = "Runs that differ by seed alone are one row: mean ± standard deviation."
+    caption += " The best row is highlighted." if comparison.best is not None and several else ""
+    if comparison.baseline is not None and several:
+        caption += f" Baseline: {comparison.baseline.label}."
+    return _table(caption, header, rows, len(comparison.names))
+
+
+def _runs_table(comparison: Comparison) -> str:
+    columns = [column for column in columns_of(comparison) if "/" in column.key or column.key == "seconds"]
+    rows: list[tuple[str, list[Cell]]] = []
+    for row in comparison.rows:
+        for run in row.runs:
+            cells: list[Cell] = [(run.folder.name, None), (run.seed or "", None)]
+            for column in columns:
+                value = run.seconds if column.key == "seconds" else run.metrics.get(column.key)
+                cells.append(("" if value is None else column.written(value), value))
+            rows.append(("", cells))
+    return _table("Each run by itself.", ["run", "seed", *(column.heading for column in columns)], rows, 1)
+
+
+def _table(caption: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], heads: int) -> str:
+    lines = [f'<div class="scroll"><table><caption>{escape(caption)}</caption><thead><tr>']
+    lines += [f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in header]
+    lines.append("</tr></thead><tbody>")
+    for kind, cells in rows:
+        lines.append(f'<tr class="{kind}">' if kind else "<tr>")
+        for number, (text, value) in enumerate(cells):
+            tag, scope = ("th", ' scope="row"') if number < heads else ("td", "")
+            data = "" if value is None else f' data-value="{escape(str(value))}"'
+            lines.append(f"<{tag}{scope}{data}>{escape(text)}</{tag}>")
+        lines.append("</tr>")
+    return "".join([*lines, "</tbody></table></div>"])
+
+
+def _explanations(comparison: Comparison) -> list[str]:
+    columns = columns_of(comparison)
+    lines = ["<details><summary>What the columns say</summary><dl>"]
+    lines += [f"<dt>{escape(column.heading)}</dt><dd>{escape(column.explained)}</dd>" for column in columns]
+    if comparison.differences:
+        lines.append(
+            "<dt>test % − baseline's (95 %)</dt><dd>difference in test accuracy, in points, with the interval of the "
+            "paired bootstrap over test examples, and over seeds where there are several</dd>"
+            "<dt>McNemar's p</dt><dd>how likely so uneven a disagreement is, if both are correct equally often</dd>"
+        )
+        if len(comparison.differences) > 3:
+            lines.append(
+                f"<dt>{len(comparison.differences)} comparisons</dt><dd>Of twenty differences that are none, one "
+                "interval on average excludes 0.</dd>"
+            )
+    return [*lines, "</dl></details>"]
+
+
+def _described_speed(comparison: Comparison) -> str:
+    text = "Each setting by its speed and its accuracy; the dashed line joins those that no other beats in both."
+    return text if comparison.best is None else f"{text} The choice: {choice(comparison)}."
+
+
+def _figure(figure: "Figure", title: str, text: str) -> str:
+    from matplotlib import rc_context
+
+    file = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.family": "sans-serif"}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    slug = title.lower().replace(" ", "-")
+    svg = re.sub(r'\bid="', f'id="{slug}-', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{slug}-", svg)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    for name, color in _named(_VARIABLES).items():
+        svg = svg.replace(color, f"var(--{name})")
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+    return f"<figure>{svg}<figcaption>{escape(text)}</figcaption></figure>"
+
+
+def _named(colors: Colors) -> dict[str, str]:
+    rows = {f"row{number}": color for number, color in enumerate(colors.rows)}
+    return {"ink": colors.ink, "grid": colors.grid, "others": colors.others, **rows}
+
+
+def _declared(colors: Colors) -> str:
+    return " ".join(f"--{name}: {color};" for name, color in _named(colors).items())
+
+
+def _list(lines: Sequence[str]) -> list[str]:
+    return ["<ul>", *(f"<li>{escape(line)}</li>" for line in lines), "</ul>"] if lines else []

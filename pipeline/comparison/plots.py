@@ -1,0 +1,194 @@
+"""Plots of a comparison: accuracy against speed, and the learning curves of all runs."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CURVES = ("val/loss", "val/accuracy", "train/loss", "train/accuracy")
+"""Metrics of an epoch, a panel each."""
+
+MOST_NAMED = 8
+"""Rows that have a color and a name of their own; of more, the best, the baseline and the first ones."""
+
+MOST_LINES = 100
+"""Curves that are drawn as lines in an SVG; those without a name become an image where there are more."""
+
+_MARKERS = "osD^vPX*"
+
+
+@dataclass(frozen=True)
+class Colors:
+    """Colors of a figure: of text and axes, of grids, of rows without a name, of the rows with one."""
+
+    ink: str
+    grid: str
+    others: str
+    rows: tuple[str, ...]
+
+
+PRINT = Colors(
+    "#1f2328",
+    "#d0d7de",
+    "#8c959f",
+    ("#0072b2", "#c44e00", "#00795a", "#a8458a", "#7a6a00", "#5b4fc4", "#b3261e", "#3d7f99"),
+)
+"""On white: each at a contrast of 4.5 or more, and told apart in color blindness by its marker as well."""
+
+ON_DARK = Colors(
+    "#e6edf3",
+    "#3d444d",
+    "#8b949e",
+    ("#56b4e9", "#ff9e57", "#3ddc97", "#f0a6cf", "#f0e442", "#b9b0ff", "#ff8a80", "#9adcf2"),
+)
+
+
+def speed_points(comparison: Comparison) -> tuple[str, list[tuple[int, float, float]]]:
+    """Returns the metric that stands for accuracy, and (number, speed, accuracy) of each row that has both.
+
+    It is one of validation where all have it: who picks a point of the plot chooses.
+    """
+    rows = comparison.rows
+    metric = "val/best_accuracy" if all("val/best_accuracy" in row.metrics for row in rows) else "test/accuracy"
+    points = [(number, row.speed, row.mean(metric)) for number, row in enumerate(rows)]
+    return metric, [
+        (number, speed, accuracy)
+        for number, speed, accuracy in points
+        if speed is not None and accuracy is not None and math.isfinite(speed) and math.isfinite(accuracy)
+    ]
+
+
+def pareto_front(points: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
+    """Returns the points that no other beats in speed and in accuracy at once, the fastest first."""
+    front: list[tuple[int, float, float]] = []
+    for point in sorted(points, key=lambda point: (-point[1], -point[2])):
+        if not front or point[2] > front[-1][2]:
+            front.append(point)
+    return front
+
+
+def named_rows(comparison: Comparison) -> dict[int, int]:
+    """Returns the rows that are drawn with a name, and the number of their color."""
+    numbers = range(len(comparison.rows))
+    first = [number for number in numbers if comparison.rows[number] in (comparison.best, comparison.baseline)]
+    chosen = list(dict.fromkeys([*first, *numbers]))[:MOST_NAMED]
+    return {number: place for place, number in enumerate(sorted(chosen))}
+
+
+def draw_speed(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None":
+    """Draws accuracy against speed with its Pareto front; None where no row has both."""
+    metric, points = speed_points(comparison)
+    if not points:
+        return None
+    figure, axes = _figure(6.4, 4.0, 1, colors)
+    named = named_rows(comparison)
+    front = pareto_front(points)
+    axes[0].plot(
+        [speed for _, speed, _ in front],
+        [100 * accuracy for _, _, accuracy in front],
+        color=colors.ink, linewidth=1, linestyle="--", label="Pareto front", zorder=1,
+    )  # fmt: skip
+    others = [(speed, 100 * accuracy) for number, speed, accuracy in points if number not in named]
+    if others:
+        axes[0].plot(*zip(*others, strict=True), ".", color=colors.others, label=f"{len(others)} more", zorder=2)
+    for number, speed, accuracy in points:
+        if number in named:
+            place, row = named[number], comparison.rows[number]
+            std = row.std(metric)
+            axes[0].errorbar(
+                speed, 100 * accuracy, None if std is None else 100 * std,
+                fmt=_MARKERS[place], color=colors.rows[place], markersize=7, capsize=3, label=_name(comparison, row),
+                zorder=3,
+            )  # fmt: skip
+    axes[0].set(xlabel=f"{_rate(comparison)}, mean over epochs", ylabel=f"{metric}, %")
+    axes[0].margins(0.12)
+    _legend(figure, axes[0], colors)
+    return figure
+
+
+def draw_curves(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None":
+    """Draws what all runs have learned, a panel a metric and a line a run; None where no run has epochs."""
+    histories = [[run.history() for run in row.runs] for row in comparison.rows]
+    panels = [
+        name
+        for name in CURVES
+        if any(name in values for row in histories for history in row for values in history.values())
+    ]
+    if not panels:
+        return None
+    figure, axes = _figure(9.6, 1.0 + 2.9 * math.ceil(len(panels) / 2), len(panels), colors)
+    named = named_rows(comparison)
+    total = sum(len(row) for row in histories)
+    for panel, name in zip(axes, panels, strict=True):
+        labelled: set[int] = set()
+        for number, epochs, values in _lines(histories, name):
+            place = named.get(number)
+            marker = _MARKERS[place] if place is not None and len(epochs) <= 30 else None
+            panel.plot(
+                epochs, values,
+                color=colors.others if place is None else colors.rows[place],
+                marker=marker, markersize=4, linewidth=0.6 if place is None else 1.4, alpha=0.9,
+                zorder=1 if place is None else 2, rasterized=place is None and total > MOST_LINES,
+                label="" if place is None or number in labelled else _name(comparison, comparison.rows[number]),
+            )  # fmt: skip
+            labelled.add(number)
+        panel.set(xlabel="epoch", ylabel=name)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.margins(x=0.04)
+    _legend(figure, axes[0], colors)
+    return figure
+
+
+def _lines(
+    histories: Sequence[Sequence[dict[int, dict[str, float]]]], name: str
+) -> Iterator[tuple[int, list[int], list[float]]]:
+    for number, row in enumerate(histories):
+        for history in row:
+            epochs = [epoch for epoch in sorted(history) if name in history[epoch]]
+            if epochs:
+                yield number, epochs, [history[epoch][name] for epoch in epochs]
+
+
+def _figure(width: float, height: float, panels: int, colors: Colors) -> "tuple[Figure, list[Any]]":
+    from matplotlib.figure import Figure  # half a second to import
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(math.ceil(panels / 2), min(panels, 2), squeeze=False).ravel()
+    for axes in grid[panels:]:
+        axes.remove()
+    for axes in grid[:panels]:
+        axes.set_facecolor("none")
+        axes.grid(color=colors.grid, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=colors.ink)
+        axes.xaxis.label.set_color(colors.ink)
+        axes.yaxis.label.set_color(colors.ink)
+        for side, spine in axes.spines.items():
+            spine.set_visible(side in ("left", "bottom"))
+            spine.set_color(colors.ink)
+    return figure, list(grid[:panels])
+
+
+def _legend(figure: "Figure", axes: Any, colors: Colors) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=colors.ink, fontsize=9
+        )
+
+
+def _name(comparison: Comparison, row: Row) -> str:
+    marks = [name for name, other in (("best", comparison.best), ("baseline", comparison.baseline)) if row is other]
+    several = len(comparison.rows) > 1
+    return row.label.replace("$", r"\$") + (f" ({', '.join(marks)})" if marks and several else "")
+
+
+def _rate(comparison: Comparison) -> str:
+    is_images = any("train/images_per_second" in row.metrics for row in comparison.rows)
+    return "training images per second" if is_images else "training features per second"

@@ -1,0 +1,244 @@
+"""Comparisons of runs that are made, not trained: rows over seeds, the choice, the baseline, what is said."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.made_runs import MadeRun, grid, make_sweep
+from pipeline.comparison.answer import choice, sentences
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.tables import as_csv, markdown, notes, terminal_table
+from pipeline.sweep.comparison import compare
+from stages.errors import UserError
+
+ONE = {"strategy": "one_device", "precision": "float32"}
+BFLOAT16 = {"strategy": "one_device", "precision": "mixed_bfloat16"}
+
+
+def correct(accuracy: float, seed: int = 0, examples: int = 400) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(examples) < accuracy * examples
+
+
+def made(settings: dict[str, str], accuracy: float = 0.9, seed: str | None = None, **changes: Any) -> MadeRun:
+    seeds = {} if seed is None else {"seed": seed}
+    return MadeRun({**settings, **seeds}, correct(accuracy), **changes)
+
+
+def compared(tmp_path: Path, *runs: MadeRun, **arguments: Any) -> Comparison:
+    folder = tmp_path / "s"
+    if not folder.exists():
+        make_sweep(folder, runs)
+    return compare(folder, **arguments)
+
+
+def test_jobs_that_differ_by_seed_alone_are_one_row(tmp_path: Path) -> None:
+    accuracies = (0.9, 0.91, 0.95)
+    runs = [made(ONE, accuracy, str(seed)) for seed, accuracy in enumerate(accuracies)]
+    comparison = compared(tmp_path, *runs, made(BFLOAT16, 0.8, "1"))
+    assert comparison.names == ("precision",)
+    assert [(row.label, len(row.runs)) for row in comparison.rows] == [
+        ("precision=float32", 3),
+        ("precision=mixed_bfloat16", 1),
+    ]
+    assert comparison.rows[0].mean("test/accuracy") == pytest.approx(np.mean(accuracies))
+    assert comparison.rows[0].std("test/accuracy") == pytest.approx(np.std(accuracies, ddof=1))
+    assert comparison.rows[1].std("test/accuracy") is None
+    assert "| float32 | 3 |" in markdown(comparison)
+    assert "92.00 ±2.65" in markdown(comparison)
+
+
+def test_the_best_is_chosen_on_validation_and_not_on_test(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE, 0.99, val_loss=0.5), made(BFLOAT16, 0.5, val_loss=0.4))
+    assert comparison.best is comparison.rows[1]
+    expected = "best: precision=mixed_bfloat16, chosen on val/best_loss (0.4; lower is better), never on test"
+    assert choice(comparison) == expected
+    assert expected in markdown(comparison)
+
+
+def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
+    runs = [made(ONE, val_loss=0.5, monitor="val_accuracy"), made(BFLOAT16, val_loss=0.4, monitor="val_accuracy")]
+    comparison = compared(tmp_path, *runs)
+    assert comparison.chosen_on == "val/best_accuracy"
+    assert comparison.best is comparison.rows[1]
+    assert "92.00 %; higher is better" in choice(comparison)
+
+
+def test_of_equals_the_fastest_is_best(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE, speed=10), made(BFLOAT16, speed=20), made({"strategy": "mirrored"}))
+    assert comparison.best is comparison.rows[2]
+
+
+def test_runs_that_monitor_different_metrics_are_chosen_on_accuracy(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE), made(BFLOAT16, monitor="val_accuracy"))
+    assert comparison.chosen_on == "val/best_accuracy"
+
+
+def test_speed_up_and_efficiency_are_of_the_named_baseline(tmp_path: Path) -> None:
+    two = ("/device:GPU:0", "/device:GPU:1")
+    runs = [made(ONE, speed=100), made({"strategy": "mirrored", "precision": "float32"}, speed=150, devices=two)]
+    comparison = compared(tmp_path, *runs)
+    assert [comparison.speed_up(row) for row in comparison.rows] == [1.0, 1.5]
+    assert [comparison.efficiency(row) for row in comparison.rows] == [1.0, 0.75]
+    other = compared(tmp_path, baseline={"strategy": "mirrored", "precision": "float32"})
+    assert other.speed_up(other.rows[0]) == pytest.approx(2 / 3)
+    assert "is 1.5× as fast on 2 GPUs" in sentences(comparison)[0]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "message"),
+    [
+        ({"strategy": "tpu"}, "no finished run has these settings"),
+        ({"strategy": "one_device"}, "2 combinations have these settings"),
+    ],
+)
+def test_a_baseline_that_no_job_has_is_refused(baseline: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        compared(tmp_path, made(ONE), made(BFLOAT16), baseline=baseline)
+
+
+def test_the_answer_in_a_sentence(tmp_path: Path) -> None:
+    gpu = ("/device:GPU:0",)
+    answers = {
+        (name, seed): np.random.default_rng(seed).random(1000) < accuracy
+        for name, accuracy in (("float32", 0.9), ("mixed_bfloat16", 0.87))
+        for seed in range(3)
+    }
+    runs = [
+        MadeRun({"precision": name, "seed": str(seed)}, answer, speed=100 if name == "float32" else 180, devices=gpu)
+        for (name, seed), answer in answers.items()
+    ]
+    comparison = compared(tmp_path, *runs)
+    [sentence] = sentences(comparison)
+    found = comparison.differences[1]
+    assert found.seeds == 3
+    means = [
+        np.mean([answer for (name, _), answer in answers.items() if name == row.label[10:]]) for row in comparison.rows
+    ]
+    assert found.difference == pytest.approx(means[1] - means[0])
+    assert sentence.startswith("precision=mixed_bfloat16 changes test accuracy by −")
+    assert sentence.endswith(", n = 3 seeds) and is 1.8× as fast on 1 GPU")
+    assert "95 %: −" in sentence
+
+
+def test_what_the_data_cannot_tell_is_said(tmp_path: Path) -> None:
+    runs = [MadeRun(ONE, correct(0.9, 1)), MadeRun(BFLOAT16, correct(0.9, 2))]
+    [sentence] = sentences(compared(tmp_path, *runs))
+    assert "changes test accuracy by 0.00 points" in sentence
+    assert "n = 1 seed), which the data cannot tell from none," in sentence
+
+
+def test_different_test_sets_are_compared_with_a_warning_alone(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE), made(BFLOAT16, test_set="other"))
+    assert not comparison.differences
+    assert "different test sets" in comparison.warnings[0]
+    assert any("different test sets" in line for line in notes(comparison))
+
+
+def test_images_of_another_size_are_the_same_examples(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE), made(BFLOAT16, test_pixels="16x16x1 c"))
+    assert comparison.differences.keys() == {1}
+    assert not comparison.warnings
+
+
+def test_other_pixels_of_the_same_size_are_another_test_set(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE), made(BFLOAT16, test_pixels="8x8x1 c"))
+    assert not comparison.differences
+
+
+def test_missing_and_damaged_predictions_are_said(tmp_path: Path) -> None:
+    runs = [made(ONE), made(BFLOAT16), made({"strategy": "mirrored"})]
+    make_sweep(tmp_path / "s", runs)
+    damaged, missing = (
+        (tmp_path / "s").glob("2_*/predictions.parquet"),
+        (tmp_path / "s").glob("3_*/predictions.parquet"),
+    )
+    next(damaged).write_bytes(b"PAR1")
+    next(missing).unlink()
+    comparison = compare(tmp_path / "s")
+    assert not comparison.differences
+    assert "predictions are missing" in comparison.warnings[0]
+    assert "with no interval" in sentences(comparison)[0]
+
+
+def test_nan_is_shown_and_never_best(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE, val_loss=math.nan), made(BFLOAT16))
+    assert comparison.best is comparison.rows[1]
+    assert "nan" in markdown(comparison)
+    assert math.isnan(comparison.rows[0].mean("val/best_loss") or 0)
+
+
+def test_a_seed_that_diverged_makes_the_mean_nan(tmp_path: Path) -> None:
+    comparison = compared(
+        tmp_path, made(ONE, seed="1", val_loss=math.nan), made(ONE, seed="2"), made(BFLOAT16, seed="1")
+    )
+    assert comparison.best is comparison.rows[1]
+
+
+def test_without_validation_nothing_is_chosen(tmp_path: Path) -> None:
+    runs = [made(settings, monitor="loss", metrics={"val/best_accuracy": math.nan}) for settings in (ONE, BFLOAT16)]
+    comparison = compared(tmp_path, *runs)
+    assert comparison.best is None
+    assert choice(comparison) == "no best setting: val/best_accuracy is not a number in any"
+
+
+def test_one_job_and_none(tmp_path: Path) -> None:
+    alone = compared(tmp_path, made(ONE))
+    assert choice(alone) == "one setting: nothing to choose between (1 seed)"
+    assert not sentences(alone)
+    none = compare(make_sweep(tmp_path / "none", [made(ONE, status="FAILED", error="it broke")]))
+    assert choice(none) == "no run has finished"
+    assert notes(none) == ["no run has finished", "job 1 FAILED: it broke"]
+    assert "it broke" in markdown(none)
+
+
+def test_own_metrics_as_columns(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, made(ONE, metrics={"my/score": 3.25}), made(BFLOAT16), columns=["my/score"])
+    text = markdown(comparison)
+    assert "my/score" in text
+    assert "3.25" in text
+    assert "images/s" not in text
+    with pytest.raises(UserError, match="no run has a metric my/scores"):
+        compared(tmp_path, columns=["my/scores"])
+
+
+def test_csv_has_every_number_at_full_precision(tmp_path: Path) -> None:
+    runs = [made(ONE, 0.9, "1", val_loss=1 / 3), made(ONE, 0.91, "2"), made(BFLOAT16, 0.8, "1")]
+    make_sweep(tmp_path / "s", runs, [{"folder": "x", "overrides": ["precision=float16"], "exit_code": 2}])
+    rows = list(csv.DictReader(io.StringIO(as_csv(compare(tmp_path / "s")))))
+    assert [row["precision"] for row in rows] == ["float32", "mixed_bfloat16", "float16"]
+    assert float(rows[0]["val/best_loss"]) == (1 / 3 + 0.5) / 2
+    assert float(rows[1]["difference"]) == pytest.approx(0.8 - 0.905)
+    assert (rows[0]["n"], rows[0]["seeds"], rows[2]["status"], rows[2]["test/accuracy"]) == ("2", "1 2", "REFUSED", "")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_fits(width: int, tmp_path: Path) -> None:
+    long = {
+        "strategy": "parameter_server",
+        "optimizer.weight_decay_of_a_long_name": "0.0001",
+        "precision": "mixed_bfloat16",
+    }
+    runs = [made(ONE, seed="1"), made(ONE, seed="2"), made(long, seed="1"), made(long, seed="2")]
+    comparison = compared(tmp_path, *runs)
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(terminal_table(comparison, width))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "test %" in captured.get() or width == 80
+    assert "val loss" in captured.get()
+
+
+def test_many_settings_are_compared_in_pairs_of_seeds(tmp_path: Path) -> None:
+    """The one of 50 that is better by three points is found, and not many of the others."""
+    comparison = compare(make_sweep(tmp_path / "s", grid(20, 3)))
+    told = [number for number, found in comparison.differences.items() if found.is_told]
+    assert 1 in told
+    assert len(told) <= 4
+    assert len(notes(comparison)) < 12
