@@ -106,7 +106,7 @@ def _compose_and_run(arguments: Arguments) -> int:
         if arguments.show:
             composer.show(arguments.package, arguments.resolve)
             return 0
-        return _run_sweep(composer) if arguments.sweep else _run_one(composer)
+        return _run_sweep(composer) if composer.is_sweep else _run_one(composer)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, composer.keys(), composer.addable()) from error
 
@@ -140,7 +140,7 @@ def _run_sweep(composer: "Composer") -> int:
     console = Console()
     for override in composer.replaced:
         console.warn(f"{override.input_line} is replaced by what comes after it")
-    code = run_sweep(composer.jobs(), total, console)
+    code = run_sweep(composer.jobs(), total, console, composer.sweep)
     signals.ended(code)
     return code
 

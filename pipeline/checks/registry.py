@@ -34,5 +34,13 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for refusal in REFUSALS:
         if refusal.when(experiment):
             raise refusal.error(experiment)
-    for check in (tpu_exists, data_is_usable, check_own_settings, *(SURROUNDINGS if surroundings else ())):
+    for check in (tpu_exists, data_is_usable, check_own_settings):
+        check(experiment)
+    if surroundings:
+        check_surroundings(experiment)
+
+
+def check_surroundings(experiment: Experiment) -> None:
+    """Raises UserError where the folder or the server in which results are kept cannot be used."""
+    for check in SURROUNDINGS:
         check(experiment)

@@ -6,8 +6,6 @@ sweepers and callbacks be chosen that would go past the checks. Written for Hydr
 
 import copy
 import functools
-import itertools
-import math
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,11 +24,22 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pipeline.command_line.arguments import Arguments
-from pipeline.command_line.overrides import checked, of_hydra, parsed, sweep_length, sweep_lines, without_replaced
+from pipeline.command_line.grid import Grid, override_of
+from pipeline.command_line.overrides import (
+    checked,
+    chooses_sweep,
+    of_hydra,
+    of_sweep,
+    parsed,
+    sweep_lines,
+    without_replaced,
+)
 from pipeline.config.errors import readable
+from pipeline.config.experiment import read_sweep
 from pipeline.config.keys import declared, dotted
 from pipeline.config.options import read_options
 from pipeline.config.schemas import register_schemas
+from pipeline.config.sweep_settings import SweepSettings
 from stages.errors import UserError
 
 _FILLED_BY_HYDRA = ("runtime", "overrides", "searchpath", "job.name", "job.config_name", "job.override_dirname")
@@ -79,9 +88,11 @@ class Composer:
         self._has_own = len(arguments.folders) > 1 or arguments.primary != "config"
         options = read_options(arguments.folders, arguments.primary)
         typed, self.replaced = without_replaced(parsed(arguments.overrides, options))
-        typed = checked(typed, options, arguments.sweep)
+        self._is_multirun = arguments.sweep or chooses_sweep(typed)
+        typed = checked(typed, options, self._is_multirun)
         inherited = checked(parsed(arguments.inherited, options), options, sweep=False)
         self._overrides = (*typed, *inherited)
+        self._options = options
         self._inherited = {override.key_or_group for override in inherited}
         self._resolved: tuple[str, ...] | None = None
         self._bases: dict[tuple[str, ...], tuple[bytes, DictConfig]] = {}
@@ -95,29 +106,78 @@ class Composer:
         """
         return self.compose(self._overrides)
 
+    @functools.cached_property
+    def sweep(self) -> SweepSettings:
+        """How the jobs of a sweep run, and what a file says that varies.
+
+        Raises:
+            UserError, HydraException, OmegaConfBaseException: where the settings of `sweep` are wrong.
+        """
+        choices = [
+            self._parsed(next(sweep_lines(override))) if override.is_sweep_override() else override
+            for override in self._overrides
+            if self._chooses(override) or of_sweep(override)
+        ]
+        return read_sweep(self.compose(choices).document)
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether several jobs are asked for: by -m, or by a file that says what varies; raises as `sweep` does.
+
+        Raises:
+            UserError: also where settings of a sweep were typed, and there is none.
+        """
+        if self._is_multirun or self.sweep.over:
+            return True
+        for override in self._overrides:
+            if of_sweep(override) and override.value() != "none":
+                raise UserError(
+                    f"{override.input_line} is for a sweep, and this is one run",
+                    "-m with values that vary, or sweep=<option>",
+                    f"python -m pipeline -m {override.input_line} seed=1,2",
+                )
+        return False
+
+    @functools.cached_property
+    def _of_jobs(self) -> list[Override]:
+        """The overrides of a sweep's jobs: those of its file, unless the command line has the same, then its own."""
+        lines = [override_of(str(name), values) for name, values in self.sweep.over.items()]
+        from_file = checked(parsed(lines, self._options), self._options, sweep=True)
+        own = [override for override in self._overrides if not of_sweep(override)]
+        replaced = {override.key_or_group for override in own}
+        return [*(one for one in from_file if one.key_or_group not in replaced), *own]
+
+    @functools.cached_property
+    def grid(self) -> Grid:
+        """The jobs of the sweep, not composed yet; raises as `sweep` does."""
+        return Grid(self._of_jobs, self.sweep)
+
     def count(self) -> int:
-        """Returns how many jobs the sweep has, without composing them."""
-        return math.prod(sweep_length(override) for override in self._overrides if override.is_sweep_override())
+        """Returns how many jobs the sweep has, without composing them; with exclusions, at most how many."""
+        return len(self.grid)
 
     def jobs(self) -> Iterator[Composed]:
         """Yields every combination of the values given, the last key changing fastest; raises as `one` does."""
-        parsed = functools.cache(OverridesParser.create().parse_override)
-        for lines in itertools.product(*(sweep_lines(override) for override in self._overrides)):
-            yield self.compose([parsed(line) for line in lines])
+        for lines in self.grid:
+            yield self.compose([self._parsed(line) for line in lines])
 
     def with_lines(self, lines: Sequence[str]) -> Composed:
         """Returns the job of a search: the overrides of one value, and `lines`; raises as `one` does."""
-        fixed = [override for override in self._overrides if not override.is_sweep_override()]
+        fixed = [override for override in self._of_jobs if not override.is_sweep_override()]
         return self.compose([*fixed, *OverridesParser.create().parse_overrides(list(lines))])
 
     def several(self) -> list[Override]:
         """Returns the overrides that have several values."""
-        return [override for override in self._overrides if override.is_sweep_override()]
+        return [override for override in self._of_jobs if override.is_sweep_override()]
 
     def first(self) -> Composed:
         """Returns the first job of the sweep, whatever their number; raises as `one` does."""
-        lines = [next(sweep_lines(override)) for override in self._overrides]
-        return self.compose(OverridesParser.create().parse_overrides(lines))
+        return self.compose([self._parsed(line) for line in self.grid.first()])
+
+    @staticmethod
+    @functools.cache
+    def _parsed(line: str) -> Override:
+        return OverridesParser.create().parse_override(line)
 
     def keys(self) -> list[str]:
         """Returns the dotted names that exist under the options that were chosen, else under the default ones."""

@@ -95,6 +95,19 @@ def of_hydra(typed: str, key: str) -> UserError:
     return UserError(f"{typed}: Hydra's own settings have no effect here", expected, fix)
 
 
+def of_sweep(override: Override) -> bool:
+    """Returns whether `override` is of the group `sweep`, which is no part of a job."""
+    return override.key_or_group == "sweep" or override.key_or_group.startswith("sweep.")
+
+
+def chooses_sweep(overrides: Sequence[Override]) -> bool:
+    """Returns whether one of `overrides` chooses a file that says what varies, or says it itself."""
+    return any(
+        one.key_or_group.startswith("sweep.over") or (one.key_or_group == "sweep" and one.value() not in (None, "none"))
+        for one in overrides
+    )
+
+
 def sweep_lines(override: Override) -> Iterator[str]:
     """Yields `override`, which has passed `checked`, with each of its values in turn, as a user types it."""
     if not override.is_sweep_override():
@@ -237,6 +250,8 @@ def _check_value(override: Override, options: Options, sweep: bool) -> None:
         return
     key = override.get_key_element()
     typed = str(override.input_line)
+    if of_sweep(override):
+        raise UserError(f"{typed} gives several values to a sweep itself", "one value", f"{key}=<value>")
     if not sweep:
         raise UserError(
             f"{typed} gives several values to one run",

@@ -1,5 +1,6 @@
 """The configuration: its schemas for Hydra, and the checked object that everything else reads."""
 
+import copy
 import dataclasses
 import difflib
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.errors import explain, unknown_key
@@ -16,6 +17,7 @@ from pipeline.config.keys import dotted
 from pipeline.config.limits import check_values
 from pipeline.config.options import read_options
 from pipeline.config.schemas import GROUPS, SCHEMAS, ClusterSettings, TopSettings, TrackingSettings
+from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import CONF, default_outputs
 from pipeline.redaction.mask import learn
 from stages.errors import UserError
@@ -29,6 +31,7 @@ _SCHEMA_OF: Mapping[str, type] = {
     "schedule": optimizer.ScheduleSettings,
     "tracking": TrackingSettings,
     "cluster": ClusterSettings,
+    "sweep": SweepSettings,
 }
 """Groups that the framework reads itself, and what it reads them as."""
 
@@ -41,7 +44,7 @@ class Experiment:
     groups: for each stage, the name under which users know its settings: `data` for `load`, else its own.
     choices: the option taken from each group.
     config_dirs: the folders of configuration that the user has added, as by `--config-dir`.
-    document: the whole configuration with its interpolations, to be recorded.
+    document: the whole configuration with its interpolations, to be recorded; `sweep`, no part of a job, is not in it.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Experiment:
     pipeline: Mapping[str, str]
     tracking: TrackingSettings
     cluster: ClusterSettings
+    sweep: SweepSettings
     settings: Mapping[str, Any]
     groups: Mapping[str, str]
     choices: Mapping[str, str]
@@ -93,6 +97,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
             _has_schema(document, group, schema)
         settings = {stage: _settings(document, stage) for stage in pipeline}
         tracking, cluster = OmegaConf.to_object(document.tracking), OmegaConf.to_object(document.cluster)
+        sweep = read_sweep(document)
         assert isinstance(tracking, TrackingSettings)
         assert isinstance(cluster, ClusterSettings)
     except OmegaConfBaseException as error:
@@ -119,12 +124,36 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         pipeline=pipeline,
         tracking=tracking,
         cluster=cluster,
+        sweep=sweep,
         settings=settings,
         groups={stage: _group(values, stage) for stage in pipeline},
         choices=choices,
-        document=document,
+        document=_without_sweep(document),
         config_dirs=config_dirs,
     )
+
+
+def read_sweep(document: DictConfig) -> SweepSettings:
+    """Returns the settings of a sweep that a composed configuration has.
+
+    Raises:
+        UserError: for a value outside its range, or an option that does not start from the schema.
+    """
+    if "sweep" not in document:  # a primary configuration of the user's own
+        return SweepSettings()
+    _has_schema(document, "sweep", SweepSettings)
+    _refuse_added(document.sweep, "sweep", document)
+    settings = OmegaConf.to_object(document.sweep)
+    assert isinstance(settings, SweepSettings)
+    check(settings, "sweep")
+    return settings
+
+
+def _without_sweep(document: DictConfig) -> DictConfig:
+    own = copy.copy(document)
+    with open_dict(own):
+        own.pop("sweep", None)
+    return own
 
 
 def _learn_resolved(document: DictConfig) -> None:

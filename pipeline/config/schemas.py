@@ -8,12 +8,10 @@ from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigStore
 
+from pipeline.config.sweep_settings import MOST_JOBS, SeedsSettings, SweepSettings
 from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
 from stages.settings.ranges import choice, number
-
-MOST_JOBS = 100_000
-"""Of a sweep: each is composed and checked before the first one runs."""
 
 LONGEST_NAME, LONGEST_TAG = 200, 5000
 """Bytes of a folder's name, with room for a suffix; characters of a tag's text in MLflow."""
@@ -136,13 +134,14 @@ def no_fork(weights: str) -> UserError:
     )
 
 
-GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster")
+GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep")
 """Groups that are no stage themselves; stages take them by interpolation."""
 
 
 SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "tracking": {"tracking": TrackingSettings},
     "cluster": {"cluster": ClusterSettings},
+    "sweep": {"sweep": SweepSettings, "seeds": SeedsSettings},
     "data": {
         "digits": data.DigitsSettings,
         "tfds": data.TfdsSettings,

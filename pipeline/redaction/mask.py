@@ -253,8 +253,13 @@ def _looks_random(text: str) -> bool:
 
 def _known() -> frozenset[str]:
     """Returns the secrets of the environment and those that were learned."""
-    found = set(_learned)
-    for name, value in os.environ.items():
+    return _known_of(tuple(os.environ.items()), frozenset(_learned))
+
+
+@lru_cache(maxsize=4)
+def _known_of(environment: tuple[tuple[str, str], ...], learned: frozenset[str]) -> frozenset[str]:
+    found = set(learned)
+    for name, value in environment:
         found.update(_of_environment(name, value))
     return frozenset(found)
 

@@ -2,12 +2,14 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -40,11 +42,22 @@ PLAIN_PROGRESS_SECONDS = 30
 class Console:
     """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
 
-    def __init__(self, printed: Sequence[str] = ()) -> None:
+    def __init__(self, printed: Sequence[str] = (), log: Path | None = None) -> None:
+        """Prints to standard output.
+
+        Args:
+            printed: lines of another console, which belong at the beginning of the log.
+            log: prints nothing, and writes to this file from the beginning: of a process whose output is there, too.
+        """
         width = None if sys.stdout.isatty() else 140
-        self._rich = RichConsole(highlight=False, soft_wrap=True, width=width, markup=False, emoji=False)
+        self.is_quiet = log is not None
+        self._rich = RichConsole(
+            highlight=False, soft_wrap=True, width=width, markup=False, emoji=False, quiet=self.is_quiet
+        )
         self._before_log = list(printed)
         self._log: TextIO | None = None
+        if log is not None:
+            self.open_log(log)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_plain = time.monotonic()
@@ -56,6 +69,8 @@ class Console:
 
     def open_log(self, path: Path) -> None:
         """Writes everything said so far to `path`, and from now on every line with its time."""
+        if self._log is not None:
+            return
         self._log = path.open("a", buffering=1)
         self._log.writelines(self._before_log)
         self._before_log.clear()
@@ -77,6 +92,12 @@ class Console:
 
     def error(self, line: str) -> None:
         self.say(f"error: {line}", style="bold red")
+
+    def live(self, shown: Callable[[], RenderableType]) -> AbstractContextManager[object]:
+        """Keeps what `shown` returns at the bottom of a terminal, up to date, while lines are printed above it."""
+        if not self._rich.is_terminal:
+            return nullcontext()
+        return Live(console=self._rich, get_renderable=shown, refresh_per_second=4, transient=True)
 
     def working(self, what: str) -> AbstractContextManager[object]:
         """Shows on a terminal that something takes its time."""
@@ -178,6 +199,9 @@ class Console:
 
     def _write(self, text: str) -> None:
         line = f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n"
+        if self._log is None and self.is_quiet:  # closed at the end of the run: standard error leads there, too
+            sys.stderr.write(line)
+            return
         if self._log is None:
             self._before_log.append(line)
             return

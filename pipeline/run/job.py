@@ -1,7 +1,7 @@
 """A job: the run to be made, and the exit codes that it can end with."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -92,11 +92,3 @@ def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:
     """
     check_rules(experiment)
     return make_plan(experiment)
-
-
-def exit_code(codes: Sequence[int]) -> int:
-    """Returns the exit code of a sweep whose jobs gave `codes`: that of an interruption, else 3 if any failed."""
-    interrupted = [code for code in codes if code in STOPPED]
-    if interrupted:
-        return interrupted[0]
-    return SWEEP_FAILED if any(codes) else DONE

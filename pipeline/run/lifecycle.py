@@ -34,8 +34,8 @@ from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
-NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=")
-"""Overrides that choose a run, and are no settings of it."""
+NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=", "sweep=", "sweep.")
+"""Overrides that choose a run or make a sweep, and are no settings of a run."""
 
 
 PRUNED = "pruned_after_epoch"

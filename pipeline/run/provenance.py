@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -67,6 +68,11 @@ def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python, this project and the packages that decide a run's numbers."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     numbers = {"python": sys.version.split()[0], "pipeline": __version__}
     for name in VERSIONED:
         try:
@@ -76,8 +82,12 @@ def versions() -> dict[str, str]:
     return numbers
 
 
+@cache
 def packages() -> str:
-    """Returns every installed distribution as `name==version`, a line each; no addresses."""
+    """Returns every installed distribution as `name==version`, a line each; no addresses.
+
+    As they were when it was first asked for: what this process, or the one that it was forked from, has imported.
+    """
     numbers = {entry.metadata["Name"]: entry.version for entry in metadata.distributions()}
     lines = [f"{name}=={version}" for name, version in numbers.items() if name]
     return "\n".join(sorted(lines, key=str.lower)) + "\n"

@@ -69,6 +69,8 @@ class RunReporter:
             self._tracker.metrics(own, int(step))
         if self._on_epoch is not None and step > 0:
             self._on_epoch(own, int(step))
+        if step > 0:
+            pulse.epoch(int(step), own)
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
         """Notes which epoch's weights the run evaluates and exports."""

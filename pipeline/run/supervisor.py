@@ -107,7 +107,7 @@ class _Cluster:
     def _start(self, task: Task) -> None:
         printed = self._console.said if task.is_chief else []
         shown = self._pulses[task.name] = Pulse(self._context)
-        process = start(self._context, _member, (self._job, self._plan, task, printed, shown))
+        process = start(self._context, _member, (self._job, self._plan, task, printed, shown, self._console.is_quiet))
         self._members[task.name] = process
         limit = self._job.experiment.hang_seconds
         if limit is not None and process.pid is not None:
@@ -198,7 +198,9 @@ class _Cluster:
         return True
 
 
-def _member(job: Job, plan: Sequence[PlannedStage], task: Task, printed: Sequence[str], heartbeats: Pulse) -> None:
+def _member(
+    job: Job, plan: Sequence[PlannedStage], task: Task, printed: Sequence[str], heartbeats: Pulse, is_quiet: bool
+) -> None:
     """Runs in the process of one member of the cluster."""
     assert job.folder is not None
     if not task.is_chief:
@@ -209,7 +211,7 @@ def _member(job: Job, plan: Sequence[PlannedStage], task: Task, printed: Sequenc
     # The chief alone is signalled, as it needs the others to save a checkpoint.
     enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)
     with signals.listening(owns_process=True):
-        console = Console(printed)
+        console = Console(printed, job.folder / "pipeline.log" if is_quiet and task.is_chief else None)
         code = code_of(lambda: work(job, plan, console, task), console)
         console.close()
     sys.stdout.flush()

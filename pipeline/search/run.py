@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.config.options import Options
+from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import shorter
 from pipeline.run.console import Console
 from pipeline.run.job import DONE, SWEEP_FAILED, SweepRun
@@ -20,6 +21,7 @@ from pipeline.search.pictures import draw
 from pipeline.search.study import STUDY, Study, Trial
 from pipeline.search.trials import Trials, epochs_of
 from pipeline.sweep.index import sweep_status
+from pipeline.sweep.places import deal_out
 from pipeline.sweep.run import finish, mark_killed, parent_run
 from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
@@ -113,7 +115,7 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
             run_jobs(
                 trials.jobs(),
                 console,
-                n_jobs=search.plan.n_jobs,
+                places=deal_out(SweepSettings(n_jobs=search.plan.n_jobs), [first]),
                 on_start=lambda job: console.say(f"\n{trials.title(job)}", style="bold"),
                 on_end=trials.ended,
             )

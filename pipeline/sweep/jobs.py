@@ -9,16 +9,17 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.checks.registry import check_rules
+from pipeline.checks.registry import check_rules, check_surroundings
 from pipeline.checks.unused import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
-from pipeline.config.schemas import MOST_JOBS
-from pipeline.redaction.mask import redact_overrides
+from pipeline.config.sweep_settings import MOST_JOBS
+from pipeline.redaction.mask import redact, redact_overrides
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
+from pipeline.run.job import WRONG_CONFIGURATION
 from pipeline.run.plan import make_plan
 from pipeline.run.source_digest import Sources, sources
 from stages.errors import UserError
@@ -26,7 +27,7 @@ from stages.errors import UserError
 CHECK_NOTE_SECONDS = 2.0
 """Seconds before the first line on how many jobs are checked, and between two of them."""
 
-SHARED = ("dry_run", "max_jobs", "outputs", "resume", "tracking")
+SHARED = ("dry_run", "max_jobs", "outputs", "resume", "tracking", "sweep")
 """Settings that all jobs of a sweep have in common."""
 
 
@@ -37,6 +38,7 @@ class SweepJob:
     number: from 1; label: the overrides that tell it from the other jobs, without secrets.
     overrides: as Hydra composed them; shown: as they were typed, without secrets.
     folder: its name in the sweep's folder. exit_code: None before it has ended.
+    refused: why a rule refuses it, where such a job is skipped (`sweep.refused=skip`).
     """
 
     number: int
@@ -47,6 +49,7 @@ class SweepJob:
     identity: str
     sources: Sources
     exit_code: int | None = None
+    refused: str | None = None
 
     @property
     def folder(self) -> str:
@@ -55,12 +58,14 @@ class SweepJob:
     @property
     def entry(self) -> dict[str, Any]:
         """The job in the index of its sweep."""
-        entry = {
+        entry: dict[str, Any] = {
             "folder": self.folder,
             "overrides": self.shown,
             "identity": self.identity,
             "code": self.sources.digest,
         }
+        if self.refused is not None:
+            entry |= {"status": "SKIPPED", "reason": self.refused}
         return entry if self.exit_code is None else {**entry, "exit_code": self.exit_code}
 
 
@@ -71,32 +76,42 @@ def refuse_too_many(total: int, limit: int) -> None:
         raise UserError(f"the values make {total:,} jobs, and max_jobs={limit}", f"{limit:,} jobs or fewer", fix)
 
 
-def checked(composed: Iterable[Composed], total: int, console: Console) -> list[SweepJob]:
-    """Returns the jobs, `total` in number, once all of them are known to work.
+def checked(composed: Iterable[Composed], total: int, console: Console, skips: bool = False) -> list[SweepJob]:
+    """Returns the jobs, about `total` in number, once all of them are known to work.
 
     Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
 
+    Args:
+        skips: whether a job that a rule refuses is marked as refused instead.
+
     Raises:
-        UserError: where any of the jobs is wrong.
+        UserError: where any of the jobs is wrong, or all are refused.
     """
     experiments: list[Experiment] = []
     overrides: list[tuple[str, ...]] = []
+    refusals: list[UserError | None] = []
     noted = time.monotonic()
     for number, job in enumerate(composed, 1):
+        place = f"job {number:,} of {total:,} ({' '.join(redact_overrides(job.overrides))})"
         try:
             experiment = read(job.document, job.choices, job.config_dirs)
-            refuse_unused(experiment, job.typed)
-            check_rules(experiment, surroundings=number == 1)
-            make_plan(experiment)
             _refuse_differing(experiment, experiments[0] if experiments else experiment)
+            refusal = _refusal(experiment, job)
+            if refusal is None and None not in refusals:
+                check_surroundings(experiment)
         except (HydraException, OmegaConfBaseException, UserError) as error:
             reason = error if isinstance(error, UserError) else explain(error, list(dotted(job.document)))
-            raise reason.within(f"job {number:,} of {total:,} ({' '.join(redact_overrides(job.overrides))})") from error
+            raise reason.within(place) from error
+        if refusal is not None and not skips:
+            raise refusal.within(place)
         experiments.append(experiment)
         overrides.append(job.overrides)
+        refusals.append(refusal)
         if time.monotonic() - noted > CHECK_NOTE_SECONDS:
             noted = time.monotonic()
             console.say(f"checked {number:,} of {total:,} jobs")
+    if None not in refusals and refusals[0] is not None:
+        raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
     shown = [redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job]) for job in overrides]  # without escapes
     labels = job_labels(shown)
     return [
@@ -108,9 +123,22 @@ def checked(composed: Iterable[Composed], total: int, console: Console) -> list[
             shown=shown[index],
             identity=identity(experiment),
             sources=sources(experiment),
+            exit_code=None if refusal is None else WRONG_CONFIGURATION,
+            refused=None if refusal is None else str(redact(refusal.problem)),
         )
-        for index, experiment in enumerate(experiments)
+        for index, (experiment, refusal) in enumerate(zip(experiments, refusals, strict=True))
     ]
+
+
+def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
+    """Returns the rule that an experiment breaks, if any."""
+    try:
+        refuse_unused(experiment, job.typed)
+        check_rules(experiment, surroundings=False)
+        make_plan(experiment)
+    except UserError as error:
+        return error
+    return None
 
 
 def _refuse_differing(experiment: Experiment, first: Experiment) -> None:

@@ -1,6 +1,7 @@
 """A job of a sweep in a process of its own: started, watched, stopped, and ended where it cannot end itself."""
 
 import math
+import os
 import sys
 import time
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pipeline.run.console import Console
 from pipeline.run.job import DONE, WRONG_CONFIGURATION, Job
 from pipeline.run.launch import run_job
 from pipeline.run.settle import LOST, end_lost
+from pipeline.sweep.places import Place
 from pipeline.system import signals
 from pipeline.system.processes import process_context, start
 from pipeline.system.pulse import Pulse, Watch
@@ -24,23 +26,28 @@ BEFORE_RUN_SECONDS = 0.2
 """Before a job's run has begun nothing is lost: a signal need not wait for a safe place."""
 
 
+LOG = "pipeline.log"
+"""In the job's folder: all that its process prints."""
+
+
 class JobProcess:
     """A job that runs in a process of its own, which has been started.
 
     Attributes:
-        job: what it runs.
+        job: what it runs. place: where.
         exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped,
             TIMED_OUT where it was killed for its time limit.
     """
 
-    def __init__(self, job: Job, console: Console) -> None:
+    def __init__(self, job: Job, console: Console, place: Place) -> None:
         assert job.folder is not None
-        self.job = job
+        self.job, self.place = job, place
+        self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
         context = process_context()
         self._pulse = Pulse(context)
-        self._process = start(context, _work, (job, self._pulse))
+        self._process = start(context, _work, (job, self._pulse, place))
         assert self._process.pid is not None
         hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
         self._watch = Watch(self._pulse, self._process.pid, hang_seconds) if hang_seconds is not None else None
@@ -53,6 +60,11 @@ class JobProcess:
     def sentinel(self) -> int:
         """Becomes ready, for `multiprocessing.connection.wait`, when the process ends."""
         return self._process.sentinel
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        return self._pulse.progress
 
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks the process to save and end, as by `count` signals; to be repeated until `poll` returns its exit code.
@@ -103,10 +115,17 @@ class JobProcess:
         self.exit_code = code
 
 
-def _work(job: Job, own: Pulse) -> None:
+def _work(job: Job, own: Pulse, place: Place) -> None:
+    assert job.folder is not None
+    os.environ.update(place.environment(job.experiment))
+    job.folder.mkdir(parents=True, exist_ok=True)
+    log = os.open(job.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
     enter(job, own)
     with signals.listening(owns_process=True), signals.interruptible(BEFORE_RUN_SECONDS):
-        console = Console()
+        console = Console(log=job.folder / LOG)
         own_job = replace(job, started=process_started())
         code = code_of(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
         signals.ended(code)

@@ -1,19 +1,20 @@
-"""Runs the jobs of a sweep one after another, under one parent run, and compares them."""
+"""Runs the jobs of a sweep under one parent run, and compares them."""
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.command_line.compose import Composed
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
+from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import shorter
 from pipeline.run import provenance
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, STOPPED, Job, SweepRun, exit_code
+from pipeline.run.job import DONE, STOPPED, SWEEP_FAILED, Job, SweepRun
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.plan import make_plan
@@ -21,8 +22,11 @@ from pipeline.run.resume import has_finished
 from pipeline.run.settle import flush, send_rest
 from pipeline.run.source_digest import Sources
 from pipeline.sweep.comparison import compare, write
+from pipeline.sweep.display import Display
 from pipeline.sweep.index import unfinished, write_index
+from pipeline.sweep.job_queue import Queue
 from pipeline.sweep.jobs import SweepJob, checked
+from pipeline.sweep.places import Place, deal_out
 from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
@@ -36,9 +40,9 @@ SERVER_PATIENCE_SECONDS = 600.0
 """Seconds that a sweep waits for a tracking server that went away; a job that begins without it is refused."""
 
 
-def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int:
-    """Runs the jobs, `total` in number, and returns the sweep's exit code: 0, 3 where some failed, 130 or 143 where it
-    was stopped.
+def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings | None = None) -> int:
+    """Runs the jobs, about `total` in number, and returns the sweep's exit code: 0, 3 where some failed, 130 or 143
+    where it was stopped.
 
     The last sweep of the same jobs is resumed if it has not finished: jobs that have finished stay as they are, one
     that was interrupted is resumed.
@@ -46,85 +50,119 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console) -> int
     Raises:
         UserError: where any of the jobs is wrong; none has been started then.
     """
-    jobs = checked(composed, total, console)
-    first = jobs[0].experiment
+    settings = settings or SweepSettings()
+    jobs = checked(composed, total, console, settings.refused == "skip")
+    to_run = [job for job in jobs if job.refused is None]
+    first = to_run[0].experiment
+    places = deal_out(settings, [job.experiment for job in to_run])
     if first.dry_run:
-        console.say(f"{total:,} jobs")
-        for job in jobs:
-            console.say(f"\n{job.label}")
-            console.plan(job.experiment, make_plan(job.experiment))
+        _show_plans(jobs, console)
         return DONE
     index = [job.entry for job in jobs]
     everything = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
     folder = unfinished(index, first, everything, console.say, lambda folder: _is_sent(folder, jobs, first))
+    at_once = f", {len(places)} at a time" if len(places) > 1 else ""
     if folder is None:
         folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
-        console.say(f"sweep {folder.name}: {total:,} jobs")
+        console.say(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     else:
-        console.say(f"resuming sweep {folder.name}: {total:,} jobs")
+        console.say(f"resuming sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     with locked(folder):
         everything.write(folder)
         Origin(first.name, jobs=index).write(folder)
         _write(jobs, folder)
-        return _run_all(folder, jobs, console)
+        return _Sweep(folder, jobs, console, settings, places).run()
 
 
-def _run_all(folder: Path, jobs: Sequence[SweepJob], console: Console) -> int:
-    """Runs the jobs of a sweep that have not finished."""
-    parent: Tracker = NullTracker()
-    parent_id: str | None = None
-    codes: list[int] = []
-    by_folder = {folder / job.folder: job for job in jobs}
+def _show_plans(jobs: Sequence[SweepJob], console: Console) -> None:
+    console.say(f"{len(jobs):,} jobs")
+    for job in jobs:
+        console.say(f"\n{job.label}")
+        if job.refused is not None:
+            console.say(f"skipped: {job.refused}")
+        else:
+            console.plan(job.experiment, make_plan(job.experiment))
 
-    def title(job: SweepJob) -> str:
-        return f"job {job.number}/{len(jobs)}  {job.label}"
 
-    def note(job: SweepJob, code: int) -> None:
-        job.exit_code = code
-        codes.append(code)
-        _write(jobs, folder)
+class _Sweep:
+    """A sweep that runs."""
 
-    def unfinished_jobs() -> Iterator[Job]:
-        sweep = SweepRun(parent.run_id, jobs[0].experiment.name)
-        for job in jobs:
-            place = folder / job.folder
-            if has_finished(place):
-                console.say(f"\n{title(job)}: finished earlier, skipped", style="bold")
-                send_rest(place, job.experiment, console, sweep.run_id)
-                note(job, DONE)
-                signals.check()
+    def __init__(
+        self,
+        folder: Path,
+        jobs: Sequence[SweepJob],
+        console: Console,
+        settings: SweepSettings,
+        places: Sequence[Place],
+    ) -> None:
+        self._folder, self._jobs, self._console = folder, jobs, console
+        self._settings, self._places = settings, places
+        self._to_run = [job for job in jobs if job.refused is None]
+        self._first = self._to_run[0].experiment
+        self._by_folder = {folder / job.folder: job for job in jobs}
+        digits = len(str(len(jobs)))
+        titles = {
+            place: f"job {job.number:>{digits}}/{len(jobs)}  {job.label}" for place, job in self._by_folder.items()
+        }
+        self._display = Display(console, titles)
+
+    def run(self) -> int:
+        """Runs the jobs that have not finished, and returns the sweep's exit code."""
+        parent: Tracker = NullTracker()
+        parent_id: str | None = None
+        code: int | None = None
+        with ExitStack() as held, signals.listening(), signals.uninterrupted():
+            try:
+                parent = parent_run(self._first, self._folder, len(self._jobs), self._console)
+                parent_id = parent.run_id
+                held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
+                with self._console.live(self._display.table):
+                    self._run_jobs(SweepRun(parent_id, self._first.name))
+            except Interrupted as interrupted:
+                code = interrupted.exit_code
+            if code is None:
+                code = SWEEP_FAILED if any(job.exit_code != DONE for job in self._to_run) else DONE
+            with signals.ending(code):
+                status = finish(self._folder, parent, self._to_run, code, self._console)
+                if parent.run_id != parent_id:  # the store has lost the sweep's run: its jobs belong to the new one
+                    for job in self._to_run:
+                        if job.exit_code is not None:
+                            send_rest(self._folder / job.folder, job.experiment, self._console, parent.run_id)
+                _write(self._jobs, self._folder, status)  # last of all: before it, the same command resumes this sweep
+                return code
+
+    def _run_jobs(self, sweep: SweepRun) -> None:
+        left: list[Job] = []
+        for job in self._jobs:
+            folder = self._folder / job.folder
+            if job.refused is not None:
+                self._display.skipped(folder, f"skipped: {job.refused}")
+            elif has_finished(folder):
+                self._display.skipped(folder, "finished earlier, skipped")
+                send_rest(folder, job.experiment, self._console, sweep.run_id)
+                self._note(job, DONE)
             else:
-                wait_for_server(job.experiment, console)
-                yield Job(job.experiment, job.overrides, place, sweep)
+                left.append(Job(job.experiment, job.overrides, folder, sweep))
+            signals.check()
+        queue = Queue(left, self._settings.retries, lambda job: wait_for_server(job.experiment, self._console))
+        began: dict[Path | None, float] = {}
 
-    def started(running: Job) -> None:
-        assert running.folder is not None
-        console.say(f"\n{title(by_folder[running.folder])}", style="bold")
+        def started(job: Job) -> None:
+            began[job.folder] = time.monotonic()
 
-    def ended(running: Job, code: int) -> None:
-        assert running.folder is not None
-        job = by_folder[running.folder]
-        note(job, code)
-        if code != DONE:
-            console.error(f"{title(job)}: exit code {code}")
+        def ended(job: Job, code: int) -> None:
+            assert job.folder is not None
+            again = queue.again(job, code)
+            self._display.ended(job.folder, code, time.monotonic() - began[job.folder], again)
+            if not again:
+                self._note(self._by_folder[job.folder], code)
 
-    with ExitStack() as held, signals.listening(), signals.uninterrupted():
-        try:
-            parent = parent_run(jobs[0].experiment, folder, len(jobs), console)
-            parent_id = parent.run_id
-            held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
-            run_jobs(unfinished_jobs(), console, on_start=started, on_end=ended)
-        except Interrupted as interrupted:
-            codes.append(interrupted.exit_code)
-        with signals.ending(exit_code(codes)):
-            status = finish(folder, parent, jobs, exit_code(codes), console)
-            if parent.run_id != parent_id:  # the store has lost the sweep's run: its jobs belong to the new one
-                for job in jobs:
-                    if job.exit_code is not None:
-                        send_rest(folder / job.folder, job.experiment, console, parent.run_id)
-            _write(jobs, folder, status)  # last of all: before it, the same command resumes this sweep
-            return exit_code(codes)
+        run_jobs(queue, self._console, places=self._places, on_start=started, on_end=ended, on_poll=self._display.poll)
+
+    def _note(self, job: SweepJob, code: int) -> None:
+        job.exit_code = code
+        _write(self._jobs, self._folder)
 
 
 def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> None:

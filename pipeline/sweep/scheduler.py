@@ -7,6 +7,7 @@ from signal import SIGTERM
 from pipeline.run.child import POLL_SECONDS
 from pipeline.run.console import Console
 from pipeline.run.job import Job
+from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Request, by_signal
@@ -24,18 +25,19 @@ def run_jobs(
     jobs: Iterable[Job],
     console: Console,
     *,
-    n_jobs: int = 1,
+    places: Sequence[Place] = (Place(),),
     on_start: OnStart = _ignore,
     on_end: OnEnd = _ignore,
     on_poll: OnPoll = _ignore,
 ) -> None:
-    """Runs each job in a process of its own, up to `n_jobs` at a time, and returns when all have ended.
+    """Runs each job in a process of its own, as many at a time as there are `places`, and returns when all have ended.
 
     The next job is taken from `jobs` only when a place is free, after `on_end` of the job that freed it: a search
     decides by the results so far. Whatever ends this function, no process is left running.
 
     Args:
-        jobs: each with a folder of its own.
+        jobs: each with a folder of its own; asked again, while others run, after it had none.
+        places: where jobs run, as `places.deal_out` returns them; one for each job that runs at the same time.
         on_start: called before a job's process is started.
         on_end: called with a job and its exit code.
         on_poll: called about every POLL_SECONDS with the processes that run; may `stop` any of them.
@@ -43,14 +45,20 @@ def run_jobs(
     Raises:
         Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
     """
-    _Scheduler(iter(jobs), console, n_jobs, on_start, on_end, on_poll).run()
+    _Scheduler(iter(jobs), console, places, on_start, on_end, on_poll).run()
 
 
 class _Scheduler:
     def __init__(
-        self, jobs: Iterator[Job], console: Console, n_jobs: int, on_start: OnStart, on_end: OnEnd, on_poll: OnPoll
+        self,
+        jobs: Iterator[Job],
+        console: Console,
+        places: Sequence[Place],
+        on_start: OnStart,
+        on_end: OnEnd,
+        on_poll: OnPoll,
     ) -> None:
-        self._jobs, self._console, self._n_jobs = jobs, console, n_jobs
+        self._jobs, self._console, self._free = jobs, console, list(places)
         self._on_start, self._on_end, self._on_poll = on_start, on_end, on_poll
         self._running: list[JobProcess] = []
 
@@ -67,13 +75,13 @@ class _Scheduler:
 
     def _fill(self) -> bool:
         """Starts jobs in the places that are free, and returns whether any job runs."""
-        while len(self._running) < self._n_jobs:
+        while self._free:
             signals.check()
             job = next(self._jobs, None)
             if job is None:
                 break
             self._on_start(job)
-            self._running.append(JobProcess(job, self._console))
+            self._running.append(JobProcess(job, self._console, self._free.pop(0)))
         return bool(self._running)
 
     def _wait(self) -> None:
@@ -84,6 +92,7 @@ class _Scheduler:
             code = process.poll()
             if code is not None:
                 self._running.remove(process)
+                self._free.append(process.place)
                 self._on_end(process.job, code)
 
     def _stop_all(self, request: Request) -> None:

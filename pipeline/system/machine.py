@@ -60,6 +60,11 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(line.partition(":")[2].split())
 
 
+def usable_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def facts() -> dict[str, Any]:
     """Returns the hardware that a run's speed depends on, without names of the machine or its owner."""
     return {
@@ -67,7 +72,7 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": [f"{gpu.name}, compute capability {'.'.join(map(str, gpu.compute_capability))}" for gpu in gpus()],
     }

@@ -1,4 +1,4 @@
-"""Preloads slow imports in the process that a sweep's jobs are forked from, without starting TensorFlow.
+"""Preloads what is slow and equal for all jobs in the process that they are forked from, without starting TensorFlow.
 
 TensorFlow must be imported and never used here: its first operation fixes devices, determinism and collectives for the
 whole process, and then for every process forked from it.
@@ -11,6 +11,12 @@ from pipeline.system.environment import quiet_stderr
 with quiet_stderr():
     for _module in (
         "pipeline.tracking.journaled",
+        "pipeline.tracking.mlflow_run",
+        "mlflow.pyfunc",
+        "mlflow.store.tracking.sqlalchemy_store",
+        "mlflow.store.model_registry.sqlalchemy_store",
+        "matplotlib.backends.backend_agg",
+        "pyarrow.pandas_compat",
         "stages.strategy",
         "stages.load.digits",
         "stages.normalize",
@@ -24,3 +30,7 @@ with quiet_stderr():
         "stages.export",
     ):
         import_module(_module)
+
+_provenance = import_module("pipeline.run.provenance")  # by its name: it stands on a higher floor
+_provenance.packages()
+_provenance.versions()

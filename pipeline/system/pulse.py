@@ -1,7 +1,8 @@
 """Heartbeats: a process's main thread sends one at each safe place, and its parent watches for them."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -12,10 +13,11 @@ IDLE_SHARE = 0.005
 
 
 class Pulse:
-    """The time of the last heartbeat of one process, in memory shared with its parent."""
+    """The time of the last heartbeat of one process, and the epoch it is in, in memory shared with its parent."""
 
     def __init__(self, context: BaseContext) -> None:
         self._time: Any = context.RawValue("d", time.monotonic())
+        self._epoch: Any = context.RawArray("d", [0, math.nan])
 
     def beat(self) -> None:
         self._time.value = time.monotonic()
@@ -24,6 +26,16 @@ class Pulse:
     def last(self) -> float:
         """Time of the last heartbeat, by the monotonic clock, which all processes of a machine share."""
         return float(self._time.value)
+
+    def epoch(self, number: int, accuracy: float) -> None:
+        """Notes the end of an epoch, counted from 1, and its validation accuracy."""
+        best = self._epoch[1]
+        self._epoch[:] = [number, accuracy if math.isnan(best) else max(accuracy, best)]
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        return int(self._epoch[0]), float(self._epoch[1])
 
 
 _pulse: Pulse | None = None
@@ -40,6 +52,12 @@ def beat() -> None:
     """Sends a heartbeat; no-op in a process that is not watched."""
     if _pulse is not None:
         _pulse.beat()
+
+
+def epoch(number: int, metrics: Mapping[str, float]) -> None:
+    """Shows the parent the end of an epoch; no-op in a process that is not watched."""
+    if _pulse is not None:
+        _pulse.epoch(number, metrics.get("val/accuracy", math.nan))
 
 
 def is_stopped(pid: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,10 +72,25 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
     assert files == {f"comparison.{suffix}" for suffix in ("md", "csv", "html", "png", "curves.png")}
-    assert done.stdout.count("epoch 2/2") == 4
+    assert done.stdout.count("  FINISHED in ") == 4
+    assert "epoch" not in done.stdout.partition("sweep 2")[2].partition("\nsweep ")[0]  # which is in each job's log
+    assert all("epoch 2/2" in path.read_text() for path in folder.glob("*/pipeline.log"))
     again = pipeline_command("--outputs", str(outputs), module="pipeline.compare", trains=False)
     assert again.returncode == 0
     assert "one_device" in again.stdout
+
+
+def log_of(outputs: Path, job: int) -> str:
+    """Returns what a job has logged so far."""
+    return "".join(path.read_text() for path in outputs.glob(f"sweeps/*/{job}_*/pipeline.log"))
+
+
+def wait_for_log(outputs: Path, text: str, job: int = 1) -> None:
+    """Waits until a job has logged `text`."""
+    deadline = time.monotonic() + 200
+    while text not in log_of(outputs, job):
+        assert time.monotonic() < deadline, f"job {job} has not logged: {text}"
+        time.sleep(0.1)
 
 
 def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, outputs: Path) -> None:
@@ -87,7 +103,7 @@ def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, output
     parent, children = runs(outputs)
     assert parent.info.status == "FAILED"
     assert [run.info.status for run in children] == ["FAILED", "FINISHED"]
-    assert "job 1/2  strategy.device=/gpu:7: exit code 1" in done.stdout
+    assert re.search(r"job 1/2  strategy.device=/gpu:7  FAILED in .* s, exit code 1: device /gpu:7", done.stdout)
     assert "job 1 FAILED: device /gpu:7 does not exist" in (latest(outputs) / "comparison.md").read_text()
 
 
@@ -134,7 +150,7 @@ def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
     command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2,3", "train.epochs=10000", f"outputs={outputs}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
-        assert any("epoch     1/10000" in line for line in iter(process.stdout.readline, ""))
+        wait_for_log(outputs, "epoch     1/10000")
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
@@ -153,10 +169,12 @@ def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
     given = ("-m", "seed=1,2", "train.epochs=10000", f"outputs={outputs}")
     with commands.start(*given, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        awaited = "job 1/2" if number == signal.SIGINT else "epoch     1/10000"
-        assert any(awaited in line for line in iter(process.stdout.readline, ""))
         if number == signal.SIGINT:
+            while not any(outputs.glob("sweeps/*/tracking.jsonl")):  # the sweep's run has begun
+                time.sleep(0.1)
             time.sleep(1)
+        else:
+            wait_for_log(outputs, "epoch     1/10000")
         process.send_signal(number)
         began = time.monotonic()
         process.stdout.read()  # ends when the last process that holds it has gone
@@ -195,8 +213,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     given = ["-m", "seed=1,2", *QUICK, "train.epochs=8", f"outputs={outputs}"]
     with commands.start(*given, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert any("job 2/2" in line for line in iter(process.stdout.readline, ""))
-        assert any("epoch 1/8" in line for line in iter(process.stdout.readline, ""))
+        wait_for_log(outputs, "epoch 1/8", job=2)
         process.send_signal(signal.SIGTERM)
         printed = process.stdout.read()
         assert process.wait(300) == 143
@@ -206,8 +223,8 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     done = commands.run(*given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resuming sweep " in done.stdout
-    assert "job 1/2  seed=1: finished earlier, skipped" in done.stdout
-    assert "resuming training after step" in done.stdout
+    assert "job 1/2  seed=1  finished earlier, skipped" in done.stdout
+    assert "resuming training after step" in log_of(outputs, job=2)
     assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.title.removeprefix("sweep ")]
     parent, children = runs(outputs)
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}

@@ -1,0 +1,88 @@
+"""What a sweep shows while it runs: a line for each job as it ends, and on a terminal the jobs that run."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from pipeline.paths import shorter
+from pipeline.run.console import Console
+from pipeline.run.job import DONE
+from pipeline.run.rebuild import read_run
+from pipeline.run.summary import Summary
+from pipeline.sweep.process import LOG, JobProcess
+
+
+class Display:
+    """The jobs of a sweep on the console.
+
+    Args:
+        titles: from the folders of all jobs, in their order, to what each is called.
+    """
+
+    def __init__(self, console: Console, titles: Mapping[Path, str]) -> None:
+        self._console, self._titles = console, titles
+        self._running: Sequence[JobProcess] = ()
+        self._ended: set[Path] = set()
+        self._width = max(map(len, titles.values()), default=0)
+
+    def title(self, folder: Path) -> str:
+        """Returns what a job is called, padded to the longest of all."""
+        return f"{self._titles[folder]:{min(self._width, 80)}}"
+
+    def poll(self, running: Sequence[JobProcess]) -> None:
+        """Takes the processes that run now."""
+        self._running = list(running)
+
+    def skipped(self, folder: Path, reason: str) -> None:
+        """Prints the line of a job that does not run."""
+        self._ended.add(folder)
+        self._console.say(f"{self.title(folder)}  {reason}")
+
+    def ended(self, folder: Path, code: int, seconds: float, again: bool = False) -> None:
+        """Prints the line of a job that has ended with `code`, `again` if it is to be run again."""
+        if not again:
+            self._ended.add(folder)
+        self._running = [process for process in self._running if process.job.folder != folder]
+        summary = read_run(folder, lambda line: None)
+        if code == DONE and summary is not None:
+            self._console.say(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
+            return
+        status = summary.status if summary is not None else "REFUSED" if code == 2 else "DIED"
+        reason = f": {summary.error}" if summary is not None and summary.error else ""
+        rerun = "; it is run again" if again else ""
+        line = f"{self.title(folder)}  {status} in {seconds:.1f} s, exit code {code}{reason}{rerun}"
+        self._console.say(line, style="bold red")
+        if "(traceback in" not in reason:
+            self._console.say(f"{'':4} its log is {shorter(folder / LOG)}")
+
+    def table(self) -> Table:
+        """Returns the jobs that run, and how many have ended and wait."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for name in ("running", "epoch", "best val accuracy", "seconds"):
+            table.add_column(name, justify="left" if name == "running" else "right")
+        for process in self._running:
+            assert process.job.folder is not None
+            epoch, best = process.progress
+            epochs = getattr(process.job.experiment.settings.get("train"), "epochs", None)
+            table.add_row(
+                self._titles[process.job.folder],
+                f"{epoch}/{epochs}" if epochs else str(epoch),
+                "" if math.isnan(best) else f"{best:.4f}",
+                f"{time.monotonic() - process.started:.0f}",
+            )
+        waiting = len(self._titles) - len(self._ended) - len(self._running)
+        table.caption = f"{len(self._ended)} of {len(self._titles)} jobs have ended, {waiting} wait"
+        table.caption_justify = "left"
+        return table
+
+
+def _result(summary: Summary) -> str:
+    """Returns the best validation result of a run, and the test's."""
+    parts = []
+    for label, name in (("val", "val/best_accuracy"), ("test", "test/accuracy")):
+        if name in summary.metrics:
+            parts.append(f"{label} accuracy {summary.metrics[name]:.4f}")
+    return ", ".join(parts)

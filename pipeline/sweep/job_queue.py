@@ -1,0 +1,42 @@
+"""The jobs of a sweep that are still to be run, those that failed once more at the end."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pipeline.run.job import DONE, STOPPED, WRONG_CONFIGURATION, Job
+from pipeline.system.signals import TIMED_OUT
+
+FINAL = (DONE, WRONG_CONFIGURATION, TIMED_OUT, *STOPPED)
+"""Exit codes after which a job is not run again: the same would happen, or the user wants it to end."""
+
+
+class Queue:
+    """An iterator over jobs that may have more after it had none: one that died or failed is put in again."""
+
+    def __init__(self, jobs: Iterable[Job], retries: int, before: Callable[[Job], None] = lambda job: None) -> None:
+        """Takes the jobs.
+
+        Args:
+            retries: how many times each is run again. before: called with a job before it is handed out.
+        """
+        self._jobs = deque(jobs)
+        self._left: dict[Path | None, int] = {job.folder: retries for job in self._jobs}
+        self._before = before
+
+    def __iter__(self) -> "Queue":
+        return self
+
+    def __next__(self) -> Job:
+        if not self._jobs:
+            raise StopIteration
+        self._before(self._jobs[0])
+        return self._jobs.popleft()
+
+    def again(self, job: Job, code: int) -> bool:
+        """Puts a job that has ended with `code` in again, if it is to be, and returns whether it was."""
+        if code in FINAL or not self._left[job.folder]:
+            return False
+        self._left[job.folder] -= 1
+        self._jobs.append(job)
+        return True

@@ -1,0 +1,69 @@
+"""Sweeps of several jobs at a time: the same numbers to the bit, retries that resume, refused combinations skipped."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.sweep.comparison import compare, latest
+from stages.load.digits import digits
+from tests.pipeline.experiments import QUICK
+
+pytestmark = pytest.mark.slow
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def metrics(folder: Path) -> dict[str, dict[str, float]]:
+    """Returns what each job of a sweep has measured, but for times."""
+    found = {}
+    for path in sorted(folder.glob("*/summary.json")):
+        summary = json.loads(path.read_text())
+        names = [name for name in summary["metrics"] if not name.endswith(("seconds", "_per_second", "_fraction"))]
+        found[path.parent.name] = {name: summary["metrics"][name] for name in names if "bytes" not in name}
+    return found
+
+
+def test_several_at_a_time_give_the_same_to_the_bit(pipeline_command: Command, tmp_path: Path) -> None:
+    """Convolutions and dense layers, in one and in two replicas; then the first sweep's command again, with more jobs
+    at a time: there is nothing left to run, so it is a new sweep."""
+    given = ["-m", "strategy=one_device,mirrored", "seed=1", *QUICK, "deterministic=true", "tracking=off"]
+    done = pipeline_command(*given, f"outputs={tmp_path}/one")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = pipeline_command(*given, "sweep.n_jobs=2", f"outputs={tmp_path}/two")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 jobs, 2 at a time" in done.stdout
+    assert metrics(latest(tmp_path / "one")) == metrics(latest(tmp_path / "two"))
+    assert len(metrics(latest(tmp_path / "two"))) == 2
+
+
+def kill_itself_once(settings: Any, folder: Path) -> object:
+    if not (folder.parent / "was_killed").exists():
+        (folder.parent / "was_killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return digits(settings)
+
+
+def test_a_job_that_died_is_run_again_and_refused_ones_are_skipped(pipeline_command: Command, outputs: Path) -> None:
+    given = (
+        "-m", "sweep.retries=1", "sweep.refused=skip", "strategy=one_device,parameter_server", "train=loop,fit",
+        f"data._target_={__name__}.kill_itself_once", *QUICK, "strategy.deterministic=false", "sweep.n_jobs=2",
+        "sweep.exclude=[{strategy: parameter_server, train: loop}, {strategy: one_device, train: fit}]",
+        f"outputs={outputs}",
+    )  # fmt: skip
+    done = pipeline_command(*given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped: " in done.stdout
+    assert "it is run again" in done.stdout
+    jobs = compare(latest(outputs)).runs
+    assert [job.status for job in jobs] == ["FINISHED", "SKIPPED"]
+    assert jobs[1].reason is not None
+    assert jobs[1].reason in done.stdout
+    refused = pipeline_command(*(word for word in given if word != "sweep.refused=skip"), trains=False)
+    assert refused.returncode == 2
+    assert "job 2 of" in refused.stderr
