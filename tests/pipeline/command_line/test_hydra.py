@@ -150,7 +150,7 @@ def test_every_way_to_give_several_values_works_or_says_what_to_type() -> None:
     wrong = ["interval(0.1,0.2)", "shuffle(1,2)", "shuffle(range(1,4))", "range(4,1)", "range(1,4,0)", "glob(*)"]
     for given in (*(f"seed={values}" for values in wrong), "model=glob(nothing*)", "model=cnn,nothing"):
         with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
-            composed("-m", given)
+            composed("-m", given).count()
 
 
 LENGTHS = {
