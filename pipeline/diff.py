@@ -1,4 +1,4 @@
-"""`python -m pipeline.diff RUN RUN`: what differs between two runs."""
+"""`python -m pipeline.diff RUN RUN`: the differences between two runs."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from stages.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the differences; returns 0 where there are none, 1 where there are, 2 for a run that is not there."""
+    """Prints the differences; returns 0 if there are none, 1 if there are any, 2 if a run does not exist."""
     parser = argparse.ArgumentParser("python -m pipeline.diff", description=__doc__)
     parser.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
     parser.add_argument("--json", action="store_true", help="prints them as JSON: by section and name, both values")

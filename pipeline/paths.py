@@ -1,4 +1,4 @@
-"""Where the configuration is, and where runs leave things."""
+"""Paths of the configuration and of the results."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ CONF: Path = CHECKOUT / "conf" if CHECKOUT else _HERE / "conf"
 
 
 def shorter(path: Path) -> str:
-    """Returns `path` as the user would write it here: relative where it lies below the working directory."""
+    """Returns `path`, relative if it is below the working directory."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def default_outputs() -> Path:
-    """Returns the tree's `outputs`, from wherever it is run; of an installed package, the one here."""
+    """Returns the source tree's `outputs`; for an installed package, that of the working directory."""
     return (CHECKOUT or Path.cwd()) / "outputs"

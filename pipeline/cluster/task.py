@@ -1,4 +1,4 @@
-"""A cluster of processes: who is who in it, by `TF_CONFIG` or on this machine."""
+"""Tasks of a cluster of processes, from `TF_CONFIG` or made on this machine."""
 
 import ipaddress
 import json
@@ -25,7 +25,7 @@ OPEN_PORTS = (
 
 @dataclass(frozen=True)
 class Task:
-    """A process's place in a cluster. job: `chief`, `worker` or `ps`; index: within the job."""
+    """The role of a process in a cluster. job: `chief`, `worker` or `ps`; index: within the job."""
 
     job: str
     index: int
@@ -38,7 +38,7 @@ class Task:
 
     @property
     def serves(self) -> bool:
-        """Whether it serves the chief of a parameter-server cluster, and has no program of its own."""
+        """Whether it serves the chief of a parameter-server cluster, without a program of its own."""
         return not self.is_chief and "ps" in self.cluster
 
     @property
@@ -46,8 +46,9 @@ class Task:
         return self.cluster[self.job][self.index]
 
     def addresses(self) -> list[tuple[tuple[str, int], str]]:
-        """Returns the place, as job and index, and the address of every member."""
-        return [((job, index), address) for job, all_ in self.cluster.items() for index, address in enumerate(all_)]
+        """Returns (job, index) and the address of every member."""
+        members = self.cluster.items()
+        return [((job, index), address) for job, of_job in members for index, address in enumerate(of_job)]
 
     @property
     def name(self) -> str:
@@ -55,17 +56,17 @@ class Task:
 
     @property
     def tf_config(self) -> str:
-        """The value of `TF_CONFIG`, from which TensorFlow knows the cluster."""
+        """The value of `TF_CONFIG` for TensorFlow."""
         return json.dumps({"cluster": self.cluster, "task": {"type": self.job, "index": self.index}})
 
     def enter(self) -> None:
-        """Tells this process its place, and leaves it a share of the machine's GPUs; servers need none."""
+        """Sets `TF_CONFIG` and the GPUs of this process: a worker gets its part of the machine's, servers none."""
         os.environ["TF_CONFIG"] = self.tf_config
         gpus, workers = len(machine.gpus()), len(self.cluster.get("worker", []))
         if gpus:
-            share = range(self.index * gpus // workers, (self.index + 1) * gpus // workers)
-            mine = share if self.job == "worker" else ()
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, mine)) or "-1"
+            of_worker = range(self.index * gpus // workers, (self.index + 1) * gpus // workers)
+            visible = of_worker if self.job == "worker" else ()
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, visible)) or "-1"
 
 
 def cluster_settings(experiment: Experiment) -> StrategySettings | None:
@@ -75,7 +76,7 @@ def cluster_settings(experiment: Experiment) -> StrategySettings | None:
 
 
 def local_tasks(settings: StrategySettings) -> list[Task]:
-    """Returns the tasks of a cluster on this machine, the chief first, each with a port that is free now."""
+    """Returns the tasks of a cluster on this machine, the chief first, each with a free port."""
     if isinstance(settings, ParameterServerSettings):
         counts = {"chief": 1, "worker": settings.workers, "ps": settings.servers}
     else:
@@ -86,11 +87,11 @@ def local_tasks(settings: StrategySettings) -> list[Task]:
     return [Task(job, index, cluster) for job, count in counts.items() for index in range(count)]
 
 
-def given_task(settings: StrategySettings) -> Task:
-    """Returns this process's place by the environment's `TF_CONFIG`.
+def task_of_environment(settings: StrategySettings) -> Task:
+    """Returns the task that `TF_CONFIG` gives this process.
 
     Raises:
-        UserError: where it is not set, or no cluster for the strategy could come of it.
+        UserError: where it is not set, or does not describe a cluster for the strategy.
     """
     text = os.environ.get("TF_CONFIG")
     allowed = {"chief", "worker", "ps"} if isinstance(settings, ParameterServerSettings) else {"chief", "worker"}
@@ -110,7 +111,7 @@ def given_task(settings: StrategySettings) -> Task:
 
 
 class _WrongConfigError(Exception):
-    """Says in what `TF_CONFIG` is wrong."""
+    """`TF_CONFIG` is wrong; the text says how."""
 
 
 def _parsed(text: str, allowed: set[str]) -> Task:
@@ -174,7 +175,7 @@ def _check_addresses(task: Task) -> None:
 
 
 def _loopback(host: str) -> list[str]:
-    """Returns the addresses that are this machine under another name, without asking a name server."""
+    """Returns this machine's other names if `host` is one of them, without a name server."""
     return ["localhost", "127.0.0.1", "::1"] if host.lower() in ("localhost", "127.0.0.1", "::1") else []
 
 
@@ -182,7 +183,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Returns host and port of `host:port`, or of `[::1]:port`.
 
     Raises:
-        ValueError: where it is neither; says why.
+        ValueError: where it is neither, with the reason.
     """
     host, _, text = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -199,6 +200,6 @@ def split_address(address: str) -> tuple[str, int]:
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for opened in sockets:
-            opened.bind((HOST, 0))
-        return [opened.getsockname()[1] for opened in sockets]
+        for opened_socket in sockets:
+            opened_socket.bind((HOST, 0))
+        return [opened_socket.getsockname()[1] for opened_socket in sockets]

@@ -31,10 +31,10 @@ _MODES = {"run": "--run", "sweep": "-m", "show": "--cfg job", "info": "--info", 
 class Arguments:
     """The command line after the command's name.
 
-    overrides: in their order, wherever the flags stood between them.
-    inherited: overrides of the run that is resumed or forked, where the command has none of its own.
-    show: whether the configuration is printed instead of run, `package` of it, with its interpolations `resolve`d.
-    info: the topic on which Hydra prints what it knows of itself.
+    overrides: in order, without the flags between them.
+    inherited: overrides of the run that is resumed or forked, unless the command sets them itself.
+    show: whether to print the configuration instead of running it: its `package`, with interpolations `resolve`d.
+    info: the topic of Hydra's information to print.
     folders: of the configuration: the primary one, then those of --config-dir and `hydra.searchpath`.
     """
 
@@ -56,7 +56,7 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     """Returns the flags and overrides in `words`.
 
     Raises:
-        UserError: for a flag that does not exist, has no effect here, is given twice, or does not go with another.
+        UserError: for a flag that does not exist, has no effect here, occurs twice, or conflicts with another.
     """
     flags = _parser().parse_intermixed_args(list(words))
     if flags.hydra_help:

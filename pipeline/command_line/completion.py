@@ -18,11 +18,10 @@ _FORM = f'eval "$({PROGRAM} --shell-completion install=bash)"'
 
 
 def complete(words: Sequence[str]) -> None:
-    """Prints what bash is to evaluate (`install=bash`, `uninstall=bash`), or completions of a line (`query=bash`).
+    """Prints a script for bash to evaluate (`install=bash`, `uninstall=bash`), or completions (`query=bash`).
 
     Raises:
-        UserError: for another shell or word, and without the console script: bash completes by a command's name, and
-            `python` is not this one.
+        UserError: for another shell or word, and without the console script, as bash completes by a command's name.
     """
     task, _, shell = words[0].partition("=") if len(words) == 1 else ("", "", "")
     if task not in ("install", "uninstall", "query") or shell not in SHELLS:
@@ -38,18 +37,20 @@ def complete(words: Sequence[str]) -> None:
 
 
 def matches(line: str) -> list[str]:
-    """Returns how the last word of `line` can go on; nothing of Hydra's own settings, which have no effect.
+    """Returns completions of the last word of `line`, without Hydra's own settings, which have no effect.
 
-    A line that is wrong already has no completions.
+    A wrong line has no completions.
     """
-    *words, last = line.split(" ")[1:] or [""]
-    if last.startswith("-"):
-        return [flag for flag in FLAGS if flag.startswith(last)]
+    *words, prefix = line.split(" ")[1:] or [""]
+    if prefix.startswith("-"):
+        return [flag for flag in FLAGS if flag.startswith(prefix)]
     try:
-        known = read_arguments([word for word in words if word])
-        plugin = BashCompletion(Composer(Arguments(folders=known.folders, primary=known.primary)).loader)
-        flags = ["-m"] if known.sweep else []
-        found = plugin._query(config_name=known.primary, line=" ".join([*flags, *known.overrides, last]))
+        arguments = read_arguments([word for word in words if word])
+        plugin = BashCompletion(Composer(Arguments(folders=arguments.folders, primary=arguments.primary)).loader)
+        flags = ["-m"] if arguments.sweep else []
+        completions = plugin._query(
+            config_name=arguments.primary, line=" ".join([*flags, *arguments.overrides, prefix])
+        )
     except (UserError, HydraException, OmegaConfBaseException, ValueError):
         return []
-    return [match for match in found if not match.lstrip("+~").startswith(("hydra", "schema"))]
+    return [match for match in completions if not match.lstrip("+~").startswith(("hydra", "schema"))]

@@ -1,4 +1,4 @@
-"""The text of `--help`: its option table is read from the folders of the configuration."""
+"""The text of `--help`, with the options in the folders of the configuration."""
 
 import textwrap
 
@@ -41,7 +41,7 @@ _WIDTH = 118
 
 
 def help_text(options: Options) -> str:
-    """Returns what `--help` prints, with every group and option of `options`."""
+    """Returns the text of `--help`, with every group and option."""
     column = max(map(len, options.groups), default=0)
     rows = []
     indent = " " * (column + 4)

@@ -1,4 +1,4 @@
-"""Overrides, checked before anything is composed: each has an effect, or is refused with what to type instead."""
+"""Overrides, checked before composition: each has an effect, or is refused with what to type instead."""
 
 import difflib
 import math
@@ -25,38 +25,38 @@ INSTEAD: tuple[tuple[str, str, str], ...] = (
     (r"help|hydra_help", "--help", "--help"),
     (r"", "hydra.searchpath alone", "--help"),
 )
-"""Hydra's own settings, which have no effect here, as expressions; what serves the same purpose; what to type."""
+"""Hydra's own settings, which have no effect here, as expressions; the equivalent here; what to type."""
 
 
 def parsed(words: Sequence[str], options: Options) -> tuple[Override, ...]:
-    """Returns `words` as Hydra reads them.
+    """Returns `words` as parsed by Hydra.
 
     Raises:
-        UserError: for the first that it cannot read.
+        UserError: for the first that cannot be parsed.
     """
     return tuple(_parsed(word, options) for word in words)
 
 
 def without_replaced(overrides: Sequence[Override]) -> tuple[tuple[Override, ...], tuple[Override, ...]]:
-    """Returns the overrides that count, and those of keys that are given again later.
+    """Returns the effective overrides, and those that a later one of the same key replaces.
 
-    Mappings merge, and what is deleted may be given again.
+    Mappings merge, and a deleted key may be set again.
     """
-    last = {_key(override): override for override in overrides}
-    counting: list[Override] = []
+    last_of_key = {_key(override): override for override in overrides}
+    effective: list[Override] = []
     replaced: list[Override] = []
     for override in overrides:
-        later = last[_key(override)]
-        counts = later is override or override.is_delete() or isinstance(later.value(), dict)
-        (counting if counts else replaced).append(override)
-    return tuple(counting), tuple(replaced)
+        later = last_of_key[_key(override)]
+        is_effective = later is override or override.is_delete() or isinstance(later.value(), dict)
+        (effective if is_effective else replaced).append(override)
+    return tuple(effective), tuple(replaced)
 
 
 def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tuple[Override, ...]:
-    """Returns the overrides in the form in which Hydra takes them.
+    """Returns the overrides in the form that Hydra takes.
 
-    Hydra's `+group=option` and `++group=option` become `group=option` where the group has an option already, and a
-    group that is set to the null which it has anyway is left out.
+    `+group=option` and `++group=option` become `group=option` where the group already has an option, and a group set to
+    the null that it has by default is left out.
 
     Args:
         overrides: as they were typed.
@@ -64,7 +64,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
         sweep: whether several values of one key make several jobs.
 
     Raises:
-        UserError: for the first that Hydra would ignore, or takes in a way that has no effect here.
+        UserError: for the first that Hydra would ignore, or that has no effect here.
     """
     effective = []
     for override in overrides:
@@ -109,7 +109,7 @@ def chooses_sweep(overrides: Sequence[Override]) -> bool:
 
 
 def sweep_lines(override: Override) -> Iterator[str]:
-    """Yields `override`, which has passed `checked`, with each of its values in turn, as a user types it."""
+    """Yields `override`, which has passed `checked`, with each of its values, as typed."""
     if not override.is_sweep_override():
         yield str(override.input_line)
         return
@@ -182,7 +182,7 @@ def _unreadable(word: str, options: Options) -> UserError:
 
 
 def _choice_of_option(override: Override, options: Options) -> Override | None:
-    """Returns the choice of a group's option as Hydra takes it; None where it chooses what is chosen anyway."""
+    """Returns the choice of a group's option in Hydra's form; None where it is the default null."""
     group = override.key_or_group
     value = override.value()
     typed = override.input_line or group
@@ -210,11 +210,11 @@ def _choice_of_option(override: Override, options: Options) -> Override | None:
 
 
 def _chosen(override: Override, takes_one: bool, names: Sequence[str], fix: str) -> list[str]:
-    """Returns the options that an override of a group names, those of all jobs of a sweep.
+    """Returns the options that an override of a group names, for a sweep those of all jobs.
 
     Args:
-        takes_one: whether the group has one option at a time.
-        names: the group's options, and a `fix`, for errors.
+        takes_one: whether the group takes a single option.
+        names: the group's options; `fix`: the fix; both for errors.
     """
     value = override.value()
     if override.is_sweep_override():
@@ -231,7 +231,7 @@ def _chosen(override: Override, takes_one: bool, names: Sequence[str], fix: str)
 
 
 def _check_together(overrides: Mapping[str, Override], sweep: bool) -> None:
-    """Raises UserError for what has no effect with, or without, something else on the command line."""
+    """Raises UserError for overrides that have no effect with, or without, others."""
     if "max_jobs" in overrides and not sweep:
         raise UserError("max_jobs limits a sweep, and this is one run", "-m", "python -m pipeline -m …")
     resume = overrides["resume"].value() if "resume" in overrides else "auto"
@@ -245,7 +245,7 @@ def _check_together(overrides: Mapping[str, Override], sweep: bool) -> None:
 
 
 def _check_value(override: Override, options: Options, sweep: bool) -> None:
-    """Raises UserError for several values in one run, and for values that no sweep can count."""
+    """Raises UserError for several values in a single run, and for values that a sweep cannot enumerate."""
     if not override.is_sweep_override():
         return
     key = override.get_key_element()
@@ -272,7 +272,7 @@ def _check_value(override: Override, options: Options, sweep: bool) -> None:
 
 
 def _expand_glob(override: Override, options: Options) -> None:
-    """Replaces a pattern by the names of options that it matches."""
+    """Replaces a pattern by the options that it matches."""
     typed = str(override.input_line)
     group = override.key_or_group
     names = options.groups.get(group)

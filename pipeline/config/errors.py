@@ -1,4 +1,4 @@
-"""Errors of Hydra and OmegaConf about a wrong configuration, in one line for the user."""
+"""Errors of Hydra and OmegaConf about a wrong configuration, as one line for the user."""
 
 import difflib
 import re
@@ -26,7 +26,7 @@ _TYPES = {
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Raises UserError for what Hydra and OmegaConf let through of files and values that they cannot read."""
+    """Raises UserError for exceptions that Hydra and OmegaConf let through from unreadable files and values."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, UserError):
@@ -36,11 +36,11 @@ def readable() -> Iterator[None]:
 
 
 def explain(error: BaseException, keys: Iterable[str] = (), addable: Iterable[str] = ()) -> UserError:
-    """Returns the error to show for one that Hydra or OmegaConf raised.
+    """Returns the user's error for one of Hydra or OmegaConf.
 
     Args:
         error: an exception of Hydra or OmegaConf.
-        keys: the dotted names that exist, to name the nearest of them.
+        keys: the dotted names that exist, of which the nearest is suggested.
         addable: names that exist once they are added with a plus sign.
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
@@ -59,7 +59,7 @@ def explain(error: BaseException, keys: Iterable[str] = (), addable: Iterable[st
 
 
 def _unknown_name(text: str, keys: list[str], addable: list[str]) -> UserError | None:
-    """Returns the error for a message about a name that does not exist, or exists already; None for another one."""
+    """Returns the error for a message about an unknown or an existing name; None for other messages."""
     full_key = re.search(r"full_key: (\S+)", text)
     if reference := re.search(r"Interpolation key '([^']+)' not found", text):
         holder = full_key.group(1) if full_key else ""
@@ -120,17 +120,17 @@ def _missing_option(error: MissingConfigException) -> UserError:
 
 
 def unknown_key(name: str, keys: list[str], addable: Sequence[str] = ()) -> UserError:
-    """Returns the error for a dotted name that is none of `keys`, with the nearest of them."""
+    """Returns the error for a dotted name that is not in `keys`, with the nearest one."""
     if name.endswith("._target_"):
         return _no_function(name.removesuffix("._target_"))
     if name in addable:
         return UserError(f"{name} is in no file of the configuration", "a plus sign, which adds it", f"+{name}=<value>")
     keys = [*keys, *addable]
-    if name in keys:  # a mapping that takes names of its own
+    if name in keys:  # a mapping with arbitrary names
         return UserError(f"{name} is a mapping, to which names are added", "a plus sign", f"'+{name}={{name: value}}'")
     parent = name.rpartition(".")[0]
     near = _nearest(name, keys)
-    if parent in keys and not _children(parent, keys):  # a mapping that is empty as it comes
+    if parent in keys and not _children(parent, keys):  # a mapping that is empty by default
         return UserError(f"{name} is new", f"new names under {parent}, with a plus sign", f"+{name}=…")
     place = parent if parent in keys else near.rpartition(".")[0]
     prefix = f"{place}." if place else ""
@@ -140,7 +140,7 @@ def unknown_key(name: str, keys: list[str], addable: Sequence[str] = ()) -> User
 
 
 def _no_function(group: str) -> UserError:
-    """Returns the error for a `_target_` where the option that was chosen of a group takes none."""
+    """Returns the error for a `_target_` where the chosen option of a group has none."""
     options = read_options([CONF]).groups.get(group, ())
     fix = f"{group}=custom {group}._target_=…" if "custom" in options else f"{group}={options[0]}" if options else ""
     return UserError(
@@ -151,10 +151,10 @@ def _no_function(group: str) -> UserError:
 
 
 def _nearest(name: str, keys: list[str]) -> str:
-    """Returns the existing name most like `name`, or an empty one; a key put at the wrong place counts as near."""
-    last = name.rpartition(".")[2]
-    moved = [key for key in keys if key.rpartition(".")[2] == last]
-    return (moved or difflib.get_close_matches(name, keys, 1, cutoff=0.8) or [""])[0]
+    """Returns the existing name closest to `name`, one with another parent first, or an empty string."""
+    key_name = name.rpartition(".")[2]
+    same_name = [key for key in keys if key.rpartition(".")[2] == key_name]
+    return (same_name or difflib.get_close_matches(name, keys, 1, cutoff=0.8) or [""])[0]
 
 
 def _children(name: str, keys: list[str]) -> list[str]:

@@ -33,18 +33,18 @@ _SCHEMA_OF: Mapping[str, type] = {
     "cluster": ClusterSettings,
     "sweep": SweepSettings,
 }
-"""Groups that the framework reads itself, and what it reads them as."""
+"""Schemas of the groups that the framework itself reads."""
 
 
 @dataclass(frozen=True)
 class Experiment:
     """One job's configuration, checked.
 
-    settings: for each stage of `pipeline`, its settings: a dataclass, or a dict where no schema is known yet.
-    groups: for each stage, the name under which users know its settings: `data` for `load`, else its own.
-    choices: the option taken from each group.
-    config_dirs: the folders of configuration that the user has added, as by `--config-dir`.
-    document: the whole configuration with its interpolations, to be recorded; `sweep`, no part of a job, is not in it.
+    settings: for each stage of `pipeline`, its settings: a dataclass, or a dict without a schema.
+    groups: for each stage, the name under which users set it: `data` for `load`, else its own.
+    choices: the chosen option of each group.
+    config_dirs: the configuration folders that the user has added, as by `--config-dir`.
+    document: the whole configuration with its interpolations, to be recorded, without `sweep`, no part of a job.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Experiment:
 
 
 def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:
-    """Returns the experiment that a composed configuration describes.
+    """Returns the experiment of a composed configuration.
 
     Args:
         document: without Hydra's own node.
-        choices: from each group to the option taken.
-        config_dirs: the folders of configuration that the user has added.
+        choices: from each group to its chosen option.
+        config_dirs: the configuration folders that the user has added.
 
     Raises:
         UserError: for an unknown key, a wrong type or a value outside its range.
@@ -94,7 +94,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         _refuse_unknown(values, names | set(GROUPS) | top.pipeline.keys())
         _refuse_added(document)
         for group, schema in _SCHEMA_OF.items():
-            _has_schema(document, group, schema)
+            _refuse_without_schema(document, group, schema)
         settings = {stage: _settings(document, stage) for stage in pipeline}
         tracking, cluster = OmegaConf.to_object(document.tracking), OmegaConf.to_object(document.cluster)
         sweep = read_sweep(document)
@@ -141,7 +141,7 @@ def read_sweep(document: DictConfig) -> SweepSettings:
     """
     if "sweep" not in document:  # a primary configuration of the user's own
         return SweepSettings()
-    _has_schema(document, "sweep", SweepSettings)
+    _refuse_without_schema(document, "sweep", SweepSettings)
     _refuse_added(document.sweep, "sweep", document)
     settings = OmegaConf.to_object(document.sweep)
     assert isinstance(settings, SweepSettings)
@@ -157,17 +157,17 @@ def _without_sweep(document: DictConfig) -> DictConfig:
 
 
 def _learn_resolved(document: DictConfig) -> None:
-    """Learns the secrets that stand behind interpolations, such as `${oc.env:DB}`; a missing one is told elsewhere."""
+    """Learns the secrets behind interpolations, such as `${oc.env:DB}`; a missing one is reported elsewhere."""
     with suppress(OmegaConfBaseException):
         learn(OmegaConf.to_container(document, resolve=True))
 
 
-def _outputs(given: str | None) -> Path:
-    if not given:
+def _outputs(setting: str | None) -> Path:
+    if not setting:
         return default_outputs()
-    place = resolved(given)
+    place = resolved(setting)
     if place is None:
-        raise UserError(f"outputs={given} can be no directory", "a directory of yours", "outputs=./outputs")
+        raise UserError(f"outputs={setting} can be no directory", "a directory of yours", "outputs=./outputs")
     return place
 
 
@@ -184,24 +184,24 @@ def _settings(document: DictConfig, stage: str) -> Any:
 
 
 def _group(values: Mapping[Any, Any], stage: str) -> str:
-    """Returns the name under which users know a stage's settings: `load` is `${data}`, so `data`."""
+    """Returns the name under which users set a stage: `load` is `${data}`, so `data`."""
     value = values.get(stage)
     return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage
 
 
-def _refuse_unknown(values: Mapping[Any, Any], known: set[str]) -> None:
+def _refuse_unknown(values: Mapping[Any, Any], names: set[str]) -> None:
     for key in values:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), sorted(known), 1)
+        if key not in names:
+            near = difflib.get_close_matches(str(key), sorted(names), 1)
             advice = f"{near[0]}=…" if near else f"+pipeline.{key}=<what it makes>, if it is a stage"
-            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", sorted(known), advice)
+            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", sorted(names), advice)
 
 
 def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) -> None:
-    """Refuses what `+`, or a file, has put where a schema has no such name: nobody would read it.
+    """Refuses names that `+`, or a file, adds to a schema that does not have them: nothing would read them.
 
     Args:
-        node: a part of the configuration, whose parts are looked into, too.
+        node: a part of the configuration, checked with all its parts.
         path: the name of `node` in the configuration `whole`.
     """
     if isinstance(node, ListConfig):
@@ -211,23 +211,23 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
     if not isinstance(node, DictConfig) or node._is_none():
         return
     whole, schema = node if whole is None else whole, OmegaConf.get_type(node)
-    known = {entry.name for entry in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
+    allowed = {entry.name for entry in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
     names: list[Any] = list(node)
     for key in names:
         name = f"{path}.{key}".lstrip(".")
-        if known is not None and key not in known:
-            others = [other for other in dotted(whole) if not f"{other}.".startswith(f"{name}.")]
-            raise unknown_key(name, others)
+        if allowed is not None and key not in allowed:
+            other_names = [other_name for other_name in dotted(whole) if not f"{other_name}.".startswith(f"{name}.")]
+            raise unknown_key(name, other_names)
         if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
             _refuse_added(node[key], name, whole)
 
 
-def _has_schema(document: DictConfig, group: str, schema: type) -> None:
-    """Refuses an option of a user's own that does not start from a schema, by which the framework reads it."""
+def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:
+    """Refuses a user's own option that does not start from a schema, by which the framework reads it."""
     if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
-        first = next(iter(SCHEMAS[group]))
+        default = next(iter(SCHEMAS[group]))
         raise UserError(
             f"{group} is no {schema.__name__}",
             f"an option whose file starts from a schema: /schema/{group}@_here_: {', '.join(SCHEMAS[group])}",
-            f"{group}={(read_options([CONF]).groups.get(group) or (first,))[0]}",
+            f"{group}={(read_options([CONF]).groups.get(group) or (default,))[0]}",
         )

@@ -1,4 +1,4 @@
-"""The dotted names that a configuration has, to name the nearest one to a name that does not exist."""
+"""Dotted names of a configuration, of which errors suggest the nearest one."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
     names: list[Any] = list(node)
     for key in names:
         if OmegaConf.is_interpolation(node, key):
-            continue  # it stands, and is set, under the name that it points at
+            continue  # set under the name that it refers to
         yield f"{prefix}{key}"
         if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
             yield from dotted(node[key], f"{prefix}{key}.")
 
 
 def declared(document: DictConfig) -> Iterator[str]:
-    """Yields the settings that own stages declare, and that the configuration does not have."""
+    """Yields the settings that the user's own stages declare and the configuration does not have."""
     for name in map(str, document):
         node = None if OmegaConf.is_interpolation(document, name) else document._get_node(name)
         if isinstance(node, DictConfig) and not node._is_none() and isinstance(node.get("_target_"), str):
-            wanted = declared_settings(node["_target_"])
-            for field in dataclasses.fields(wanted) if wanted else ():
+            schema = declared_settings(node["_target_"])
+            for field in dataclasses.fields(schema) if schema else ():
                 if field.name not in node and field.name != "_target_":
                     yield f"{name}.{field.name}"

@@ -1,4 +1,4 @@
-"""Command lines and configurations that no part of a run could hold, refused before Hydra reads them."""
+"""Limits of command lines and configurations, checked before Hydra reads them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,17 +10,17 @@ LONGEST_VALUE = 100_000
 """Characters of one argument."""
 
 DEEPEST = 50
-"""Brackets within brackets: Hydra's parser descends into each."""
+"""Nesting of brackets; Hydra's parser recurses into each."""
 
 LONGEST_NUMBER = 300
-"""Digits of a number; a double has 309 before its point at most."""
+"""Digits of a number; the largest double has 309."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _LONG_NUMBER = re.compile(rf"\d{{{LONGEST_NUMBER},}}")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raises UserError for the first argument that Hydra cannot read, or nothing could hold."""
+    """Raises UserError for the first argument beyond the limits."""
     for argument in arguments:
         key, _, value = argument.partition("=")
         shown = key if len(key) <= 200 else f"{key[:200]}…"
@@ -40,7 +40,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def check_values(values: Any) -> None:
-    """Raises UserError for a text or a name in a configuration that no file or store could hold."""
+    """Raises UserError for a name or a text in a configuration with characters that files or stores cannot hold."""
     for path, text in _texts(values, ""):
         if _CONTROL.search(text.replace("\n", "")):
             raise UserError(f"{path}={text} has characters that cannot be shown", "printable text", f"{path}=<text>")

@@ -1,4 +1,4 @@
-"""The options of every group, as the folders of the configuration have them; nothing is composed."""
+"""Options of every group in the folders of the configuration, without composing it."""
 
 import importlib.util
 import re
@@ -16,8 +16,8 @@ class Options:
     """The options that can be chosen.
 
     groups: from each group, in the order of the defaults list, to its options, the default one first.
-    defaults: from each group of the defaults list to its option; None: none is chosen.
-    about: from groups to what they decide, the comment on their line of the defaults list.
+    defaults: from each group of the defaults list to its option; None: no option.
+    about: from each group to the comment on its line of the defaults list.
     """
 
     groups: Mapping[str, tuple[str, ...]]
@@ -29,22 +29,22 @@ def read_options(folders: Sequence[Path], primary: str = "config") -> Options:
     """Returns the options below `folders`.
 
     Args:
-        folders: where options are looked for; the first one has the primary configuration.
+        folders: of options; the first one has the primary configuration.
         primary: its name, without `.yaml`.
     """
     defaults = _defaults(folders, primary)
-    found: dict[str, set[str]] = {group: set() for group in defaults}
+    options: dict[str, set[str]] = {group: set() for group in defaults}
     for folder in folders:
         for path in folder.rglob("*.yaml"):
-            group, *below = path.relative_to(folder).with_suffix("").parts
-            if below and group not in ("hydra", "schema") and not group.startswith((".", "_")):
-                found.setdefault(group, set()).add("/".join(below))
-    groups = {group: _in_order(names, defaults.get(group)) for group, names in found.items()}
+            group, *path_in_group = path.relative_to(folder).with_suffix("").parts
+            if path_in_group and group not in ("hydra", "schema") and not group.startswith((".", "_")):
+                options.setdefault(group, set()).add("/".join(path_in_group))
+    groups = {group: _in_order(names, defaults.get(group)) for group, names in options.items()}
     return Options(groups, defaults, _about(folders[0] / f"{primary}.yaml"))
 
 
 def description(path: Path) -> str:
-    """Returns what an option's file says of itself: its first line of comment, but for Hydra's `@package`."""
+    """Returns the first comment line of an option's file, other than Hydra's `@package`."""
     lines = [line.strip("# \n") for line in path.read_text().splitlines() if line.startswith("#")]
     return next((line for line in lines if not line.startswith("@")), "")
 
@@ -55,20 +55,20 @@ def _about(primary: Path) -> dict[str, str]:
 
 
 def package_folder(address: str) -> Path:
-    """Returns the folder that `address` means: `pkg://my_package.conf`, `file:///there/conf`, or a path.
+    """Returns the folder of `address`: `pkg://my_package.conf`, `file:///there/conf`, or a path.
 
     Raises:
         UserError: where there is no such folder.
     """
-    scheme, separator, rest = address.partition("://")
+    scheme, separator, location = address.partition("://")
     if separator and scheme == "pkg":
         try:
-            spec = importlib.util.find_spec(rest.replace("/", "."))
+            spec = importlib.util.find_spec(location.replace("/", "."))
         except (ImportError, ValueError):
             spec = None
         places = list(spec.submodule_search_locations or []) if spec else []
     else:
-        places = [rest if separator else address]
+        places = [location if separator else address]
     if not places or not Path(places[0]).is_dir():
         raise UserError(
             f"{address} is not a folder of options",
@@ -78,8 +78,8 @@ def package_folder(address: str) -> Path:
     return Path(places[0])
 
 
-def _in_order(names: set[str], first: str | None) -> tuple[str, ...]:
-    return tuple(sorted(names, key=lambda name: (name != first, name)))
+def _in_order(names: set[str], default: str | None) -> tuple[str, ...]:
+    return tuple(sorted(names, key=lambda name: (name != default, name)))
 
 
 def _defaults(folders: Sequence[Path], primary: str) -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from stages.settings import data, images, inspect, model, optimizer, results, st
 from stages.settings.ranges import choice, number
 
 LONGEST_NAME, LONGEST_TAG = 200, 5000
-"""Bytes of a folder's name, with room for a suffix; characters of a tag's text in MLflow."""
+"""Bytes of a folder's name, leaving room for a suffix; characters of a tag in MLflow."""
 
 
 MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
@@ -28,12 +28,12 @@ class TrackingSettings:
     """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`."""
     uri: str | None = None
     _target_: str = MLFLOW_RUN
-    """The class of a run in its store: `MlflowRun`, or a `pipeline.tracking.stored_run.StoredRun` of one's own."""
+    """The class of a run in its store: `MlflowRun`, or one's own `pipeline.tracking.stored_run.StoredRun`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """For a class of one's own, such as `+tracking.options.project=digits`."""
+    """For one's own class, such as `+tracking.options.project=digits`."""
     untracked: bool = False
-    """Whether the recorded diff holds the contents of new files that git does not know yet; else only their names and
-    digests. What is secret in them is masked as everywhere, as far as it can be told."""
+    """Whether the recorded diff holds the contents of untracked files; else only their names and digests. Secrets in
+    them are masked as everywhere, as far as they are recognized."""
 
     def check(self, path: str) -> None:
         schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
@@ -46,7 +46,7 @@ class TrackingSettings:
 
 
 def is_address(text: str) -> bool:
-    """Returns whether `text` can be taken apart as an address: an IPv6 one is closed, a port is a number."""
+    """Returns whether `text` parses as an address: IPv6 brackets are closed, the port is a number."""
     try:
         parts = urlsplit(text)
         return not text.startswith(("http://", "https://")) or (bool(parts.hostname) and parts.port != 0)
@@ -56,12 +56,12 @@ def is_address(text: str) -> bool:
 
 @dataclass
 class ClusterSettings:
-    """Where the workers of a strategy over several processes run."""
+    """How the workers of a strategy over several processes are started."""
 
     kind: str = choice("local", "local", "tf_config")
-    """`local`: processes that the command starts on this machine; `tf_config`: this process is the one that the
-    environment's `TF_CONFIG` says, and the same command runs in every other place of the cluster."""
-    restarts: int = number(0, at_least=0, unit="times that a cluster whose member has died is started again")
+    """`local`: the command starts all processes on this machine; `tf_config`: this process is the task in the
+    environment's `TF_CONFIG`, and the same command runs for every other task."""
+    restarts: int = number(0, at_least=0, unit="restarts of a cluster whose member has died")
     wait_seconds: float = number(
         300.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members of `tf_config`"
     )
@@ -69,10 +69,10 @@ class ClusterSettings:
 
 @dataclass
 class TopSettings:
-    """The keys at the top of the configuration that belong to no group."""
+    """Top-level keys of the configuration that belong to no group."""
 
     name: str | None = None
-    """Of the experiment, in MLflow and under `outputs/runs`; null: the data set and the model."""
+    """Name of the experiment, in MLflow and under `outputs/runs`; null: the data set and the model."""
     seed: int = number(42, at_least=0, at_most=2**31 - 1)
     """Fixes initial weights, the order of examples, augmentation and dropout; not the splits (`data.split_seed`)."""
     deterministic: bool = False
@@ -81,12 +81,12 @@ class TopSettings:
     """Whether to print the plan and stop."""
     max_jobs: int = number(1000, at_least=1, at_most=MOST_JOBS, unit="jobs of a sweep; more are refused")
     outputs: str | None = None
-    """Where runs leave things; null: `outputs` in the source tree, of an installed package in the working directory."""
+    """Folder of all results; null: `outputs` in the source tree, for an installed package in the working directory."""
     job_timeout_seconds: float | None = number(
         None, at_least=10, unit="seconds after which a job saves and ends, to be resumed by the same command"
     )
     hang_seconds: float | None = number(
-        300.0, at_least=10, unit="seconds without a sign of life after which a job or member of a cluster is killed"
+        300.0, at_least=10, unit="seconds without a heartbeat after which a job or member of a cluster is killed"
     )
     resume: str = "auto"
     """`auto`: resume the last run of this experiment, if it has not finished; `never`: start a new one; else the
@@ -94,7 +94,7 @@ class TopSettings:
     fork: str | None = None
     """A run, by its folder or the beginning of its id, from whose weights a new run starts, with other settings."""
     fork_weights: str = choice("best", "best", "last")
-    """`best`: the weights that the run which is forked reported and exported; `last`: those of its last step, with its
+    """`best`: the weights that the forked run reported and exported; `last`: those of its last step, with its
     optimizer."""
     trust: bool = False
     """Whether a run that is resumed or forked may bring code, addresses and places that no file of the configuration
@@ -102,7 +102,7 @@ class TopSettings:
     tags: dict[str, str] = field(default_factory=dict)
     """For the MLflow run, such as `+tags.note=baseline`."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
-    """From each stage, in order, to the name of what it makes; null leaves a stage out."""
+    """From each stage, in order, to the name of its result; null leaves a stage out."""
 
     def check(self, path: str) -> None:
         if self.fork_weights != "best" and self.fork is None:
@@ -135,7 +135,7 @@ def no_fork(weights: str) -> UserError:
 
 
 GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep")
-"""Groups that are no stage themselves; stages take them by interpolation."""
+"""Groups that are not stages; stages take them by interpolation."""
 
 
 SCHEMAS: Mapping[str, Mapping[str, type]] = {
@@ -184,7 +184,7 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
 
 
 def register_schemas() -> None:
-    """Makes the dataclasses known to Hydra as `schema/<group>`, for the YAML options to start from."""
+    """Registers the dataclasses in Hydra as `schema/<group>`, from which the YAML options start."""
     store = ConfigStore.instance()
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():

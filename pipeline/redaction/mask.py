@@ -1,6 +1,6 @@
-"""Secrets: known by the name they stand under, by their value wherever it stands, and by their shape; masked as `***`.
+"""Masks secrets as `***`: recognized by their names, by known values anywhere, and by their shape.
 
-What is recorded, written or printed goes through `redact`; what runs never does.
+Everything that is recorded, written or printed goes through `redact`; values in use never do.
 """
 
 import base64
@@ -21,13 +21,13 @@ from pipeline.redaction.shapes import HEADER, PRIVATE_KEY, SCHEME, SERVICES, USE
 MASK = "***"
 
 SHORTEST, SHORTEST_WORD, SHORTEST_NUMBER, PLAIN_FROM = 4, 6, 8, 12
-"""Characters of a value that is masked wherever it stands, of one of letters alone, and of one of digits alone; shorter
-ones would blot out common words. From PLAIN_FROM on it is also masked inside of words."""
+"""Shortest values that are masked anywhere: in general, of letters alone, and of digits alone; shorter ones would hide
+common words. From PLAIN_FROM characters on they are also masked within words."""
 
 LARGEST_FILE = 10_000_000
 TEXT_FILES = words_of(".txt .csv .tsv .json .jsonl .md .log .yaml .yml .html .xml .toml .ini .cfg .py")
 OWN_FILES = words_of("tracking.jsonl pipeline.log config.yaml summary.json sweep.json")
-"""Files that are written without secrets to begin with, some of which are open."""
+"""Files that are written without secrets, some of which are open."""
 
 _COMMON = words_of(
     "admin administrator anonymous apikey basic bearer changeme changeit client cookie credentials database default "
@@ -50,19 +50,19 @@ _NOTHING = re.compile(
     r"(?i)(\*\*\*|…|<[^>]*>|\$\{.*|\$\w+|\{\{.*|none|null|true|false|nil|any|optional|"
     r"(str|string|int|integer|float|bool|boolean|bytes|object|list|dict|text|required|missing|unset|\?\?\?)\W*)$"
 )
-"""What stands for a value, or for its type."""
+"""Placeholders for a value, or its type."""
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[(\[]|(?:[A-Za-z_]+\.)+[A-Za-z_]+$|[({\[|>]*$")
-"""Code that gives a value: `os.environ[…]`, `settings.token`."""
+"""Code that returns a value: `os.environ[…]`, `settings.token`."""
 
 _learned: set[str] = set()
 
 
 def redact(value: Any) -> Any:
-    """Returns `value` without secrets; looks into lists and mappings.
+    """Returns `value` without secrets, including those in lists and mappings.
 
-    A mapping's value under a secret name is masked whole; in texts, what follows such a name, what is secret by its
-    shape, and every value that the environment or a setting has under a secret name. Numbers of a mapping stay numbers,
-    but under a secret name.
+    In mappings, values under secret names are masked whole; in texts, values that follow such a name, secrets by their
+    shape, and all values that the environment or a setting has under a secret name. Numbers are masked only under a
+    secret name.
     """
     if isinstance(value, str):
         return _redact_text(value)
@@ -77,12 +77,12 @@ def redact(value: Any) -> Any:
 
 
 def redact_named(name: str, value: Any) -> Any:
-    """Returns a value without secrets, by the dotted name that it has."""
+    """Returns the value of a dotted name without secrets."""
     return redact({name: value})[redact(name)]
 
 
 def redact_overrides(overrides: Sequence[str]) -> list[str]:
-    """Returns `key=value` arguments without secrets; all that a secret name is given is masked, spaces and all."""
+    """Returns `key=value` arguments without secrets; the value of a secret name is masked whole, including spaces."""
     pairs = [(override.partition("="), override) for override in overrides]
     return [
         f"{name}={MASK}" if separator and value and is_secret_name(name) else redact(override)
@@ -91,8 +91,8 @@ def redact_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def redact_values(text: str) -> str:
-    """Returns `text` without what is secret by its value or its shape: for text in which names mean something else."""
-    pattern = _pattern(_known())
+    """Returns `text` without secrets by value or shape, for text in which names mean something else."""
+    pattern = _pattern(_secrets())
     text = PRIVATE_KEY.sub(MASK, text)
     text = pattern.sub(MASK, text) if pattern is not None else text
     text = WEBHOOK.sub(MASK, USER_INFO.sub(f"{MASK}@", text))
@@ -100,9 +100,9 @@ def redact_values(text: str) -> str:
 
 
 def redact_file(path: Path) -> None:
-    """Takes out of a text file, or those of a folder, what is secret by its value or its shape.
+    """Masks secrets by value or shape in a text file, or in those of a folder.
 
-    Files that are no UTF-8, that are larger than LARGEST_FILE or that cannot be written stay as they are.
+    Files that are not UTF-8, larger than LARGEST_FILE or not writable stay unchanged.
     """
     if path.is_dir():
         for inner in path.rglob("*"):
@@ -126,10 +126,10 @@ def redact_file(path: Path) -> None:
 
 
 def learn(settings: Any, name: str = "") -> None:
-    """Takes for secrets from now on, wherever they stand: values under secret names, and users of addresses.
+    """Masks from now on, anywhere: values under secret names in `settings`, and credentials in addresses.
 
     Args:
-        settings: mappings and lists, as a configuration has them, or a single value under `name`.
+        settings: mappings and lists, as in a configuration, or a single value under `name`.
     """
     if isinstance(settings, Mapping):
         for key, part in settings.items():
@@ -142,7 +142,7 @@ def learn(settings: Any, name: str = "") -> None:
 
 
 def learn_arguments(arguments: Sequence[str]) -> None:
-    """Learns from a command line: values of overrides and of flags with secret names, and users of addresses."""
+    """Learns from a command line: values of overrides and flags with secret names, and credentials in addresses."""
     for index, argument in enumerate(arguments):
         name, separator, value = argument.partition("=")
         if not separator and argument.startswith("--") and index + 1 < len(arguments):
@@ -151,10 +151,10 @@ def learn_arguments(arguments: Sequence[str]) -> None:
 
 
 def credentials_of(address: str) -> tuple[str, str, str]:
-    """Returns `address` without the user and the password before its host, and these two, decoded; empty if none."""
+    """Returns `address` without user and password, and these two, decoded; empty if absent."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # no address, which its check tells
+    except ValueError:  # not an address, which its check reports
         return address, "", ""
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return plain, unquote(parts.username or ""), unquote(parts.password or "")
@@ -166,13 +166,13 @@ def without_user(address: str) -> str:
 
 
 def guard_output() -> None:
-    """Masks secrets in all that Python prints in this process: by own code, callbacks, libraries, tracebacks."""
+    """Masks secrets in all that Python prints in this process, including callbacks, libraries and tracebacks."""
     if not isinstance(sys.stdout, GuardedStream):
         sys.stdout, sys.stderr = GuardedStream(sys.stdout), GuardedStream(sys.stderr)
 
 
 class GuardedStream:
-    """A text stream that masks secrets. It writes whole lines, as `print` writes a line in pieces; or when flushed."""
+    """A text stream that masks secrets; it writes whole lines, as `print` writes them in pieces, and when flushed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._waiting = stream, ""
@@ -200,7 +200,7 @@ class GuardedStream:
 
 
 def _masked(value: Any) -> Any:
-    """Returns what stands under a secret name: nothing of it but whether there is anything."""
+    """Returns the mask of a value under a secret name, which shows only whether there is one."""
     if isinstance(value, Mapping):
         return {redact(key): _masked(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -211,24 +211,24 @@ def _masked(value: Any) -> Any:
 def _redact_text(text: str) -> str:
     text = redact_values(text)
     text = HEADER.sub(rf"\1\2{MASK}", text)
-    text = SCHEME.sub(lambda found: f"{found[1]}{found[2]}{MASK}" if _looks_random(found[3]) else found[0], text)
+    text = SCHEME.sub(lambda match: f"{match[1]}{match[2]}{MASK}" if _looks_random(match[3]) else match[0], text)
     return _FLAG.sub(_mask_flag, _mask_named(text))
 
 
 def _mask_named(text: str) -> str:
-    """Masks what follows a secret name and a separator."""
+    """Masks values that follow a secret name and a separator."""
     parts, begin, position = [], 0, 0
-    while found := _NAME.search(text, position):
-        position = found.end()
-        if is_secret_name(found["name"]) and (value := _VALUE.match(text, position)):
-            parts += [text[begin:position], _hidden(found["name"], found["separator"], value)]
+    while match := _NAME.search(text, position):
+        position = match.end()
+        if is_secret_name(match["name"]) and (value := _VALUE.match(text, position)):
+            parts += [text[begin:position], _hidden(match["name"], match["separator"], value)]
             begin = position = value.end()
     return "".join([*parts, text[begin:]])
 
 
-def _hidden(name: str, separator: str, found: re.Match[str]) -> str:
-    """Returns what is to stand for a value: itself where it is none, a type, code that gives one, or prose."""
-    value = found[0]
+def _hidden(name: str, separator: str, match: re.Match[str]) -> str:
+    """Returns the mask of a value; the text itself where it is a placeholder, a type, code, or prose."""
+    value = match[0]
     if value[0] in "\"'\\":
         mark = value[:2] if value[0] == "\\" else value[0]
         inside = value[len(mark) : -len(mark)]
@@ -237,31 +237,31 @@ def _hidden(name: str, separator: str, found: re.Match[str]) -> str:
     if _NOTHING.match(bare) or _CALL.match(value):
         return value
     is_word = bare.isidentifier() and not any(character.isdigit() for character in bare)
-    ends_line = found.string[found.end() : found.end() + 1] in ("", "\n", "\r")
+    ends_line = match.string[match.end() : match.end() + 1] in ("", "\n", "\r")
     in_prose = ":" in separator and separator[-1] in " \t" and not ends_line
     in_code = "=" in separator and separator[-1] in " \t" and not is_certain(name)
     return value if is_word and (in_prose or in_code) else f"{MASK}{value[len(bare) :]}"
 
 
-def _mask_flag(found: re.Match[str]) -> str:
-    return f"{found['name']}{found['separator']}{MASK}" if is_secret_name(found["name"]) else found[0]
+def _mask_flag(match: re.Match[str]) -> str:
+    return f"{match['name']}{match['separator']}{MASK}" if is_secret_name(match["name"]) else match[0]
 
 
 def _looks_random(text: str) -> bool:
     return not text.isalpha() or text[1:] not in (text[1:].lower(), text[1:].upper()) or len(text) >= 20
 
 
-def _known() -> frozenset[str]:
-    """Returns the secrets of the environment and those that were learned."""
-    return _known_of(tuple(os.environ.items()), frozenset(_learned))
+def _secrets() -> frozenset[str]:
+    """Returns the secrets of the environment and the learned ones."""
+    return _secrets_in(tuple(os.environ.items()), frozenset(_learned))
 
 
 @lru_cache(maxsize=4)
-def _known_of(environment: tuple[tuple[str, str], ...], learned: frozenset[str]) -> frozenset[str]:
-    found = set(learned)
+def _secrets_in(environment: tuple[tuple[str, str], ...], learned: frozenset[str]) -> frozenset[str]:
+    secrets = set(learned)
     for name, value in environment:
-        found.update(_of_environment(name, value))
-    return frozenset(found)
+        secrets.update(_of_environment(name, value))
+    return frozenset(secrets)
 
 
 @lru_cache(maxsize=1000)
@@ -272,7 +272,7 @@ def _of_environment(name: str, value: str) -> frozenset[str]:
 
 
 def _secrets_of(name: str, value: str) -> Iterator[str]:
-    """Yields what is secret of a value: all of it under a secret name, else the users and passwords in it."""
+    """Yields the secrets in a value: all of it under a secret name, else users and passwords in addresses."""
     if is_secret_name(name):
         if not (value.startswith(("/", "~")) and Path(value).expanduser().exists()):
             yield value.strip()
@@ -291,18 +291,18 @@ def _secrets_of(name: str, value: str) -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
-    """Returns the expression of all that stands for a secret, the longest first."""
+    """Returns an expression for all forms of the secrets, the longest first."""
     ordinary = {os.environ.get(name, "").lower() for name in _WHO}
-    found = {form for secret in secrets if _is_distinctive(secret, ordinary) for form in _forms(secret)}
+    forms = {form for secret in secrets if _is_distinctive(secret, ordinary) for form in _forms(secret)}
     parts = []
-    for form in sorted(found, key=len, reverse=True):
+    for form in sorted(forms, key=len, reverse=True):
         bounds = ("", "") if len(form) >= PLAIN_FROM else ("(?<![A-Za-z0-9])", "(?![A-Za-z0-9])")
         parts.append(re.escape(form).join(bounds))
     return re.compile("|".join(parts)) if parts else None
 
 
 def _is_distinctive(secret: str, ordinary: set[str]) -> bool:
-    """Returns whether masking it wherever it stands blots out no word, number or name that means something else."""
+    """Returns whether `secret` can be masked anywhere without hiding ordinary words, numbers or names."""
     if len(secret) < SHORTEST or secret.lower() in _COMMON | ordinary:
         return False
     if secret.isalpha():
@@ -313,7 +313,7 @@ def _is_distinctive(secret: str, ordinary: set[str]) -> bool:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yields how a secret may be written: as it is, in addresses, in JSON, in Python, in base64."""
+    """Yields the forms in which a secret may be written: plain, in addresses, in JSON, in Python, in base64."""
     yield secret
     for decoded in {unquote(secret), unquote_plus(secret)} - {secret}:
         yield decoded if len(decoded) >= SHORTEST else secret
@@ -325,5 +325,5 @@ def _forms(secret: str) -> Iterator[str]:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    """Returns the names of groups and options: a password like one of them would blot out what was chosen."""
+    """Returns the names of groups and options; masking a password like one of them would hide what was chosen."""
     return frozenset(part.lower() for path in CONF.rglob("*.yaml") for part in (path.stem, path.parent.name))

@@ -1,10 +1,10 @@
-"""Names under which something secret stands: of settings, tags, environment variables, headers, query parameters."""
+"""Names of secrets: of settings, tags, environment variables, headers, query parameters."""
 
 import re
 from functools import lru_cache
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-"""A word of a name in camelCase, snake_case, kebab-case or dotted; digits belong to none."""
+"""A word of a name in camelCase, snake_case, kebab-case or dotted, without digits."""
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -29,7 +29,7 @@ _KEY_OF = words_of(
     "aws azure gcp google openai anthropic stripe github gitlab slack wandb hf huggingface sendgrid twilio datadog dd "
     "cohere mistral replicate comet neptune clearml mailgun heroku ai"
 )
-"""Words before `key` with which it opens something: a `sort_key` or a `public_key` does not."""
+"""Words before `key` with which it is secret, unlike `sort_key` or `public_key`."""
 
 _TOKEN_AFTER = words_of(
     "num max min n pad padding eos bos unk mask cls sep special start end begin first last next new image class word "
@@ -39,7 +39,7 @@ _TOKEN_BEFORE = words_of(
     "id ids index indices embedding embeddings dim dims mixing classification level weight weights mask dropout rate "
     "labels label loss accuracy"
 )
-"""Neighbours of `token` that make it one of a text."""
+"""Words next to `token` that make it one of a text."""
 
 _PASS_AFTER = words_of(
     "low high band all first second third one two single forward backward num per by train each multi dry"
@@ -58,13 +58,13 @@ _ADDRESS = words_of("url uri endpoint host")
 
 @lru_cache(maxsize=10_000)
 def is_secret_name(name: str) -> bool:
-    """Returns whether any part of a dotted name says that its value is secret: `tags.apiKey`, `DB_PASSWORD`."""
+    """Returns whether a dotted name is that of a secret, such as `tags.apiKey` or `DB_PASSWORD`."""
     return any(_is_secret(_words(part)) for part in re.split(r"[./\s]", name))
 
 
 @lru_cache(maxsize=10_000)
 def is_certain(name: str) -> bool:
-    """Returns whether a secret name means nothing else in code either, as `session` and `token` do."""
+    """Returns whether a secret name has no other meaning in code, unlike `session` and `token`."""
     return any({"password", "passwd", "pwd", "passphrase", "secret", "apikey", "key"} & {*_words(name)})
 
 
@@ -79,8 +79,8 @@ def _is_secret(words: tuple[str, ...]) -> bool:
 
 
 def _is_secret_word(words: tuple[str, ...], index: int) -> bool:
-    word, last = words[index], index == len(words) - 1
-    before, after = words[index - 1] if index else "", "" if last else words[index + 1]
+    word, is_last = words[index], index == len(words) - 1
+    before, after = words[index - 1] if index else "", "" if is_last else words[index + 1]
     if word in _ALWAYS:
         return True
     match word:
@@ -93,11 +93,11 @@ def _is_secret_word(words: tuple[str, ...], index: int) -> bool:
         case "tokens":
             return before in _TOKENS_OF
         case "auth" | "oauth":
-            return last or after in ("header", "value", "data", "string", "code")
+            return is_last or after in ("header", "value", "data", "string", "code")
         case "session":
-            return last or after in ("id", "value", "data")
+            return is_last or after in ("id", "value", "data")
         case "pass":
-            return after in ("phrase", "word", "code") or (last and before not in _PASS_AFTER)
+            return after in ("phrase", "word", "code") or (is_last and before not in _PASS_AFTER)
     if word in _ORDINARY:
         return False
     return word.startswith(_COMPOUND_STARTS) or (word.endswith(_COMPOUND_ENDS))

@@ -1,8 +1,8 @@
-"""Keys and tokens that are known by their shape, whatever they stand under.
+"""Shapes of keys and tokens that are recognized whatever their name.
 
-The prefixes are those that their issuers document for scanners; the same are in the rules of gitleaks
-(github.com/gitleaks/gitleaks, config/gitleaks.toml) and of detect-secrets, which finds lines and not values, and of a
-private key its first line alone.
+The prefixes are those that their issuers document for scanners; they are also in the rules of gitleaks
+(github.com/gitleaks/gitleaks, config/gitleaks.toml) and of detect-secrets, which finds lines rather than values, and
+of a private key its first line alone.
 """
 
 import re
@@ -40,7 +40,7 @@ SERVICES = re.compile("(?<![A-Za-z0-9])(?:" + "|".join(_SERVICES.values()) + ")"
 PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.S
 )
-"""PEM (RFC 7468), whole; one whose end is missing to the end of the text."""
+"""A whole PEM block (RFC 7468); without an end line, up to the end of the text."""
 
 WEBHOOK = re.compile(
     r"(?<=hooks\.slack\.com/)\w+/[\w/+-]+|(?<=/api/webhooks/)\d+/[\w-]+|(?<=\.webhook\.office\.com/)[\w/@-]+"
@@ -49,7 +49,7 @@ WEBHOOK = re.compile(
 USER_INFO = re.compile(
     r"(?<=://)[^/@\s:'\"]{0,200}(?::(?!\d{2,5}[/?#])[^\s'\"]{0,400})?@|(?<=:)[^\s:/@'\"]{3,}@(?=(?:tcp|unix)\()"
 )
-"""User and password of an address (RFC 3986); what stands between a colon, of no port, and the last @ is a password."""
+"""User and password of an address (RFC 3986); from a colon that precedes no port up to the last @."""
 
 HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie2?|x-[\w-]*(?:key|token|secret|auth)[\w-]*)"

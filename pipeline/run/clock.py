@@ -1,4 +1,4 @@
-"""Seconds since the command was started: the time that its user has waited."""
+"""Start time of this process, from which its user waits."""
 
 import os
 import time
@@ -8,14 +8,14 @@ from pathlib import Path
 _LOADED = time.monotonic()
 
 _START_TIME = 19
-"""The index of `starttime` among the fields of /proc/<pid>/stat that follow the name: proc_pid_stat(5)."""
+"""Index of `starttime` among the fields of /proc/<pid>/stat after the name: proc_pid_stat(5)."""
 
 
 def process_started() -> float:
-    """Returns when this process was started, in seconds of `time.monotonic()`.
+    """Returns the start time of this process, in seconds of `time.monotonic()`.
 
-    On Linux to a hundredth of a second, of a process that was forked the moment of the fork; elsewhere the moment at
-    which this module was imported. (psutil adds the time of the boot, which the kernel gives in whole seconds.)
+    On Linux to a hundredth of a second, for a forked process the time of the fork; elsewhere the time of this module's
+    import. (psutil adds the time of the boot, which the kernel gives in whole seconds.)
     """
     with suppress(OSError, ValueError, IndexError, AttributeError):
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()

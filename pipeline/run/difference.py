@@ -1,4 +1,4 @@
-"""What differs between two runs: settings, code, packages, data and metrics."""
+"""Differences between two runs: settings, code, packages, data and metrics."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from pipeline.tracking.params import flatten
 PACKAGES = "environment/packages.txt"
 
 Pair = tuple[Any, Any]
-"""A value in the first run and in the second; None: the run has none."""
+"""A value in the first run and in the second; None where the run does not have it."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Names with the values of both runs, by section; what is equal in both is left out.
+    """Names with the values of both runs, by section, where they differ.
 
     unknown: sections that one of the runs has not recorded.
     """

@@ -25,10 +25,10 @@ from pipeline.tracking.tracker import NullTracker
 from stages.errors import UserError
 
 IMPORT_GRACE_SECONDS = 0.2
-"""Nothing has begun while TensorFlow is imported: a signal need not wait for the end of that."""
+"""Seconds that a signal waits for the import of TensorFlow, before which nothing has begun."""
 
 LINGER_SECONDS = 7.0
-"""Grace period, in seconds, of a server that is asked to end: its chief may be saving."""
+"""Grace period, in seconds, of a server that is asked to end, as its chief may be saving."""
 
 SERVE_POLL_SECONDS = 0.2
 
@@ -37,25 +37,27 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
     """Runs the stages of `job` in this process and returns its exit code.
 
     Args:
-        task: the place of this process in a cluster; only the chief records.
+        task: that of this process in a cluster; only the chief records.
     """
     if task is not None and not task.is_chief:
         return assist(job, plan, console, task)
     code = DONE
     folder = job.folder or new_folder(job.experiment)
     job = replace(job, folder=folder)
-    with ExitStack() as held, signals.listening(), signals.uninterrupted():
+    with ExitStack() as resources, signals.listening(), signals.uninterrupted():
         run: Run | None = None
         if job.deadline is not None:
             signals.time_out(job.deadline, job.experiment.job_timeout_seconds or 0)
-        held.enter_context(signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console)))
+        resources.enter_context(
+            signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console))
+        )
         try:
             with console.working("starting TensorFlow and MLflow"):
                 with signals.interruptible(IMPORT_GRACE_SECONDS):
                     stages = with_local_weights(bind(plan, job.experiment), job.experiment)
                 pulse.beat()
-                run = begin(job, console, held)
-            signals.check()  # what came meanwhile is raised here, when there is a run to end
+                run = begin(job, console, resources)
+            signals.check()  # raised here, where there is a run to end
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)
             run.summary.begin_stages(job.started)
@@ -81,7 +83,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
 
 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
-    """Runs the same stages as a member that is not the chief, of which nothing is kept; returns the exit code."""
+    """Runs the stages as a member other than the chief, without keeping results; returns the exit code."""
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
     with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
         try:
@@ -105,7 +107,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
 
 
 def _meet(task: Task, job: Job, console: Console, summary: Summary) -> None:
-    """Waits for the other members; one that does not come is the failure of a stage named `cluster`."""
+    """Waits for the other members; a missing one is recorded as the failure of a stage named `cluster`."""
     began = time.monotonic()
     try:
         meet(task, job.experiment.cluster.wait_seconds, console.say)
@@ -115,7 +117,7 @@ def _meet(task: Task, job: Job, console: Console, summary: Summary) -> None:
 
 
 def _serve(servers: Any, task: Task) -> int:
-    """Serves the chief of a parameter-server cluster until that has ended or a signal comes."""
+    """Serves the chief of a parameter-server cluster until it ends or a signal arrives."""
     serving = servers.Serving(task.cluster["chief"][0])
     while not serving.is_over():
         pulse.beat()

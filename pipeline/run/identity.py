@@ -24,7 +24,7 @@ def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFEC
 
 
 def identity(experiment: Experiment) -> str:
-    """Returns 32 hexadecimal digits that are equal where the settings would give the same result."""
+    """Returns 32 hexadecimal digits that are equal for settings with the same result."""
     settings = json.dumps(settings_of(experiment), sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""A job: the run to be made, and the exit codes that it can end with."""
+"""Jobs: runs to be made, and their exit codes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ FAILED = 1
 WRONG_CONFIGURATION = 2
 SWEEP_FAILED = 3
 STOPPED = (129, 130, 141, 143)
-"""Exit codes of what a signal has ended: SIGHUP, SIGINT, SIGPIPE (its standard output was closed), SIGTERM."""
+"""Exit codes after a signal: SIGHUP, SIGINT, SIGPIPE (standard output was closed), SIGTERM."""
 
 
 @dataclass(frozen=True)
 class Predecessor:
-    """The run that a job starts from: it is resumed in its own folder, or, as a fork, lends a new run its weights."""
+    """The run that a job starts from: resumed in its own folder, or, as a fork, by its weights in a new run."""
 
     run: Summary
     is_fork: bool = False
@@ -40,7 +40,7 @@ OnEpoch = Callable[[Mapping[str, float], int], None]
 
 @dataclass(frozen=True)
 class SweepRun:
-    """The tracked run of a sweep, the parent of its jobs' runs. run_id: None where the sweep is not tracked."""
+    """The tracked run of a sweep, the parent of its jobs' runs. run_id: None if the sweep is not tracked."""
 
     run_id: str | None
     experiment: str
@@ -51,10 +51,10 @@ class Job:
     """One run to be made.
 
     folder: of the run; None: a new one under `outputs/runs`.
-    sweep: the sweep that it is a job of, if any.
+    sweep: the sweep that it belongs to, if any.
     predecessor: the run that is resumed or forked, as `pipeline.run.resume.resolve` decides; None: from scratch.
-    started: when the user began to wait for it; deadline: when it has to end by `job_timeout_seconds`. Both in seconds
-        of `time.monotonic()`.
+    started: when the user began to wait for it; deadline: when `job_timeout_seconds` is reached. Both in seconds of
+        `time.monotonic()`.
     on_epoch: of a search's trial.
     """
 
@@ -78,14 +78,14 @@ class Job:
         return self.predecessor.run if self.predecessor and self.predecessor.is_fork else None
 
     def resuming(self, run: Summary | None) -> "Job":
-        """Returns this job as one that resumes `run` in its folder; unchanged for None."""
+        """Returns this job, resuming `run` in its folder; unchanged for None."""
         if run is None:
             return self
         return replace(self, folder=self.folder or Path(run.folder), predecessor=Predecessor(run))
 
 
 def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:
-    """Returns the plan of an experiment that can work.
+    """Returns the plan of an experiment, after all checks.
 
     Raises:
         UserError: before TensorFlow is imported and before anything is recorded.

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from pipeline.checks.precision import advice
-from pipeline.cluster.task import cluster_settings, given_task
+from pipeline.cluster.task import cluster_settings, task_of_environment
 from pipeline.run.console import Console
 from pipeline.run.executor import work
 from pipeline.run.job import DONE, Job, prepare
@@ -36,4 +36,4 @@ def run_job(job: Job, console: Console) -> int:
         return work(job, plan, console)
     if experiment.cluster.kind == "local":
         return run_cluster(job, plan, console)
-    return work(job, plan, console, given_task(settings))
+    return work(job, plan, console, task_of_environment(settings))

@@ -1,4 +1,4 @@
-"""Begins and ends the run of this process: its folder, its record, what is known before and after the stages."""
+"""Begins and ends the run of this process: its folder, its records before and after the stages."""
 
 import json
 import os
@@ -35,7 +35,7 @@ from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
 NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=", "sweep=", "sweep.")
-"""Overrides that choose a run or make a sweep, and are no settings of a run."""
+"""Overrides that choose a run or make a sweep, rather than set up a run."""
 
 
 PRUNED = "pruned_after_epoch"
@@ -58,13 +58,13 @@ def new_folder(experiment: Experiment) -> Path:
     return experiment.outputs / "runs" / experiment.name / name
 
 
-def begin(job: Job, console: Console, held: ExitStack) -> Run:
-    """Makes the run's folder, or takes it over, and begins the tracked run; `held` keeps the lock until it closes.
+def begin(job: Job, console: Console, resources: ExitStack) -> Run:
+    """Makes the run's folder, or takes it over, and begins the tracked run; `resources` holds the lock.
 
-    The folder comes first: whenever the process dies, the same command finds what there is.
+    The folder comes first, so that the same command finds it whenever the process dies.
 
     Raises:
-        UserError: where the folder or the store cannot be used; nothing of a new run is left then.
+        UserError: where the folder or the store cannot be used; nothing of a new run is left.
     """
     experiment = job.experiment
     code = source_digest.sources(experiment)
@@ -75,17 +75,19 @@ def begin(job: Job, console: Console, held: ExitStack) -> Run:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         unknown_to_git(experiment.outputs)
-        held.enter_context(locked(folder))
-        if job.resumed is not None and has_finished(folder):  # another process has meanwhile
+        resources.enter_context(locked(folder))
+        if job.resumed is not None and has_finished(folder):  # by another process
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
         if job.forked is not None:
             _copy_weights(job.forked, folder, experiment.fork_weights)
         code.write(folder)
-        Origin.of(summary).write(folder)  # before the summary: by this it is found where that is damaged
+        Origin.of(summary).write(folder)  # before the summary: the run is found by it where that is damaged
         summary.write(folder)
         tracker = open_tracker(_spec(job, folder, state), console.warn)
     except BaseException as error:
-        if is_new and isinstance(error, (UserError, OSError)):  # after a signal the store may know the run: it is kept
+        if is_new and isinstance(
+            error, (UserError, OSError)
+        ):  # after a signal the store may have the run, which is kept
             shutil.rmtree(folder, ignore_errors=True)
         elif job.resumed is not None and isinstance(error, (UserError, OSError)):
             with suppress(OSError):
@@ -142,7 +144,7 @@ def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
 
 
 def describe(job: Job, run: Run) -> None:
-    """Records all that is known before the first stage: configuration, code, packages, machine."""
+    """Records the facts before the first stage: configuration, code, packages, machine."""
     document, tracker = job.experiment.document, run.tracker
     resolved = OmegaConf.create(redact(OmegaConf.to_container(document, resolve=True)))
     atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
@@ -158,7 +160,7 @@ def describe(job: Job, run: Run) -> None:
 
 
 def fail(error: BaseException, run: Run, console: Console) -> int:
-    """Notes in the summary what ended the stages early, and returns the exit code."""
+    """Sets the summary's status and error from what ended the stages early; returns the exit code."""
     summary = run.summary
     if isinstance(error, Interrupted):
         summary.status = "KILLED"
@@ -187,20 +189,20 @@ def note_pruned(run: Run, pruned: PrunedError, console: Console) -> None:
 def end(run: Run, code: int, console: Console, started: float) -> int:
     """Writes the summary and ends the tracked run; returns the exit code.
 
-    In this order: once the summary says how the run ended, nothing of it runs again, whenever the process dies; and
-    the store says so last, when it has everything.
+    The order is important: once the summary has the status, nothing of the run is repeated, whenever the process dies;
+    the store's status comes last, when it has everything else.
 
     Args:
-        started: when the user began to wait, in seconds of `time.monotonic()`: the times of the run are up to its end.
+        started: when the user began to wait, in seconds of `time.monotonic()`.
     """
     summary, tracker = run.summary, run.tracker
-    summary.run_id = tracker.run_id  # another one where the store has lost the first
+    summary.run_id = tracker.run_id  # another id where the store had lost the run
     summary.take_time(started)
     if not _written(summary, run.folder, console):
         code = code or FAILED
     if summary.status == "FINISHED":
         keep_last_checkpoint(run.folder)
-    redact_file(run.folder)  # what stages and callbacks have written beside what they recorded
+    redact_file(run.folder)  # files that stages and callbacks have written, but not recorded
     console.summary(summary, tracker.how_to_open())
     if summary.error:
         console.error(f"{summary.failed_stage or 'recording'}: {summary.error}")
@@ -212,7 +214,7 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
             tracker.artifact(run.folder / NAME)
             tracker.flush(Patience.of_stopped())
     tracker.close()
-    summary.take_time(started)  # again: the store may have taken its time
+    summary.take_time(started)  # again, as the store may have taken long
     with suppress(OSError):
         summary.write(run.folder)
     console.times(summary)
@@ -233,7 +235,7 @@ def keep_last_checkpoint(folder: Path) -> None:
 
 
 def _written(summary: Summary, folder: Path, console: Console) -> bool:
-    """Writes the summary; on a disk that is full or gone, prints an error and returns False."""
+    """Writes the summary; where the disk is full or lost, prints an error and returns False."""
     try:
         summary.write(folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Locks of run folders: no two processes work in one."""
+"""Locks of run folders, by which only one process works in each."""
 
 import fcntl
 import time
@@ -11,7 +11,7 @@ from pipeline.system.signals import pause
 from stages.errors import UserError
 
 PATIENCE_SECONDS = 12.0
-"""Seconds that a process which is being ended needs to save its state; its lock ends with it."""
+"""Seconds to wait for a process that is being ended to save its state; its lock ends with it."""
 
 
 LOCK = ".lock"
@@ -23,13 +23,13 @@ class LockedError(UserError):
 
 @contextmanager
 def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
-    """Keeps other processes off `folder`, until the block or the process is over, however it ends.
+    """Locks `folder` for other processes until the block or this process ends, however it does.
 
     Args:
-        patience: seconds to wait for a process that is on it; None: PATIENCE_SECONDS.
+        patience: seconds to wait for a process that holds the lock; None: PATIENCE_SECONDS.
 
     Raises:
-        LockedError: where it stays on it.
+        LockedError: where that process keeps it.
     """
     deadline = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
     with (folder / LOCK).open("a") as file:
@@ -49,7 +49,7 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Returns whether a process works in `folder`; leaves no file behind."""
+    """Returns whether a process works in `folder`, without creating a file."""
     try:
         with (folder / LOCK).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""`origin.json`: the facts of a run or a sweep that never change; written when it begins, checked when it is read.
+"""`origin.json`: facts of a run or a sweep that never change, written at its start, with a checksum.
 
-Where `summary.json`, which changes as the run does, is damaged, the same command still finds the run by these.
+Where `summary.json`, which changes during the run, is damaged, the same command still finds the run by these facts.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Origin:
 
     @classmethod
     def read(cls, folder: Path) -> "Origin | None":
-        """Returns what was written into `folder`, or None where it is damaged or missing."""
+        """Returns the origin in `folder`, or None where it is damaged or missing."""
         try:
             return cls(**unseal((folder / NAME).read_bytes()))
         except (OSError, ValueError, TypeError):

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 FOLDERS = ("runs", "sweeps", "cache", "artifacts")
-"""Of `outputs`."""
+"""Folders in `outputs`."""
 
 
 OWN = (*FOLDERS, "mlflow.", ".gitignore")
-"""Beginnings of the names of all that this project writes into `outputs`."""
+"""Prefixes of the names of all files and folders that this project writes into `outputs`."""
 
 
 def unknown_to_git(outputs: Path) -> None:
-    """Keeps the files of runs out of the git status of the code around them, which runs record.
+    """Hides the files of runs from the git status of the surrounding code, which runs record.
 
-    In a folder with files of others, only the folders that are made here are marked.
+    In a folder with other files, only the folders made here are marked.
     """
     if all(path.name.startswith(OWN) for path in outputs.iterdir()):
         _mark(outputs)

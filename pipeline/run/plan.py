@@ -1,4 +1,4 @@
-"""The plan: which stages run in which order, on whose results."""
+"""The plan of a run: its stages in order, and the results that each takes."""
 
 import functools
 import importlib
@@ -12,13 +12,13 @@ from pipeline.source_code.signatures import AbsentError, find, signature
 from pipeline.system.environment import quiet_stderr
 from stages.errors import UserError
 
-GIVEN_BY_RUNNER = ("settings", "reporter", "folder", "cache")
-"""Parameters of a stage that no earlier stage makes."""
+FROM_RUNNER = ("settings", "reporter", "folder", "cache")
+"""Parameters of a stage that the runner provides."""
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """target: the function's import path; inputs: the results it takes; makes: the name of its own."""
+    """target: the function's import path; inputs: the results that it takes; makes: the name of its own."""
 
     name: str
     target: str
@@ -27,33 +27,33 @@ class PlannedStage:
     makes: str
 
     def load(self) -> Callable[..., Any]:
-        """Imports the function, and with it TensorFlow; raises what `imported` does."""
+        """Imports the function, and with it TensorFlow; see `imported`."""
         return imported(self.name, self.target)
 
 
 def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
-    """Returns the stages in order, each with the results that it will be given.
+    """Returns the stages in order, each with the results that it takes.
 
     Raises:
         UserError: where a stage's function does not exist, or takes what no earlier stage makes.
     """
     plan: list[PlannedStage] = []
-    made: list[str] = []
+    results: list[str] = []
     for name, makes in experiment.pipeline.items():
         target = _target(experiment.settings[name], name)
         inputs = []
         for parameter, required in parameters(name, target).items():
-            if parameter in made:
+            if parameter in results:
                 inputs.append(parameter)
-            elif required and parameter not in GIVEN_BY_RUNNER:
+            elif required and parameter not in FROM_RUNNER:
                 raise UserError(
                     f"the stage {name} takes `{parameter}`, which no earlier stage makes",
-                    [*dict.fromkeys(made), *GIVEN_BY_RUNNER],
+                    [*dict.fromkeys(results), *FROM_RUNNER],
                     f"pipeline=<a pipeline whose stage before {name} makes `{parameter}`>",
                 )
         option = experiment.choices.get(experiment.groups[name], "")
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
-        made.append(makes)
+        results.append(makes)
     return tuple(plan)
 
 
@@ -61,8 +61,8 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
 def parameters(stage: str, target: str) -> Mapping[str, bool]:
     """Returns a function's parameters and whether each is required, read from its source.
 
-    Importing it would start TensorFlow, and a wrong plan has to be known before that. A function whose source does not
-    tell (made by a decorator, or by another function) is imported after all.
+    Importing it would start TensorFlow, and a wrong plan must be refused before that. Only a function whose source does
+    not show them (made by a decorator, or by another function) is imported.
     """
     try:
         declared = signature(find(target))
@@ -80,7 +80,7 @@ def imported(stage: str, target: str) -> Callable[..., Any]:
     """Imports a stage's function, and with it TensorFlow.
 
     Raises:
-        UserError: where there is no such function, or its module imports what is not there.
+        UserError: where there is no such function, or an import of its module fails.
     """
     module, _, name = target.rpartition(".")
     try:

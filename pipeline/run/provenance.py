@@ -1,4 +1,4 @@
-"""From what code, packages and machine a run came."""
+"""Provenance of a run: its code, packages and machine."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ _SECRET_FILE = re.compile(
     r"[\w.-]*(secret|credential|password|passwd)s?[\w-]*(\.(ya?ml|json|toml|ini|cfg|conf|txt|xml|csv|properties))?|"
     r"[\w.-]+\.(pem|key|p12|pfx|jks|keystore|kdbx|tfvars|ovpn|ppk))$"
 )
-"""Files whose every line may be secret, by the names that tools and people give them."""
+"""Names of files whose every line may be secret."""
 
 _CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
 VERSIONED = ("tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf", "tensorflow-datasets", "scikit-learn")
@@ -34,9 +34,9 @@ VERSIONED = ("tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf"
 
 @dataclass(frozen=True)
 class CodeState:
-    """commit: of the repository at `root`; diff: what is not committed, without secrets, cut at DIFF_LIMIT_BYTES.
+    """commit: of the repository at `root`; diff: uncommitted changes without secrets, cut at DIFF_LIMIT_BYTES.
 
-    dirty: whether anything is not committed; None where git did not say.
+    dirty: whether there are uncommitted changes; None where git failed.
     """
 
     root: Path
@@ -48,11 +48,11 @@ class CodeState:
 def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState | None:
     """Returns the state of the repository around `folder`, or None where there is none.
 
-    Without `folder`: the source tree of this project, and for an installed package that of the working directory.
-    New files count as uncommitted changes where they are code or configuration; git's ignored ones never do.
+    Without `folder`: the source tree of this project, or, for an installed package, the working directory. New files
+    count as uncommitted changes if they are code or configuration and not ignored by git.
 
     Args:
-        untracked: whether the diff has the contents of new files, and not their names and digests alone.
+        untracked: whether the diff has the contents of new files, rather than their names and digests alone.
     """
     start = folder or CHECKOUT or Path.cwd()
     root = _git(start, "rev-parse", "--show-toplevel")
@@ -84,9 +84,9 @@ def _versions() -> dict[str, str]:
 
 @cache
 def packages() -> str:
-    """Returns every installed distribution as `name==version`, a line each; no addresses.
+    """Returns all installed distributions as lines `name==version`, without addresses.
 
-    As they were when it was first asked for: what this process, or the one that it was forked from, has imported.
+    As they were at the first call: those that this process, or the one that it was forked from, has imported.
     """
     numbers = {entry.metadata["Name"]: entry.version for entry in metadata.distributions()}
     lines = [f"{name}=={version}" for name, version in numbers.items() if name]
@@ -94,7 +94,7 @@ def packages() -> str:
 
 
 def command() -> str:
-    """Returns the command line that started this process as it was typed, quoted for a shell, without secrets."""
+    """Returns the command line of this process as typed, quoted for a shell, without secrets."""
     return str(redact(f"{command_name()} {shlex.join(redact_overrides(sys.argv[1:]))}".rstrip()))
 
 
@@ -103,36 +103,40 @@ def environment() -> dict[str, object]:
 
 
 def _diff(top: Path, untracked: bool) -> str:
-    """Returns what is not committed, without secrets; new files by their names and digests, or as added ones."""
+    """Returns uncommitted changes without secrets; new files by names and digests, or as added files."""
     listed = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
-    new = [name for name in listed.split("\0") if name]
-    # On a copy of the index, so that new files can be shown as added without touching the user's own index.
+    new_files = [name for name in listed.split("\0") if name]
+    # On a copy of the index, so that new files can be shown as added without changing the user's own.
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
-        own = _git(top, "rev-parse", "--git-path", "index")
-        if own and (top / own.strip()).is_file():
-            shutil.copy(top / own.strip(), index)
+        index_path = _git(top, "rev-parse", "--git-path", "index")
+        if index_path and (top / index_path.strip()).is_file():
+            shutil.copy(top / index_path.strip(), index)
         variables = {"GIT_INDEX_FILE": str(index)}
-        if untracked and new:
-            _git(top, "add", "--intent-to-add", "--", *new, **variables)
+        if untracked and new_files:
+            _git(top, "add", "--intent-to-add", "--", *new_files, **variables)
         text = _git(top, "diff", "HEAD", **variables) or _git(top, "diff", **variables) or ""
-    notes = [] if untracked else [f"# new, known by its digest alone: {_named(top, name)}\n" for name in new]
+    notes = (
+        []
+        if untracked
+        else [f"# new, known by its digest alone: {_name_and_digest(top, name)}\n" for name in new_files]
+    )
     data = "".join([*notes, *map(_of_file, re.split(r"(?m)^(?=diff --git )", text))]).encode()
-    if len(data) > DIFF_LIMIT_BYTES:  # between two lines: half a key would not be known as one
+    if len(data) > DIFF_LIMIT_BYTES:  # between two lines, as half a key would not be recognized
         beginning = data[: data.rfind(b"\n", 0, DIFF_LIMIT_BYTES) + 1 or DIFF_LIMIT_BYTES].decode(errors="ignore")
         return f"{redact(beginning)}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
     return str(redact(data.decode()))
 
 
-def _named(top: Path, name: str) -> str:
+def _name_and_digest(top: Path, name: str) -> str:
     try:
         return f"{name} sha256:{hashlib.sha256((top / name).read_bytes()).hexdigest()}"
-    except OSError as error:  # a link to nowhere, or gone meanwhile
+    except OSError as error:  # a broken link, or deleted in the meantime
         return f"{name} ({error.strerror})"
 
 
 def _of_file(section: str) -> str:
-    """Returns a file's part of a diff; of a file that is there to hold secrets, no line."""
+    """Returns a file's part of a diff; for a file that may hold secrets, without its lines."""
     header, mark, _ = section.partition("\n@@ ")
     names = re.findall(r"(?m)^(?:diff --git|---|\+\+\+) .*", header)
     if not mark or not any(_SECRET_FILE.search(part) for name in names for part in name.split()):
@@ -141,7 +145,7 @@ def _of_file(section: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, **variables: str) -> str | None:
-    """Returns what git prints, or None where git is missing, refuses or takes over 20 seconds."""
+    """Returns the output of git, or None where git is missing, fails or takes over 20 seconds."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables}
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Reads runs whose files may be damaged, and rebuilds them from the others.
+"""Reads runs whose files may be damaged, and rebuilds damaged files from the others.
 
-`summary.json` is rebuilt from `origin.json`, the journal and the last checkpoint; a journal that was lost from those,
-once the store has been asked what it has.
+`summary.json` is rebuilt from `origin.json`, the journal and the last checkpoint; a lost journal from the other files,
+once the store has shown what it has.
 """
 
 import json
@@ -24,7 +24,7 @@ def read_run(folder: Path, warn: Warn) -> Summary | None:
     """Returns the summary of the run in `folder`, rebuilt where the file is damaged; None where there is no run.
 
     Args:
-        warn: gets a line for each damaged file, and what was done about it.
+        warn: called with a line for each damaged file, which says how it is handled.
     """
     origin = Origin.read(folder)
     try:
@@ -39,7 +39,7 @@ def read_run(folder: Path, warn: Warn) -> Summary | None:
                 )
             return None
         summary = _rebuilt(folder, origin)
-        if summary.status in ENDED:  # no process works on it; one that is RUNNING is written when it is resumed
+        if summary.status in ENDED:  # no process works on it; a RUNNING one is written when it is resumed
             with suppress(OSError):
                 summary.write(folder)
         if not missing:
@@ -50,7 +50,7 @@ def read_run(folder: Path, warn: Warn) -> Summary | None:
 
 
 def _rebuilt(folder: Path, origin: Origin) -> Summary:
-    """Returns the summary as far as the other files hold it; RUNNING where they hold no end, to be resumed."""
+    """Returns the summary as far as the other files have it; RUNNING, to be resumed, where they have no end."""
     journal = Journal(folder)
     metrics: dict[str, float] = {}
     exported: dict[str, str] = {}
@@ -76,9 +76,9 @@ def _rebuilt(folder: Path, origin: Origin) -> Summary:
 
 
 def checkpoint_rows(folder: Path) -> dict[int, dict[str, float]]:
-    """Returns the metrics by epoch, from 1, that the newest readable checkpoint of a run holds; none without one.
+    """Returns the metrics by epoch, from 1, in the newest readable checkpoint of a run; empty without one.
 
-    A fork holds no epochs of the run that it started from.
+    A fork does not have the epochs of the run that it started from.
     """
     for path in sorted((folder / "checkpoints").glob("step-*.npz"), reverse=True):
         try:

@@ -1,4 +1,4 @@
-"""Metrics, parameters and files of a stage's result, whatever it returned; and the names of values that have none."""
+"""Records of a stage's result of any type: metrics, parameters, files, and warnings about other values."""
 
 import dataclasses
 import json
@@ -13,10 +13,10 @@ from typing import Any
 from stages.results import Dataset, Exported, Record, as_number
 
 EXACT_INTEGER = 2**53
-"""Beyond this, a float64 (all that MLflow and `summary.json` hold) skips integers."""
+"""Largest integer up to which float64, in which MLflow and `summary.json` hold numbers, is exact."""
 
 LONGEST_METRIC_NAME = 250
-"""Characters: MLflow's own limit."""
+"""Characters, MLflow's own limit."""
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
@@ -40,16 +40,16 @@ class Recorded:
 
 
 def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequence[Record] = ()) -> Recorded:
-    """Returns what to record of the `result` of `stage`.
+    """Returns the records of the `result` of `stage`.
 
-    A `Record`, or an object with one as `record`, lists it. Of a mapping, a named tuple or a dataclass without
-    `record`, numbers become metrics (`stage/name`, or `name` if it has a slash), files artifacts, other values that
-    JSON can hold parameters. None has nothing to record. Everything else is named in a warning.
+    They are those of a `Record`, or of an object with one as `record`. In a mapping, a named tuple or a dataclass
+    without `record`, numbers become metrics (`stage/name`, or `name` if it has a slash), files artifacts, and other
+    values that JSON can hold parameters. None is not recorded. All other values are named in warnings.
 
     Args:
-        makes: the name of the result, for a value that has no name of its own.
-        folder: the run's folder, to which relative paths may be relative.
-        earlier: records of earlier stages; a result that hands one of them on does not record it again.
+        makes: the name of the result, for a value without a name of its own.
+        folder: the run's folder, to which paths may be relative.
+        earlier: records of earlier stages; a result that passes one of them on does not record it again.
     """
     collected = Recorded()
     if not any(getattr(result, "record", None) is record for record in earlier):
@@ -61,17 +61,17 @@ def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequenc
 
 
 def clean_metrics(values: Mapping[Any, Any]) -> tuple[dict[str, float], dict[str, Any], list[str]]:
-    """Returns metrics as MLflow takes them, the values that are no numbers, and a line for everything changed.
+    """Returns metrics as MLflow takes them, the values that are not numbers, and a line for each change.
 
     Numbers become float64, and characters that MLflow refuses in a name `_`.
     """
     metrics: dict[str, float] = {}
-    others: dict[str, Any] = {}
+    no_numbers: dict[str, Any] = {}
     warnings: list[str] = []
     for key, value in values.items():
         number = as_number(value)
         if number is None:
-            others[str(key)] = value
+            no_numbers[str(key)] = value
             continue
         name = metric_name(str(key))
         while name in metrics:
@@ -83,7 +83,7 @@ def clean_metrics(values: Mapping[Any, Any]) -> tuple[dict[str, float], dict[str
         if math.isinf(number):
             warnings.append(f"{name} is {number}: MLflow shows the largest float instead, and summary.json null")
         metrics[name] = number
-    return metrics, others, warnings
+    return metrics, no_numbers, warnings
 
 
 def metric_name(name: str) -> str:
@@ -111,7 +111,7 @@ def _add(collected: Recorded, stage: str, name: str, result: Any, folder: Path) 
 
 
 def _add_record(collected: Recorded, stage: str, record: Record, folder: Path) -> None:
-    metrics, others, warnings = clean_metrics(record.metrics)
+    metrics, no_numbers, warnings = clean_metrics(record.metrics)
     collected.metrics |= metrics
     collected.weights = record.weights or collected.weights
     collected.datasets += record.datasets
@@ -124,7 +124,7 @@ def _add_record(collected: Recorded, stage: str, record: Record, folder: Path) -
             collected.warnings.append(f"{name} is a {_kind(value)}, which summary.json cannot hold")
     collected.params |= {f"{stage}/{name}": value for name, value in record.params.items()}
     collected.warnings += warnings
-    for name, value in others.items():
+    for name, value in no_numbers.items():
         if value is not None and _is_plain(value):
             collected.warnings.append(f"the metric {name} is a {_kind(value)}, not a number: recorded as a parameter")
             collected.params[f"{stage}/{name}"] = value
@@ -177,7 +177,7 @@ def _add_file(collected: Recorded, place: str, path: Path, folder: Path) -> None
 
 
 def _fields(result: Any) -> Mapping[Any, Any] | None:
-    """Returns the named values of a mapping, a named tuple or a dataclass, or None where there are no names."""
+    """Returns the named values of a mapping, a named tuple or a dataclass, or None for other types."""
     if isinstance(result, Mapping):
         return result
     if isinstance(result, tuple) and hasattr(result, "_asdict"):

@@ -1,4 +1,4 @@
-"""Runs on disk: which of them a command means, and whether it resumes one, forks one or begins a new one."""
+"""The run that a command resumes or forks, or the decision to start a new one."""
 
 import json
 import shlex
@@ -34,24 +34,24 @@ def resolve(job: Job, console: Console) -> Job:
     """Returns `job` with its predecessor. The order is important:
 
     1. A job of a sweep resumes the run in its own folder, unless that has finished.
-    2. `resume=<run>` resumes that run, whose settings have to be the same.
+    2. `resume=<run>` resumes that run, whose settings must be the same.
     3. `resume=auto` resumes the last run of the same settings and code, unless that has finished.
-    4. `fork=<run>` begins a new run with the weights of that one.
-    5. Everything else begins a new run from scratch.
+    4. `fork=<run>` starts a new run from the weights of that one.
+    5. Otherwise a new run starts from scratch.
 
-    A run that has finished while its store was away is "resumed", too: what the store misses is sent, and that is all.
+    A finished run with unsent records is "resumed", too: these are sent, and nothing else happens.
 
     Raises:
-        UserError: where the run that is asked for cannot be resumed or forked.
+        UserError: where the named run cannot be resumed or forked.
     """
     experiment = job.experiment
     previous = None
     if job.folder is not None:
-        previous = begun_in(job.folder, console.warn)
+        previous = unfinished_in(job.folder, console.warn)
     elif experiment.resume == "auto":
         previous = _last_to_resume(experiment, console)
     elif experiment.resume != "never":
-        previous = _asked_for(experiment)
+        previous = _named_by_resume(experiment)
     if previous is not None:
         if job.folder is None:
             _announce("resuming", previous, console)
@@ -64,15 +64,15 @@ def resolve(job: Job, console: Console) -> Job:
 
 
 def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
-    """Returns the last run of the same settings and code, if anything of it is left to be done."""
-    last = last_of(experiment, console.warn)
-    if last is None or (last.status == "FINISHED" and not is_unsent(last, experiment)):
+    """Returns the last run of the same settings and code, unless it is complete and sent."""
+    run = last_of(experiment, console.warn)
+    if run is None or (run.status == "FINISHED" and not is_unsent(run, experiment)):
         return None
     now = sources(experiment)
-    if last.code == now.digest:
-        return last
-    folder = Path(last.folder)
-    if last.status == "FINISHED":
+    if run.code == now.digest:
+        return run
+    folder = Path(run.folder)
+    if run.status == "FINISHED":
         console.warn(
             f"the store misses part of {shorter(folder)}; `python -m pipeline.sync {shorter(folder)}` sends it"
         )
@@ -81,7 +81,7 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
     return None
 
 
-def _asked_for(experiment: Experiment) -> Summary:
+def _named_by_resume(experiment: Experiment) -> Summary:
     """Returns the run of `resume=<run>`."""
     run = find(experiment.resume, experiment.outputs, "resume")
     if run.status != "FINISHED":
@@ -112,15 +112,15 @@ def _announce(verb: str, run: Summary, console: Console) -> None:
         return
     console.say(f"{verb} {folder} (status: {run.status})")
     if run.overrides:
-        console.say(f"with its overrides, unless this command gives others: {' '.join(run.overrides)}")
+        console.say(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
 
 
 def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:
-    """Returns the last run with the identity of `experiment`; `warn` gets a line for each damaged file."""
-    own = identity(experiment)
+    """Returns the last run with the identity of `experiment`; calls `warn` for each damaged file."""
+    digest = identity(experiment)
     for folder in reversed(_run_folders(experiment.outputs / "runs" / experiment.name, "*")):
         summary = read_run(folder, warn)
-        if summary is not None and summary.identity == own:
+        if summary is not None and summary.identity == digest:
             return summary
     return None
 
@@ -131,11 +131,11 @@ def _run_folders(top: Path, pattern: str) -> list[Path]:
 
 
 def _ignore(line: str) -> None:
-    """Drops a warning that another reader of the same file gives."""
+    """Drops a warning that another reader of the same file makes."""
 
 
-def begun_in(folder: Path, warn: Callable[[str], None] = _ignore) -> Summary | None:
-    """Returns the run in `folder` that was begun and has not finished; `warn` gets a line for each damaged file."""
+def unfinished_in(folder: Path, warn: Callable[[str], None] = _ignore) -> Summary | None:
+    """Returns the unfinished run in `folder`, or None; calls `warn` for each damaged file."""
     summary = read_run(folder, warn)
     return None if summary is None or summary.status == "FINISHED" else summary
 
@@ -147,7 +147,7 @@ def has_finished(folder: Path) -> bool:
 
 
 def find(text: str, outputs: Path, option: str) -> Summary:
-    """Returns the run that a user means by its folder or the beginning of its id.
+    """Returns the run with this folder or beginning of an id.
 
     Args:
         option: the setting whose value `text` is, `resume` or `fork`.
@@ -158,8 +158,8 @@ def find(text: str, outputs: Path, option: str) -> Summary:
     path = Path(text).expanduser()
     folders = [path] if (path / NAME).is_file() or (path / ORIGIN).is_file() else []
     if not folders and len(text) >= SHORTEST_ID:
-        everything = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in _run_folders(outputs, pattern)]
-        folders = [folder for folder in everything if folder.name == text or _has_id(folder, text)]
+        all_folders = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in _run_folders(outputs, pattern)]
+        folders = [folder for folder in all_folders if folder.name == text or _has_id(folder, text)]
     damaged: list[str] = []
     runs = [summary for folder in folders if (summary := read_run(folder, damaged.append)) is not None]
     if not runs and damaged:
@@ -179,7 +179,7 @@ def _has_id(folder: Path, text: str) -> bool:
 
 
 def check_same(experiment: Experiment, run: Summary) -> None:
-    """Raises UserError with the first setting in which `experiment` differs from what `run` was begun with."""
+    """Raises UserError for the first setting of `experiment` that differs from `run`'s."""
     path = Path(run.folder) / "config.yaml"
     if not path.is_file():
         return
@@ -205,6 +205,6 @@ def check_same(experiment: Experiment, run: Summary) -> None:
 
 
 def override(name: str, value: Any) -> str:
-    """Returns what to type, so that the setting `name` is `value`."""
+    """Returns the override that sets `name` to `value`, quoted for a shell."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return shlex.quote(f"{name}={text}")

@@ -1,4 +1,4 @@
-"""Runs the stages of a plan: calls, times and records each, and decides what failed."""
+"""Runs the stages of a plan: calls, times and records each."""
 
 import dataclasses
 import inspect
@@ -53,27 +53,27 @@ class RunReporter:
         self._warned: set[str] = set()
 
     def begin(self, stage: str) -> None:
-        """Notes that from now on it is `stage` that reports."""
+        """Makes `stage` the one that reports from now on."""
         self._stage = stage
         self._owners.setdefault(f"{stage}/seconds", "the runner")
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        metrics, others, warnings = clean_metrics(values)
+        metrics, no_numbers, warnings = clean_metrics(values)
         for line in warnings:
             self.warn_once(f"{self._stage}: {line}")
-        for name, value in others.items():
+        for name, value in no_numbers.items():
             self.warn_once(f"{self._stage}: the metric {name} is a {type(value).__name__}, not a number: not recorded")
-        own = {self._own_name(name): value for name, value in metrics.items()}
+        named = {self._own_name(name): value for name, value in metrics.items()}
         with signals.uninterrupted():
-            self._summary.metrics.update(own)
-            self._tracker.metrics(own, int(step))
+            self._summary.metrics.update(named)
+            self._tracker.metrics(named, int(step))
         if self._on_epoch is not None and step > 0:
-            self._on_epoch(own, int(step))
+            self._on_epoch(named, int(step))
         if step > 0:
-            pulse.epoch(int(step), own)
+            pulse.epoch(int(step), named)
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
-        """Notes which epoch's weights the run evaluates and exports."""
+        """Records the epoch whose weights the run evaluates and exports."""
         with signals.uninterrupted():
             self._summary.weights = dict(chosen)
             self._tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
@@ -84,7 +84,7 @@ class RunReporter:
             self.warn(line)
 
     def _own_name(self, name: str) -> str:
-        """Returns the name under which the stage records its metric: another stage's is not written over."""
+        """Returns the name under which the stage records its metric, which does not overwrite another stage's."""
         owner = self._owners.setdefault(name, self._stage)
         if owner == self._stage:
             return name
@@ -122,7 +122,7 @@ class RunReporter:
 
 
 def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStage]:
-    """Imports every stage, and with them TensorFlow, and gives it its settings.
+    """Imports all stages, and with them TensorFlow, and binds their settings.
 
     Raises:
         UserError: where a stage cannot be imported, or its settings are not of the type that it declares.
@@ -204,22 +204,22 @@ def _visit_safe_place() -> None:
 
 def _arguments(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> dict[str, Any]:
     accepted = inspect.signature(stage.function).parameters
-    taken = {name: value for name, value in {"settings": stage.settings, **provided}.items() if name in accepted}
-    return {name: results[name] for name in stage.planned.inputs} | taken
+    from_runner = {name: value for name, value in {"settings": stage.settings, **provided}.items() if name in accepted}
+    return {name: results[name] for name in stage.planned.inputs} | from_runner
 
 
 def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -> None:
-    """Raises UserError if `stage` returned None and a later stage takes its result, which may not be None there."""
+    """Raises UserError if `stage` returned None and a later stage takes its result, but does not accept None."""
     makes = stage.planned.makes
     if result is not None:
         return
-    for other in later:
-        if makes in other.planned.inputs and not _accepts_none(other.function, makes):
+    for later_stage in later:
+        if makes in later_stage.planned.inputs and not _accepts_none(later_stage.function, makes):
             raise UserError(
-                f"it returned None, and the stage {other.planned.name} takes its result `{makes}`",
+                f"it returned None, and the stage {later_stage.planned.name} takes its result `{makes}`",
                 f"`return <the {makes}>`, or a parameter `{makes}: … | None` there",
             )
-        if other.planned.makes == makes:
+        if later_stage.planned.makes == makes:
             return
 
 
@@ -247,16 +247,16 @@ def _record(recorded_values: Recorded, stage: str, reporter: RunReporter, tracke
 
 
 def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:
-    """Returns settings as the dataclass that `function` declares, where they came without a schema."""
+    """Returns settings as the dataclass that `function` declares, if they have no schema."""
     annotation = getattr(function, "__annotations__", {}).get("settings")
-    if isinstance(annotation, str):  # of a module with `from __future__ import annotations`
+    if isinstance(annotation, str):  # in a module with `from __future__ import annotations`
         annotation = eval(annotation, vars(sys.modules[function.__module__]))
     declared = as_dataclass(annotation)
     return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an error as one line: a user's error as it is, any other with its type."""
+    """Returns an error as one line: a user's error unchanged, any other with its type."""
     text = str(error)
     if "Detected at node" in text:  # TensorFlow puts the lines of Python's stack before the reason
         noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
@@ -267,10 +267,10 @@ def one_line(error: BaseException) -> str:
 
 
 def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> list[BoundStage]:
-    """Returns `stages` with a folder in the place of `runs:/<run id>` and `models:/…`.
+    """Returns `stages` with local folders in place of `runs:/<run id>` and `models:/…`.
 
     Raises:
-        UserError: where MLflow cannot be asked, or has no such model.
+        UserError: where MLflow does not answer, or has no such model.
     """
     return [
         dataclasses.replace(stage, settings=dataclasses.replace(stage.settings, weights=str(folder)))

@@ -12,13 +12,13 @@ from multiprocessing.process import BaseProcess
 
 from pipeline.cluster.task import OPEN_PORTS, Task, cluster_settings, local_tasks
 from pipeline.paths import shorter
-from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, pass_on
+from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
 from pipeline.run.console import Console
 from pipeline.run.executor import work
 from pipeline.run.job import DONE, FAILED, STOPPED, Job
 from pipeline.run.lifecycle import new_folder
 from pipeline.run.plan import PlannedStage
-from pipeline.run.resume import begun_in
+from pipeline.run.resume import unfinished_in
 from pipeline.run.settle import end_lost
 from pipeline.system import pulse, signals
 from pipeline.system.processes import process_context, start
@@ -61,7 +61,7 @@ def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> in
             break
         restarts -= 1
         console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
-        job = job.resuming(begun_in(folder))
+        job = job.resuming(unfinished_in(folder))
     with signals.ending(code):
         end_lost(folder, job.experiment, "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED", console)
     return code
@@ -96,7 +96,7 @@ class _Cluster:
         except Interrupted as interrupted:
             chief = self._tasks[0].name
             if chief in self._members:
-                pass_on(self._members[chief], self._pulses[chief])
+                forward_signals(self._members[chief], self._pulses[chief])
             return interrupted.exit_code
         finally:
             with signals.ending():

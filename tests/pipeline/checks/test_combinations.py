@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.checks.batch import expected_replicas
 from pipeline.checks.precision import advice
-from pipeline.cluster.task import given_task, local_tasks
+from pipeline.cluster.task import local_tasks, task_of_environment
 from pipeline.run.job import prepare
 from pipeline.system import machine
 from stages.errors import UserError
@@ -162,7 +162,7 @@ def test_a_tf_config_that_is_none_is_refused(text: str | None, monkeypatch: pyte
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError, match=r"TF_CONFIG.*Expected a cluster of chief, worker.*Try: TF_CONFIG="):
-        given_task(MultiWorkerSettings(deterministic=False))
+        task_of_environment(MultiWorkerSettings(deterministic=False))
 
 
 def test_gpus_are_dealt_to_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:

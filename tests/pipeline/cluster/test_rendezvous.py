@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.rendezvous import meet
-from pipeline.cluster.task import Task, given_task, local_tasks
+from pipeline.cluster.task import Task, local_tasks, task_of_environment
 from pipeline.run.console import Console
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
@@ -66,7 +66,7 @@ WRONG = {
 def test_a_wrong_tf_config_is_refused_in_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError) as refused:
-        given_task(TWO)
+        task_of_environment(TWO)
     assert WRONG[text] in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -74,21 +74,21 @@ def test_a_wrong_tf_config_is_refused_in_one_line(text: str, monkeypatch: pytest
 def test_a_parameter_server_cluster_has_all_kinds_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", config(["127.0.0.1:23451"], chief=["127.0.0.1:23452"]))
     with pytest.raises(UserError, match="there is no ps"):
-        given_task(SERVERS)
+        task_of_environment(SERVERS)
 
 
 def test_a_port_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setenv("TF_CONFIG", config([f"127.0.0.1:{other.getsockname()[1]}"]))
         with pytest.raises(UserError, match=r"own port .* cannot be listened at"):
-            given_task(TWO)
+            task_of_environment(TWO)
 
 
 def test_what_local_clusters_are_given_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings in (TWO, SERVERS):
         for task in local_tasks(settings):
             monkeypatch.setenv("TF_CONFIG", task.tf_config)
-            assert given_task(settings) == task
+            assert task_of_environment(settings) == task
 
 
 def waiting(tasks: list[Task], limit: float = 20) -> list[Exception | None]:
