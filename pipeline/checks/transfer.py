@@ -30,7 +30,7 @@ TRANSFER = (
     Refusal(
         lambda experiment: _tracked_weights(experiment) and experiment.tracking.kind == "off",
         "model.weights={weights} with tracking=off",
-        "there is no store to find them in",
+        "no store knows where they are",
         "tracking=local, tracking=server, or a file",
         "tracking=local",
     ),

@@ -65,7 +65,7 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
     chosen: Mapping[str, Any] = settings if isinstance(settings, Mapping) else vars(settings)
     make = getattr(keras.applications, str(chosen.get("name")), None)
     if backbone is None or make is None:
-        raise _refused("imagenet", "are those of a network of keras.applications, which this is not")
+        raise _refused("imagenet", "are those of a network of keras.applications, and this is none")
     former_timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT_SECONDS)
     try:
