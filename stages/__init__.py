@@ -1,1 +1,1 @@
-"""What an experiment does: one module a stage, and the parts they are made of. Knows nothing of `pipeline`."""
+"""Stages of an experiment, one module each, and the parts that they are made of. Imports nothing of `pipeline`."""

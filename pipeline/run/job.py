@@ -35,7 +35,7 @@ class PrunedError(Exception):
 
 
 OnEpoch = Callable[[Mapping[str, float], int], None]
-"""Is told the metrics of each epoch by their full names, and its number from 1; may raise PrunedError."""
+"""Receives the metrics of each epoch by their full names, and its number from 1; may raise PrunedError."""
 
 
 @dataclass(frozen=True)

@@ -63,14 +63,14 @@ class RunReporter:
             self.warn_once(f"{self._stage}: {line}")
         for name, value in no_numbers.items():
             self.warn_once(f"{self._stage}: the metric {name} is a {type(value).__name__}, not a number: not recorded")
-        named = {self._own_name(name): value for name, value in metrics.items()}
+        by_name = {self._own_name(name): value for name, value in metrics.items()}
         with signals.uninterrupted():
-            self._summary.metrics.update(named)
-            self._tracker.metrics(named, int(step))
+            self._summary.metrics.update(by_name)
+            self._tracker.metrics(by_name, int(step))
         if self._on_epoch is not None and step > 0:
-            self._on_epoch(named, int(step))
+            self._on_epoch(by_name, int(step))
         if step > 0:
-            pulse.epoch(int(step), named)
+            pulse.epoch(int(step), by_name)
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
         """Records the epoch whose weights the run evaluates and exports."""

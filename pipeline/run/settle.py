@@ -30,7 +30,7 @@ LOST = "its process was killed or did not answer"
 
 @dataclass(frozen=True)
 class Settled:
-    """What the store has of a run. unsent: entries that it misses; refused: those that it rejects, and why."""
+    """The state of a run in its store. unsent: entries that it misses; refused: those that it rejects, and why."""
 
     run_id: str | None
     entries: int

@@ -35,8 +35,8 @@ cancellation.cc)."""
 WITHOUT_AUTOTUNER.autotune.enabled = False
 
 _ENDLESS = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-"""What `tf.distribute` is told, so that it does not ask at every step, in a collective of all workers, who has a batch
-left: no one takes a step more than there are."""
+"""Declares a dataset endless, so that `tf.distribute` does not ask all workers at every step, in a collective, whether
+one has a batch left; no worker takes more steps than there are batches."""
 
 Reader = Callable[[tf.Tensor], tf.Tensor]
 """From examples of a split to their images."""

@@ -58,14 +58,14 @@ def _load(
         held_in = "memory" if isinstance(all_images, np.ndarray) else "source"
         images = _parts(all_images, rows)
     numbers = {name: part if listing.numbers is None else listing.numbers[part] for name, part in rows.items()}
-    named = listing.numbers is not None or not bad  # an older cache has no numbers
+    has_numbers = listing.numbers is not None or not bad  # an older cache has no numbers
     splits = {
         name: Split(
             images[name],
             listing.labels[rows[name]],
             described and described.of(rows[name]),
             numbers[name],
-            _files(source, numbers[name]) if named and name == "test" else None,
+            _files(source, numbers[name]) if has_numbers and name == "test" else None,
         )
         for name in rows
     }
@@ -128,8 +128,8 @@ def _unusable_images(error: UnusableError, settings: SourceSettings, more_fix: s
     Args:
         more_fix: a setting without which bad examples cannot be skipped.
     """
-    example, others = error.bad[0], len(error.bad) - 1
-    problem = f"{example.where}: {example.why}" + (f", and {others:,} more" if others else "")
+    example, more_bad = error.bad[0], len(error.bad) - 1
+    problem = f"{example.where}: {example.why}" + (f", and {more_bad:,} more" if more_bad else "")
     fix = ["data.on_error=skip", more_fix]
     try:
         refuse_none(len(error.remaining.labels), "the source")

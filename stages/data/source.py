@@ -45,13 +45,13 @@ class Listing:
     bad: tuple[Bad, ...] = ()
     numbers: np.ndarray | None = None
 
-    def only(self, kept: np.ndarray) -> "Listing":
-        """Returns the listing of the examples `kept`, int64, renumbered in that order."""
+    def only(self, examples: np.ndarray) -> "Listing":
+        """Returns the listing of `examples`, int64, renumbered in that order."""
         place = np.full(len(self.labels), -1)
-        place[kept] = np.arange(len(kept))
+        place[examples] = np.arange(len(examples))
         parts = {name: place[numbers][place[numbers] >= 0] for name, numbers in self.parts.items()}
-        numbers = kept if self.numbers is None else self.numbers[kept]
-        return Listing(self.labels[kept], parts, self.class_names, self.bad, numbers)
+        numbers = examples if self.numbers is None else self.numbers[examples]
+        return Listing(self.labels[examples], parts, self.class_names, self.bad, numbers)
 
 
 class Source(Protocol):

@@ -33,8 +33,8 @@ def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name:
     Raises:
         UserError: where a class has too few examples to be in both.
     """
-    kept, part = cut(labels, fraction, seed, name)
-    return Split(images[kept], labels[kept], numbers=kept), Split(images[part], labels[part], numbers=part)
+    stay, part = cut(labels, fraction, seed, name)
+    return Split(images[stay], labels[stay], numbers=stay), Split(images[part], labels[part], numbers=part)
 
 
 def cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -62,22 +62,22 @@ def cut_all(
     rows = {"train": np.arange(len(labels))}
     for name, fraction in fractions.items():
         try:
-            kept, part = _cut(labels[rows["train"]], fraction, seed, name)
+            stay, part = _cut(labels[rows["train"]], fraction, seed, name)
         except ValueError as error:
             working = _working(labels, fractions, seed)
             raise _cannot_cut(labels[rows["train"]], fractions, working, name, error, class_names) from error
-        rows |= {name: rows["train"][part], "train": rows["train"][kept]}
+        rows |= {name: rows["train"][part], "train": rows["train"][stay]}
     return rows
 
 
 def _cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Raises ValueError, scikit-learn's word for a class with too few examples."""
-    kept, part = train_test_split(
+    stay, part = train_test_split(
         np.arange(len(labels)), test_size=fraction, stratify=labels, random_state=derive(seed, "split", name)
     )
-    kept.sort()
+    stay.sort()
     part.sort()
-    return kept, part
+    return stay, part
 
 
 def _cannot_cut(

@@ -1,4 +1,4 @@
-"""Keras callbacks of a run: the best weights, early stopping, and the user's own."""
+"""Keras callbacks of a run: best weights, early stopping, and the user's own."""
 
 import math
 import time
@@ -20,16 +20,16 @@ from stages.training.timing import Timing
 
 
 class Callbacks(keras.callbacks.CallbackList):
-    """Calls each hook of all callbacks, one after another, with one mapping of logs; keeps what they change in it.
+    """Calls each hook of all callbacks in order, with one mapping of logs, and keeps the values that they change.
 
-    Keras' own list hands every hook a copy, so that what a callback adds to it is lost to everybody but the callbacks
-    after it. Here a value that is added or replaced in the course of an epoch is shown to the hooks at its end, and is
-    part of `logs` then. Of several values of one name in an epoch the last counts.
+    Keras' own list passes every hook a copy, so that values which a callback adds reach only the callbacks after it.
+    Here values that are added or replaced during an epoch are passed to the hooks at its end, and become part of
+    `logs`. Of several values of one name in an epoch the last counts.
 
-    added: such values of the present epoch, by the name of the log: what is added to those of a validation gets the
-        prefix `val_`. outside: those added when training began or ended.
-    logs: those of the last epoch that is over, numbers alone.
-    between: seconds between the last two hooks, up to the beginning of the present one.
+    added: such values of the current epoch, by the names of the logs; those added in a validation get the prefix
+        `val_`. outside: those added at the beginning or the end of training.
+    logs: those of the last completed epoch, numbers alone.
+    between: seconds between the last two hooks, up to the start of the current one.
 
     Args:
         timing: counts the time of the hooks. options: of `keras.callbacks.CallbackList`.
@@ -45,7 +45,7 @@ class Callbacks(keras.callbacks.CallbackList):
         super().__init__(list(callbacks), **options)
         self.timing = timing or Timing()
         self.between = 0.0
-        self._left = time.perf_counter()
+        self._hook_ended = time.perf_counter()
         self.added: dict[str, float] = {}
         self.outside: dict[str, float] = {}
         self.logs: dict[str, float] = {}
@@ -54,7 +54,7 @@ class Callbacks(keras.callbacks.CallbackList):
 
     def on_train_begin(self, logs: Any = None) -> None:
         changed = self._call("on_train_begin", logs)
-        self.outside |= changed  # a callback may have restored those of an earlier process meanwhile
+        self.outside |= changed  # a callback may have restored those of an earlier process
 
     def on_train_end(self, logs: Any = None) -> None:
         self.outside |= self._call("on_train_end", logs)
@@ -95,22 +95,24 @@ class Callbacks(keras.callbacks.CallbackList):
         self.added |= {name if name.startswith(("val_", "val/")) else f"val_{name}": v for name, v in values.items()}
 
     def _call(self, hook: str, logs: Any, *place: int) -> dict[str, float]:
-        """Calls `hook` of every callback; returns the numbers that they have added to `logs`, or put into it."""
+        """Calls `hook` of every callback; returns the numbers that they have added to `logs` or replaced in it."""
         before = _plain(logs)  # waits for the step that computes them
-        shown = dict(before)
-        self.between = time.perf_counter() - self._left
+        passed = dict(before)
+        self.between = time.perf_counter() - self._hook_ended
         with self.timing.of("callbacks"):
             for callback in self.callbacks:
-                getattr(callback, hook)(*place, logs=shown)
-                for name, value in shown.items():
+                getattr(callback, hook)(*place, logs=passed)
+                for name, value in passed.items():
                     if hasattr(value, "dtype"):  # a CSVLogger, for one, cannot write a tensor
                         number = as_number(value)
-                        shown[name] = value if number is None else number
-        self._left = time.perf_counter()
-        return self.numbers({name: v for name, v in shown.items() if name not in before or v is not before[name]})
+                        passed[name] = value if number is None else number
+        self._hook_ended = time.perf_counter()
+        return self.numbers(
+            {name: value for name, value in passed.items() if name not in before or value is not before[name]}
+        )
 
     def numbers(self, values: Mapping[Any, Any]) -> dict[str, float]:
-        """Returns the numbers among `values`, and warns once of each of the others."""
+        """Returns the numbers in `values`, and warns once of each other value."""
         numbers = {}
         for name, value in values.items():
             number = as_number(value)
@@ -129,7 +131,7 @@ def _plain(logs: Mapping[Any, Any] | None) -> dict[Any, Any]:
 
 
 class BestWeights(keras.callbacks.Callback):
-    """Keeps the weights of the epoch whose `monitor` is best; of equals, the first."""
+    """Keeps the weights of the epoch with the best `monitor`; of equal ones, the first."""
 
     def __init__(self, monitor: str) -> None:
         super().__init__()
@@ -153,7 +155,7 @@ class BestWeights(keras.callbacks.Callback):
         """Writes the best weights to `path` (`.weights.h5`), whole or not at all; `network` keeps its own.
 
         Args:
-            network: the one that was trained or a copy of it: Keras cannot save variables that are in shards.
+            network: the trained one or a copy of it, as Keras cannot save variables in shards.
         """
         current = network.get_weights()
         network.set_weights(self.weights)
@@ -170,10 +172,10 @@ def save_weights(network: keras.Model, path: Path) -> None:
 def build_callbacks(
     settings: TrainSettings, reporter: Reporter, timing: Timing | None = None
 ) -> tuple[BestWeights, Callbacks]:
-    """Returns the best weights' keeper, and all callbacks in the order in which they are called.
+    """Returns the callback that keeps the best weights, and all callbacks in the order of their calls.
 
     Args:
-        reporter: is warned of what a checkpoint cannot keep of a callback. timing: counts their time.
+        reporter: receives warnings of attributes that a checkpoint cannot hold. timing: counts their time.
     """
     best = BestWeights(settings.monitor)
     callbacks: list[keras.callbacks.Callback] = [best]
@@ -200,25 +202,25 @@ class Plateau(keras.callbacks.ReduceLROnPlateau):
             settings.monitor,
             factor=settings.schedule.decay_factor,
             patience=settings.schedule.patience,
-            min_delta=0.0,  # as early stopping has it
+            min_delta=0.0,  # as in early stopping
             mode="max" if settings.monitor.endswith("accuracy") else "min",
         )
         self.reset_least_rate(settings)
 
     def reset_least_rate(self, settings: TrainSettings) -> None:
-        """Sets the least rate by the peak of the phase; the rest Keras resets in `on_train_begin`."""
+        """Sets the least rate by the peak of the phase; Keras resets the rest in `on_train_begin`."""
         self.min_lr = settings.schedule.final_share * settings.optimizer.learning_rate
 
 
 def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:
     """Prepares all callbacks for a phase of the training, before `on_train_begin` is called for it.
 
-    Early stopping and plateau begin again with every phase, by `on_train_begin`: their patience, their best value, and
-    the least learning rate, which is a share of the phase's own. The best weights are those of all phases.
+    Early stopping and plateau start again in every phase, by `on_train_begin`: their patience, their best value, and
+    the least learning rate, which is relative to the phase's own. The best weights are those of all phases.
 
     Args:
-        settings: of the phase. continues: whether the run has been trained before, in this phase or another; a
-            CSVLogger then adds to its file.
+        settings: of the phase. continues: whether the run has trained before, in this phase or another; a CSVLogger
+            then appends to its file.
     """
     for callback in callbacks.callbacks:
         if continues and isinstance(callback, keras.callbacks.CSVLogger):
