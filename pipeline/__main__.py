@@ -85,7 +85,8 @@ def _with_inherited(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed or forked."""
     from pipeline.run.trust import with_overrides_of_run
 
-    flags = ["-m"] if arguments.sweep else []
+    is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
+    flags = ["-m"] if is_sweep else []
     words = with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
     count = len(arguments.overrides)
     return replace(arguments, overrides=tuple(words[:count]), inherited=tuple(words[count:]))
@@ -106,7 +107,9 @@ def _compose_and_run(arguments: Arguments) -> int:
         if arguments.show:
             composer.show(arguments.package, arguments.resolve)
             return 0
-        return _run_sweep(composer) if composer.is_sweep else _run_one(composer)
+        if not composer.is_sweep:
+            return _run_one(composer)
+        return _run_search(composer) if composer.searches else _run_sweep(composer)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, composer.keys(), composer.addable()) from error
 
@@ -141,6 +144,24 @@ def _run_sweep(composer: "Composer") -> int:
     for override in composer.replaced:
         console.warn(f"{override.input_line} is replaced by what comes after it")
     code = run_sweep(composer.jobs(), total, console, composer.sweep)
+    signals.ended(code)
+    return code
+
+
+def _run_search(composer: "Composer") -> int:
+    from pipeline.config.search_settings import SearchSettings
+    from pipeline.run.console import Console
+    from pipeline.search.checks import checked_search
+    from pipeline.search.run import run_search
+    from pipeline.search.space import read_axes
+    from pipeline.sweep.jobs import refuse_too_many
+
+    assert isinstance(composer.sweep, SearchSettings)
+    search, console = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines), Console()
+    refuse_too_many(search.plan.trials, search.first.max_jobs)
+    for override in composer.replaced:
+        console.warn(f"{override.input_line} is replaced by what comes after it")
+    code = run_search(search, composer.options, console)
     signals.ended(code)
     return code
 

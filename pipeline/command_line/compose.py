@@ -39,6 +39,7 @@ from pipeline.config.experiment import read_sweep
 from pipeline.config.keys import declared, dotted
 from pipeline.config.options import read_options
 from pipeline.config.schemas import register_schemas
+from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import SweepSettings
 from stages.errors import UserError
 
@@ -72,6 +73,7 @@ class Composer:
 
         Attributes:
             replaced: overrides of keys that are given again later, which count.
+            options: those of all groups.
         """
         register_schemas()
         primary, *more = arguments.folders
@@ -92,7 +94,7 @@ class Composer:
         typed = checked(typed, options, self._is_multirun)
         inherited = checked(parsed(arguments.inherited, options), options, sweep=False)
         self._overrides = (*typed, *inherited)
-        self._options = options
+        self.options = options
         self._inherited = {override.key_or_group for override in inherited}
         self._resolved: tuple[str, ...] | None = None
         self._bases: dict[tuple[str, ...], tuple[bytes, DictConfig]] = {}
@@ -138,11 +140,16 @@ class Composer:
                 )
         return False
 
+    @property
+    def searches(self) -> bool:
+        """Whether what varies is drawn, each job by the results of those before; raises as `sweep` does."""
+        return isinstance(self.sweep, SearchSettings)
+
     @functools.cached_property
-    def _of_jobs(self) -> list[Override]:
+    def of_jobs(self) -> list[Override]:
         """The overrides of a sweep's jobs: those of its file, unless the command line has the same, then its own."""
         lines = [override_of(str(name), values) for name, values in self.sweep.over.items()]
-        from_file = checked(parsed(lines, self._options), self._options, sweep=True)
+        from_file = checked(parsed(lines, self.options), self.options, sweep=True)
         own = [override for override in self._overrides if not of_sweep(override)]
         replaced = {override.key_or_group for override in own}
         return [*(one for one in from_file if one.key_or_group not in replaced), *own]
@@ -150,7 +157,7 @@ class Composer:
     @functools.cached_property
     def grid(self) -> Grid:
         """The jobs of the sweep, not composed yet; raises as `sweep` does."""
-        return Grid(self._of_jobs, self.sweep)
+        return Grid(self.of_jobs, self.sweep)
 
     def count(self) -> int:
         """Returns how many jobs the sweep has, without composing them; with exclusions, at most how many."""
@@ -162,13 +169,9 @@ class Composer:
             yield self.compose([self._parsed(line) for line in lines])
 
     def with_lines(self, lines: Sequence[str]) -> Composed:
-        """Returns the job of a search: the overrides of one value, and `lines`; raises as `one` does."""
-        fixed = [override for override in self._of_jobs if not override.is_sweep_override()]
-        return self.compose([*fixed, *OverridesParser.create().parse_overrides(list(lines))])
-
-    def several(self) -> list[Override]:
-        """Returns the overrides that have several values."""
-        return [override for override in self._of_jobs if override.is_sweep_override()]
+        """Returns a trial of a search: the overrides that do not vary, and `lines`; raises as `one` does."""
+        fixed = [override for override in self.of_jobs if not override.is_sweep_override()]
+        return self.compose([*fixed, *map(self._parsed, lines)])
 
     def first(self) -> Composed:
         """Returns the first job of the sweep, whatever their number; raises as `one` does."""

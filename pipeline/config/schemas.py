@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigStore
 
+from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import MOST_JOBS, SeedsSettings, SweepSettings
 from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
@@ -141,7 +142,7 @@ GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "
 SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "tracking": {"tracking": TrackingSettings},
     "cluster": {"cluster": ClusterSettings},
-    "sweep": {"sweep": SweepSettings, "seeds": SeedsSettings},
+    "sweep": {"sweep": SweepSettings, "search": SearchSettings, "seeds": SeedsSettings},
     "data": {
         "digits": data.DigitsSettings,
         "tfds": data.TfdsSettings,

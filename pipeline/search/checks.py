@@ -13,7 +13,7 @@ from pipeline.command_line.compose import Composed
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
-from pipeline.config.search import SearchSettings
+from pipeline.config.search_settings import SearchSettings
 from pipeline.run.identity import identity
 from pipeline.run.plan import make_plan
 from pipeline.run.source_digest import Sources, sources
@@ -34,6 +34,7 @@ class Search:
     identity: equal where the same command would search the same.
     """
 
+    settings: SearchSettings
     plan: SearchPlan
     axes: tuple[Axis, ...]
     compose: Compose
@@ -45,7 +46,7 @@ class Search:
 def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Compose) -> Search:
     """Returns the search, once every end of its space is known to have an effect and a value in its range.
 
-    Combinations that cannot work are found as they come, and their trials fail; some must work.
+    Combinations that a rule refuses may show only as they come; at least one end must work.
 
     Raises:
         UserError: where the search is wrong.
@@ -61,6 +62,8 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
             make_plan(experiment)
         except UserError as error:
             refused = refused or error.within(f"trial {' '.join(lines)}")
+            if settings.refused == "fail":
+                raise refused from error
         else:
             first = first or experiment
     if first is None:
@@ -69,7 +72,7 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
     plan = make_search_plan(settings, axes, first)
     text = describe(plan, axes) + identity(read_trial(compose, next(probes(axes))))
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return Search(plan, tuple(axes), compose, first, Sources(everything), digest)
+    return Search(settings, plan, tuple(axes), compose, first, Sources(everything), digest)
 
 
 def read_trial(compose: Compose, lines: Sequence[str]) -> Experiment:

@@ -12,6 +12,9 @@ from pipeline.search.study import Study, Trial
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LOG_RANGE = 50
+"""Between the least and the greatest value, from which on the axis is logarithmic."""
+
 FEWEST = 4
 """Complete trials below which no importance can be told."""
 
@@ -71,8 +74,11 @@ def _history(trials: Sequence[Trial], goals: Sequence[Goal]) -> "Figure":
         panel.plot(numbers, values, "o", label="trial")
         panel.step(numbers, best, where="post", label="best so far")
         pruned = [trial.ordinal for trial in trials if trial.state == "PRUNED"]
-        bottom = panel.get_ylim()[0]
-        panel.plot(pruned, [bottom] * len(pruned), "x", color="grey", clip_on=False, label="pruned")
+        panel.plot(
+            pruned, [0.03] * len(pruned), "x", color="grey", label="pruned", transform=panel.get_xaxis_transform()
+        )
+        if values.min() > 0 and values.max() > LOG_RANGE * values.min():
+            panel.set_yscale("log")
         panel.set_xlabel("trial")
         panel.set_ylabel(goal.metric)
         panel.xaxis.get_major_locator().set_params(integer=True)
@@ -107,7 +113,8 @@ def _importance(shares: dict[str, list[float]], goals: Sequence[Goal]) -> "Figur
         )
         panel.bar_label(bars, fmt="%.2f", padding=3)
     panel.set_yticks(np.arange(len(names)) + width * (len(goals) - 1) / 2, names)
-    panel.set_xlabel("share of the variance")
+    panel.set_xlabel("share of the variance" + (f" of {goals[0].metric}" if len(goals) == 1 else ""))
     panel.margins(x=0.15)
-    panel.legend()
+    if len(goals) > 1:
+        panel.legend()
     return figure

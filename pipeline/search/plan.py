@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.experiment import Experiment
-from pipeline.config.search import SearchSettings
+from pipeline.config.search_settings import SearchSettings
 from pipeline.search.space import Axis, size
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
@@ -48,6 +48,7 @@ class SearchPlan:
 
     startup_trials: drawn at random before the sampler learns, and before a trial is pruned.
     population: of `nsga2`, in trials.
+    fails_refused: whether a combination that a rule refuses ends the search; else it is a failed trial.
     """
 
     goals: tuple[Goal, ...]
@@ -59,6 +60,8 @@ class SearchPlan:
     population: int
     seed: int
     n_jobs: int
+    retries: int
+    fails_refused: bool
 
     def fixed(self) -> Mapping[str, Any]:
         """Returns what cannot change while the search goes on."""
@@ -115,6 +118,8 @@ def make_search_plan(settings: SearchSettings, axes: Sequence[Axis], experiment:
         settings.population,
         settings.seed,
         settings.n_jobs,
+        settings.retries,
+        settings.refused == "fail",
     )
 
 

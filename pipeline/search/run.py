@@ -7,10 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.config.options import Options
-from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import shorter
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, SWEEP_FAILED, SweepRun
+from pipeline.run.job import DONE, SWEEP_FAILED, Job, SweepRun
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.plan import make_plan
@@ -20,6 +19,7 @@ from pipeline.search.checks import Search
 from pipeline.search.pictures import draw
 from pipeline.search.study import STUDY, Study, Trial
 from pipeline.search.trials import Trials, epochs_of
+from pipeline.sweep.display import Display
 from pipeline.sweep.index import sweep_status
 from pipeline.sweep.places import deal_out
 from pipeline.sweep.run import finish, mark_killed, parent_run
@@ -112,13 +112,7 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
             parent = parent_run(first, folder, search.plan.trials, console)
             held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
             trials.sweep = SweepRun(parent.run_id, first.name)
-            run_jobs(
-                trials.jobs(),
-                console,
-                places=deal_out(SweepSettings(n_jobs=search.plan.n_jobs), [first]),
-                on_start=lambda job: console.say(f"\n{trials.title(job)}", style="bold"),
-                on_end=trials.ended,
-            )
+            _run_jobs(search, trials, console)
         except Interrupted as interrupted:
             code = interrupted.exit_code
         except UserError as error:
@@ -130,6 +124,25 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
             more = _results(search, study, folder, options, console)
             trials.write(finish(folder, parent, trials.begun, code, console, more))
             return code
+
+
+def _run_jobs(search: Search, trials: Trials, console: Console) -> None:
+    titles: dict[Path, str] = {}
+    began: dict[Path, float] = {}
+    display = Display(console, titles, search.plan.trials)
+
+    def started(job: Job) -> None:
+        assert job.folder is not None
+        titles[job.folder], began[job.folder] = trials.title(job), time.monotonic()
+
+    def ended(job: Job, code: int) -> None:
+        assert job.folder is not None
+        again = trials.ended(job, code)
+        display.ended(job.folder, code, time.monotonic() - began[job.folder], again)
+
+    places = deal_out(search.settings, [search.first])
+    with console.live(display.table):
+        run_jobs(trials, console, places=places, on_start=started, on_end=ended, on_poll=display.poll)
 
 
 def _results(search: Search, study: Study, folder: Path, options: Options, console: Console) -> list[Path]:

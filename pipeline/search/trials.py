@@ -1,6 +1,7 @@
 """The trials of a search as jobs: made from the study's points, and told to it when they have ended."""
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from pipeline.search.checks import Search, read_trial
 from pipeline.search.pruning import Pruner
 from pipeline.search.study import Study, Trial
 from pipeline.sweep.index import write_index
+from pipeline.sweep.job_queue import FINAL
 from pipeline.sweep.jobs import SweepJob
+from pipeline.sweep.run import wait_for_server
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
 
@@ -39,8 +42,19 @@ class Trials:
         self._search, self._study, self._folder = search, study, folder
         self.sweep, self._console = sweep, console
         self._begun: dict[Path, tuple[Trial, SweepJob]] = {}
+        self._retries: dict[Path, int] = {}
+        self._again: deque[Job] = deque()
+        self._jobs = self._of_study()
 
-    def jobs(self) -> Iterator[Job]:
+    def __iter__(self) -> "Trials":
+        return self
+
+    def __next__(self) -> Job:
+        job = self._again.popleft() if self._again else next(self._jobs)
+        wait_for_server(job.experiment, self._console)
+        return job
+
+    def _of_study(self) -> Iterator[Job]:
         """Yields a job for each trial that was interrupted, then for each that the study asks for."""
         for earlier in self._study.trials():
             job = self._made(earlier)
@@ -59,16 +73,27 @@ class Trials:
         """Returns what is printed of a job: its number and its point."""
         assert job.folder is not None
         trial, made = self._begun[job.folder]
-        return f"trial {trial.ordinal}/{self._search.plan.trials}  {made.label}"
+        digits = len(str(self._search.plan.trials))
+        return f"trial {trial.ordinal:>{digits}}/{self._search.plan.trials}  {made.label}"
 
-    def ended(self, job: Job, code: int) -> None:
-        """Tells the study what became of a job's trial; one that was stopped goes on when the search does."""
+    def ended(self, job: Job, code: int) -> bool:
+        """Tells the study what became of a job's trial; one that was stopped goes on when the search does.
+
+        Returns:
+            Whether it is run again, as `sweep.retries` has it.
+        """
         assert job.folder is not None
         trial, made = self._begun[job.folder]
+        left = self._retries.setdefault(job.folder, self._search.plan.retries)
+        if code not in FINAL and left:
+            self._retries[job.folder] = left - 1
+            self._again.append(job)
+            return True
         made.exit_code = code
         if code not in STOPPED:
             self._tell(trial, job.folder)
         self.write()
+        return False
 
     @property
     def begun(self) -> list[SweepJob]:
@@ -86,7 +111,9 @@ class Trials:
         except UserError as error:
             if trial.state == "RUNNING":
                 self._study.tell(trial.number, reason=str(error))
-                self._console.warn(f"trial {trial.ordinal}: {error}")
+                if self._search.plan.fails_refused:
+                    raise error.within(f"trial {trial.ordinal}") from error
+                self._console.warn(f"trial {trial.ordinal} fails: {error}")
             return None
         self._begun[self._folder / job.folder] = trial, job
         if trial.state != "RUNNING":

@@ -10,6 +10,7 @@ from rich.table import Table
 from pipeline.paths import shorter
 from pipeline.run.console import Console
 from pipeline.run.job import DONE
+from pipeline.run.lifecycle import PRUNED
 from pipeline.run.rebuild import read_run
 from pipeline.run.summary import Summary
 from pipeline.sweep.process import LOG, JobProcess
@@ -20,9 +21,11 @@ class Display:
 
     Args:
         titles: from the folders of all jobs, in their order, to what each is called.
+        total: how many there will be; None: as many as there are titles.
     """
 
-    def __init__(self, console: Console, titles: Mapping[Path, str]) -> None:
+    def __init__(self, console: Console, titles: Mapping[Path, str], total: int | None = None) -> None:
+        self._total = total or len(titles)
         self._console, self._titles = console, titles
         self._running: Sequence[JobProcess] = ()
         self._ended: set[Path] = set()
@@ -73,14 +76,16 @@ class Display:
                 "" if math.isnan(best) else f"{best:.4f}",
                 f"{time.monotonic() - process.started:.0f}",
             )
-        waiting = len(self._titles) - len(self._ended) - len(self._running)
-        table.caption = f"{len(self._ended)} of {len(self._titles)} jobs have ended, {waiting} wait"
+        waiting = self._total - len(self._ended) - len(self._running)
+        table.caption = f"{len(self._ended)} of {self._total} jobs have ended, {waiting} wait"
         table.caption_justify = "left"
         return table
 
 
 def _result(summary: Summary) -> str:
     """Returns the best validation result of a run, and the test's."""
+    if PRUNED in summary.facts:
+        return f"pruned after epoch {summary.facts[PRUNED]}"
     parts = []
     for label, name in (("val", "val/best_accuracy"), ("test", "test/accuracy")):
         if name in summary.metrics:

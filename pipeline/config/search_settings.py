@@ -3,16 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.config.sweep_settings import MOST_JOBS, SweepSettings
+from stages.errors import UserError
 from stages.settings.ranges import choice, number
 
 
 @dataclass
-class SearchSettings:
-    """A search by Optuna. Its space are the settings that have several values: intervals, ranges and lists."""
+class SearchSettings(SweepSettings):
+    """A search by Optuna. Its space is every setting with several values: an interval, a range or a list."""
 
-    n_jobs: int = 1
     sampler: str = choice("tpe", "random", "tpe", "grid", "cmaes", "nsga2")
-    trials: int = number(20, at_least=1, at_most=100_000, unit="trials in all, those of an interrupted search included")
+    trials: int = number(
+        20, at_least=1, at_most=MOST_JOBS, unit="trials in all, those of an interrupted search included"
+    )
     metric: Any = None
     """What is looked for, by its full name, or a list for several goals; null: the validation metric of the best epoch,
     which `train.monitor` names."""
@@ -26,3 +29,16 @@ class SearchSettings:
     population: int = number(10, at_least=2, unit="trials in a generation of nsga2")
     seed: int = number(0, at_least=0, at_most=2**31 - 1)
     """Of what is drawn. The runs have `seed`."""
+
+    refused: str = choice("skip", "fail", "skip")
+    """What a combination that a rule refuses does: it is a failed trial, or it `fail`s the search."""
+
+    def check(self, path: str) -> None:
+        """Refuses what only a grid can do."""
+        for name in ("zip", "exclude"):
+            if getattr(self, name):
+                raise UserError(
+                    f"{path}.{name} with {path}.sampler={self.sampler}: a search draws each setting by itself",
+                    f"no {path}.{name}, or a sweep over a grid",
+                    f"{path}.{name}=[]",
+                )

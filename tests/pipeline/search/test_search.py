@@ -1,0 +1,156 @@
+"""Searches as commands: trials, results, interruption, and what is refused before anything starts."""
+
+import functools
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+from mlflow import MlflowClient
+
+from pipeline.api import compose
+from pipeline.run.identity import identity
+from pipeline.run.lock import is_locked
+from pipeline.search.study import STUDY, open_storage
+from pipeline.sweep.index import read_index
+from tests import commands
+
+pytestmark = pytest.mark.slow
+
+SPACE = ("optimizer.learning_rate=tag(log,interval(1e-4,1))", "train.batch_size=64,96")
+FIXED = (
+    "sweep=tpe", "sweep.trials=5", "sweep.startup_trials=2", "sweep.seed=1", "data=synthetic", "data.height=8",
+    "data.width=8", "model=mlp", "train.epochs=3", "deterministic=true", "pipeline.export=null",
+    "pipeline.inspect=null",
+)  # fmt: skip
+
+
+@functools.cache
+def study(folder: Path) -> optuna.Study:
+    return optuna.load_study(study_name="search", storage=open_storage(f"sqlite:///{folder / STUDY}"))
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tuple[Path, str]:
+    """A search that nothing has interrupted: its folder, and what it printed."""
+    outputs = tmp_path_factory.mktemp("searched")
+    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
+    done = commands.run(*FIXED, *SPACE, f"outputs={outputs}", trains=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [database] = outputs.glob(f"sweeps/*/{STUDY}")
+    return database.parent, done.stdout
+
+
+def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
+    folder, printed = searched
+    trials = study(folder).trials
+    status, jobs = read_index(folder)
+    assert status == "FINISHED"
+    assert len(jobs) == len(trials) == 5
+    assert printed.count("trial ") >= 5
+    for trial, job in zip(trials, jobs, strict=True):
+        summary = json.loads((folder / job["folder"] / "summary.json").read_text())
+        assert f"optimizer.learning_rate={trial.params['optimizer.learning_rate']!r}" in summary["overrides"]
+        if trial.state.name == "COMPLETE":
+            assert trial.value == summary["metrics"]["val/best_loss"]
+            assert list(trial.intermediate_values) == [1, 2, 3]
+        else:
+            assert trial.state.name == "PRUNED"
+            assert summary["facts"]["pruned_after_epoch"] == trial.last_step < 3
+            assert summary["stages"]["evaluate"]["status"] == "skipped"
+    client = MlflowClient(f"sqlite:///{folder.parents[1] / 'mlflow.db'}")
+    [experiment] = client.search_experiments(filter_string="name != 'Default'")
+    runs = client.search_runs([experiment.experiment_id])
+    [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
+    assert {"history.png", "best.yaml"} <= files
+
+
+def test_the_best_is_an_experiment_that_runs_as_it_is(searched: tuple[Path, str]) -> None:
+    """Its file alone gives the very settings of the best trial."""
+    folder, printed = searched
+    assert f"--config-dir {folder / 'conf'} experiment=best" in printed
+    _, jobs = read_index(folder)
+    best = jobs[study(folder).best_trial.number]
+    again = compose(["--config-dir", str(folder / "conf"), "experiment=best"])
+    assert identity(again) == best["identity"]
+
+
+def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:
+    """The same points, and the same results to the bit; the trial that was interrupted is resumed in its folder."""
+    command = commands.start(*FIXED, *SPACE, f"outputs={outputs}", trains=False)
+    _wait(lambda: len(list(outputs.glob("sweeps/*/3_*/summary.json"))) > 0)
+    command.kill()
+    assert command.wait(120) == -signal.SIGKILL
+    _wait(lambda: not any(is_locked(path.parent) for path in outputs.glob("sweeps/*/*/summary.json")))
+    again = commands.run(*FIXED, *SPACE, f"outputs={outputs}", trains=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "resuming search" in again.stdout
+    [database] = outputs.glob(f"sweeps/*/{STUDY}")
+    mine, whole = study(database.parent).trials, study(searched[0]).trials
+    assert [(trial.params, trial.state, trial.values) for trial in mine] == [
+        (trial.params, trial.state, trial.values) for trial in whole
+    ]
+    assert [trial.intermediate_values for trial in mine] == [trial.intermediate_values for trial in whole]
+
+
+def _wait(happened: Callable[[], bool], seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
+    done = commands.run(
+        "-m", "sweep=random", "sweep.sampler=grid", "data=synthetic", "data.height=8", "data.width=8", "model=mlp",
+        "train.epochs=1", "pipeline.export=null", "pipeline.inspect=null", "sweep.metric=val/best_accuracy",
+        "strategy.device=/gpu:7,/cpu:0", "tracking=off", f"outputs={outputs}", trains=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    [database] = outputs.glob(f"sweeps/*/{STUDY}")
+    states = [trial.state.name for trial in study(database.parent).trials]
+    assert states == ["FAIL", "COMPLETE"]
+    assert "/gpu:7 does not exist" in study(database.parent).trials[0].user_attrs["reason"]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sweep=tpe"], "no setting has several values"),
+        (["sweep=tpe", "seed=1,2", "sweep.metric=test/accuracy"], "then tests nothing"),
+        (["sweep=tpe", "seed=1,2", "sweep.metric=val/acuracy"], "Try: sweep.metric=val/accuracy"),
+        (["sweep=tpe", "seed=1,2", "sweep.metric=[val/loss,val/best_accuracy]"], "sweep.pruner=null"),
+        (["sweep=cmaes", "model=mlp,cnn"], "without a number to search"),
+        (["sweep=tpe", "sweep.sampler=grid", "optimizer.learning_rate=interval(1e-4,1)"], "is an interval"),
+        (["sweep=tpe", "optimizer.learning_rate=interval(1,0.1)"], "the interval is empty"),
+        (["sweep=tpe", "optimizer.learning_rate=interval(-1,1)"], "optimizer.learning_rate"),
+        (["sweep=tpe", "optimizer.learning_rat=interval(0.1,1)"], "optimizer.learning_rate"),
+        (["sweep=tpe", "seed=1,2", "sweep.pruner=best"], "sweep.pruner"),
+        (["sweep=tpe", "seed=1,2", "sweep.trials=0"], "sweep.trials"),
+        (["sweep=tpe", "seed=1,2", "sweep.zip=[seed,data.split_seed]", "data.split_seed=1,2"], "draws each setting"),
+        (["sweep=tpe", "seed=1,2", "strategy=multi_worker"], "sweep.pruner=null"),
+        (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
+        (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search for this"),
+        (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
+    ],
+)
+def test_wrong_searches_are_refused_before_anything_starts(words: list[str], said: str, tmp_path: Path) -> None:
+    done = commands.run(*words, f"outputs={tmp_path / 'outputs'}", trains=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not [*tmp_path.rglob("sweeps/*"), *tmp_path.rglob("mlflow.db")]
+
+
+def test_a_search_for_something_else_is_not_resumed(searched: tuple[Path, str]) -> None:
+    folder, _ = searched
+    other = [word.replace("1e-4", "1e-3") for word in SPACE]
+    done = commands.run(*FIXED, *other, f"resume={folder}", f"outputs={folder.parents[1]}", trains=False)
+    assert done.returncode == 2
+    assert "no search for this" in done.stderr
