@@ -22,7 +22,7 @@ NUMPY = "tests/stages/networks/test_float64.py::test_everything_at_once_is_numpy
 BATCHES = "tests/stages/data/test_batches.py"
 LOOP = "tests/stages/training/test_loop.py"
 STRATEGIES = "tests/stages/distribution/test_strategies.py"
-RESUME = "tests/stages/training/test_resume.py"
+CHECKPOINTS = "tests/stages/training/test_checkpoints.py"
 SIGNALS = "tests/pipeline/system/test_signals.py"
 
 
@@ -86,9 +86,9 @@ MUTATIONS = (
     mutation("stages/data/batches.py", "(replica + 1) * count // replicas)", "count)", BATCHES, "-k", "share"),
     mutation("stages/data/batches.py", "tf.constant(1.0 / replicas,", "tf.constant(1.0,", BATCHES, "-k", "share"),
     # Checkpoints
-    mutation("stages/training/checkpoints.py", "if not is_intact:", "if False:", RESUME, "-k", "checksum or bit"),
+    mutation("stages/training/checkpoints.py", "if not is_intact:", "if False:", CHECKPOINTS, "-k", "checksum or bit"),
     mutation(
-        "stages/training/checkpoints.py", "[*reversed(_listed(folder)), ", "[*_listed(folder), ", RESUME,
+        "stages/training/checkpoints.py", "[*reversed(_listed(folder)), ", "[*_listed(folder), ", CHECKPOINTS,
         "-k", "damaged_checkpoint",
     ),
     # Commands and runs

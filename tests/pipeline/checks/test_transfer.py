@@ -15,7 +15,7 @@ from pipeline.run.launch import run_job
 from pipeline.tracking.weights import logged_model
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
-from tests.stages.transfer.test_transfer import with_backbone
+from tests.stages.transfer.small import with_backbone
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,8 @@ from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from stages.training.memory import estimate
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, start
+from tests.stages.training.stopped import Stopper
 from tests.stages.training.test_loop import overflowing
-from tests.stages.training.test_resume import Stopper
 
 pytestmark = pytest.mark.slow
 

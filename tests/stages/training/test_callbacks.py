@@ -17,7 +17,7 @@ from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from stages.training.callbacks import Callbacks, Plateau, build_callbacks, prepare_callbacks
 from tests.stages.experiments import one_device, real_digits, settings, small_cnn
-from tests.stages.training.test_resume import Stopper
+from tests.stages.training.stopped import Stopper
 
 pytestmark = pytest.mark.slow
 

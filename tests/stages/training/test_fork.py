@@ -18,7 +18,7 @@ from stages.train import train
 from stages.training.checkpoints import start_from
 from stages.training.forks import _at_epoch
 from tests.stages.experiments import adam, flat, one_device, real_digits, settings, small_cnn
-from tests.stages.training.test_resume import Stopper
+from tests.stages.training.stopped import Stopper
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,190 @@
+"""Checkpoints: written when they are due, read whole or not at all, and only by the training that they are of."""
+
+import json
+import shutil
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.training.checkpoints import Checkpoint, from_bytes, newest, read, to_bytes, write
+from stages.training.serialization import restore_attributes, state_of
+from tests.stages.experiments import adam, flat, one_device, real_digits
+from tests.stages.training.stopped import Whole, run
+
+pytestmark = pytest.mark.slow
+
+
+def test_checkpoints_are_written_when_they_are_due_and_the_last_ones_kept(tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 20, checkpoint_every_steps=5, checkpoints_kept=3, steps_per_call=4)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [f"step-{step:08}.npz" for step in (10, 15, 20)]
+    assert read(tmp_path / "checkpoints" / names[0]).step == 10
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training of which 12 steps are over, with checkpoints at 5, 10 and 12."""
+    folder = tmp_path_factory.mktemp("stopped")
+    run(one_device(), folder, 12, checkpoint_every_steps=5, steps_per_call=1)
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "a bit", "another file"])
+def test_a_damaged_checkpoint_is_passed_over(damage: str, stopped: Path, whole: Whole, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "checkpoints"
+    last = folder / "step-00000012.npz"
+    content = bytearray(last.read_bytes())
+    if damage == "a bit":
+        content[len(content) // 2] ^= 1
+    last.write_bytes(
+        {"cut": content[:-100], "empty": bytearray(), "another file": bytearray(b"PK not so")}.get(damage, content)
+    )
+    (folder / ".partial-step-00000013.npz").write_bytes(content)
+    if damage == "a bit":
+        resumed, told = run(one_device(), tmp_path)
+        warned = told.warned
+        assert told.resumed_from == 10
+        assert resumed is not None
+        np.testing.assert_array_equal(flat(whole.trained.model.network), flat(resumed.model.network))
+        assert not list(folder.glob(".partial-*"))
+    else:  # as a training begins
+        warned = []
+        found = newest(folder, warned.append)
+        assert found is not None
+        assert found.step == 10
+    assert warned[0].startswith("the checkpoint step-00000012.npz is passed over: ")
+    assert (folder / "damaged-step-00000012.npz").is_file()
+
+
+def test_a_damaged_checkpoint_costs_no_later_one(tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 12, checkpoints_kept=1)
+    [last] = (tmp_path / "checkpoints").glob("step-*.npz")
+    last.write_bytes(last.read_bytes()[:-100])
+    _, told = run(one_device(), tmp_path, 5, checkpoints_kept=1)
+    assert told.resumed_from is None
+    _, told = run(one_device(), tmp_path, 9, checkpoints_kept=1)
+    assert told.resumed_from == 7
+
+
+@pytest.mark.smoke
+def test_no_flipped_bit_goes_unnoticed() -> None:
+    whole = to_bytes(Checkpoint({"step": 1}, {"x": np.arange(4.0)}))
+    for place in range(0, len(whole), 3):
+        content = bytearray(whole)
+        content[place] ^= 1 << (place % 8)
+        try:
+            found = from_bytes(bytes(content))
+        except ValueError:
+            continue
+        assert found.facts == {"step": 1}
+        np.testing.assert_array_equal(found.arrays["x"], np.arange(4.0))
+
+
+def test_a_checksum_tells_what_the_zip_file_does_not() -> None:
+    content = {"x": np.arange(4.0)}
+    whole = to_bytes(Checkpoint({"step": 1}, content))
+    wrong = to_bytes(Checkpoint({"step": 2}, content))
+    assert from_bytes(whole).step == 1
+    parts = dict(np.load(BytesIO(whole)))
+    parts["checksum"] = dict(np.load(BytesIO(wrong)))["checksum"]
+    file = BytesIO()
+    np.savez(file, **parts)
+    with pytest.raises(ValueError, match="its checksum is wrong"):
+        from_bytes(file.getvalue())
+
+
+def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
+    kinds = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int64, tf.uint32, tf.bool)
+    arrays = {kind.name: tf.cast(tf.constant([[0, 1], [1, 0]]), kind).numpy() for kind in kinds}
+    write(
+        Checkpoint({"step": 3, "nan": float("nan")}, {**arrays, "scalar": np.array(2, np.float32)}),
+        tmp_path / "x.npz",
+    )
+    found = read(tmp_path / "x.npz")
+    for name, array in arrays.items():
+        assert found.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(found.arrays[name], array)
+    assert found.arrays["scalar"].shape == ()
+
+
+def test_what_cannot_be_written_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(OSError, match="No space left"):
+        write(Checkpoint({"step": 3}), tmp_path / "step-00000003.npz")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": real_digits(400)}, r"data examples was 500 and is 400"),
+        ({"policy": "bfloat16"}, r"model variable 0 was kernel float32 \[3, 3, 1, 8\] and is kernel bfloat16"),
+        ({"batch_size": 32}, r"batch_size was 64 and is 32"),
+        ({"seed": 2}, r"seed was 1 and is 2"),
+        ({"optimizer": adam()}, r"optimizer was SGD and is Adam"),
+        ({"early_stopping_patience": 0}, r"callbacks was \['BestWeights', 'EarlyStopping'\] and is \['BestWeights'\]"),
+    ],
+    ids=["data", "model", "batch size", "seed", "optimizer", "callbacks"],
+)
+def test_a_checkpoint_of_another_training_is_refused(
+    changes: dict[str, Any], message: str, stopped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    with pytest.raises(UserError, match=message):
+        run(one_device(), tmp_path, **changes)
+
+
+class Counting(keras.callbacks.Callback):
+    """Has all that a checkpoint keeps, and what it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.best, self.window = 0, np.float32(0.5), [np.zeros(2), np.ones(3)]
+        self.names: dict[Any, Any] = {1: ("a", None), "1": {2, 3}, np.int64(3): np.zeros(1), "3": np.ones(1)}
+        self.function, self.other = len, object()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen += 1
+
+
+@pytest.mark.smoke
+def test_the_state_of_a_callback_comes_back() -> None:
+    one, arrays = Counting(), {}  # type: Counting, dict[str, np.ndarray]
+    one.seen, one.best = 7, np.float32(0.25)
+    state, left_out = state_of(one, "callbacks.0", arrays)
+    state = json.loads(json.dumps(state))
+    two = Counting()
+    restore_attributes(two, state, arrays)
+    assert (two.seen, two.best, type(two.best)) == (7, np.float32(0.25), np.float32)
+    assert list(two.names) == list(one.names)
+    assert (two.names[1], two.names["1"], two.names["3"][0]) == (("a", None), {2, 3}, 1.0)
+    np.testing.assert_array_equal(two.window[1], np.ones(3))
+    assert left_out == ["other (object)"]
+
+
+def test_a_users_callback_goes_on_where_it_was(tmp_path: Path) -> None:
+    mine = Counting()
+    run(one_device(), tmp_path, 10, callbacks=[mine], steps_per_call=1)
+    assert mine.seen == 10
+    other = Counting()
+    trained, told = run(one_device(), tmp_path, callbacks=[other], steps_per_call=1)
+    assert told.warned == ["train.callbacks[0]: a checkpoint does not keep Counting's other (object)"]
+    assert trained is not None
+    assert other.seen == trained.steps
+
+
+def test_the_best_weights_of_a_stopped_run_are_in_its_checkpoint(tmp_path: Path) -> None:
+    run(one_device(), tmp_path, 17)
+    found = newest(tmp_path / "checkpoints", print)
+    assert found is not None
+    best = found.facts["callbacks"][0]
+    assert best["kind"] == "BestWeights"
+    assert best["state"]["best_epoch"] == 2
+    assert any(name.startswith("callbacks.0.weights") for name in found.arrays)

@@ -1,0 +1,134 @@
+"""Features of a frozen backbone stand for images: they teach the head the same, and are computed once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.augment import augment
+from stages.reporter import Silent
+from stages.results import Dataset, Model, Strategy
+from stages.settings.images import AugmentSettings
+from stages.train import train
+from stages.training.checkpoints import start_from
+from stages.transfer.backbone import backbone_of
+from stages.transfer.feature_cache import OnFeatures, on_features
+from tests.stages.experiments import adam, flat, mirrored, one_device
+from tests.stages.training.stopped import Stopper
+from tests.stages.transfer.small import DATASET, build, given, run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("where", "changes"),
+    [
+        (one_device, {}),
+        (lambda: mirrored(2), {}),
+        (one_device, {"policy": "mixed_bfloat16", "pooled": False, "epochs": 1}),
+    ],
+    ids=["one device", "2 replicas", "bfloat16, not pooled"],
+)
+def test_features_teach_the_head_what_images_do(where: Callable[[], Strategy], changes: dict[str, Any]) -> None:
+    ways = [run(where(), fine_tune_epochs=0, cache_features=way, **changes) for way in ("auto", "off")]
+    (cached, with_features), (plain, without) = ways
+    assert cached is not None
+    assert plain is not None
+    assert str(cached.record.params["features"]).startswith("on")
+    difference = np.max(np.abs(flat(cached.model.network) - flat(plain.model.network)))
+    assert difference <= (1e-3 if "policy" in changes else 1e-5)
+    for epoch, row in without.rows.items():
+        assert with_features.rows[epoch] == pytest.approx(row, abs=1e-3 if "policy" in changes else 1e-5)
+
+
+class Computed(Stopper):
+    """Counts the calls of a backbone that are made for features."""
+
+    calls = 0
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        self.calls += note == "features of the backbone"
+
+
+def features(cache: Path, made: Model | None = None, dataset: Dataset = DATASET) -> tuple[Dataset, Computed]:
+    where, told = one_device(), Computed()
+    _, data, why = on_features(made or build(where), dataset, where, given(), told, cache)
+    assert why.startswith("on")
+    return data, told
+
+
+def test_features_are_computed_once(tmp_path: Path) -> None:
+    first, told = features(tmp_path)
+    assert told.calls == 3 + -(-len(DATASET.val) // 64)
+    second, told = features(tmp_path)
+    assert told.calls == 0
+    np.testing.assert_array_equal(first.train.images, second.train.images)
+    [kept] = tmp_path.glob("features-*/train.npy")
+    content = bytearray(kept.read_bytes())
+    content[-3] ^= 1
+    kept.write_bytes(content)
+    third, told = features(tmp_path)
+    assert told.calls > 0
+    assert "is damaged, and computed again" in told.warned[0]
+    np.testing.assert_array_equal(first.train.images, third.train.images)
+    assert features(tmp_path)[1].calls == 0
+    assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None:
+    features(tmp_path)
+    other = build(one_device())
+    kernel = backbone_of(other.network).weights[0]  # type: ignore[union-attr]
+    kernel.assign(kernel + 1e-3)
+    doubled = replace(DATASET, normalization=replace(DATASET.normalization, scale=(2.0,)))
+    for made, dataset in (
+        (other, DATASET),
+        (build(one_device(), policy="mixed_bfloat16"), DATASET),
+        (build(one_device(), doubled), doubled),
+        (None, replace(DATASET, fingerprint="0" * 32)),
+    ):
+        assert features(tmp_path, made, dataset)[1].calls > 0
+    assert features(tmp_path)[1].calls == 0
+
+
+def test_where_features_cannot_stand_for_images_there_are_none() -> None:
+    where = one_device()
+    changed = augment(DATASET, AugmentSettings(horizontal_flip=True))
+    mixed = augment(DATASET, AugmentSettings(mixup=0.2))
+    own = build(where, frozen=False)  # frozen as Keras' guide has it: dropout inside is on in training
+    backbone = backbone_of(own.network)
+    assert backbone is not None
+    backbone.trainable = False
+    for made, dataset, changes, why in (
+        (build(where), changed, {}, "images are changed"),
+        (build(where), mixed, {}, "images are changed"),
+        (own, DATASET, {}, "may be random in training"),
+        (build(where, frozen=False), DATASET, {}, "no backbone is frozen"),
+        (build(where, policy="float64"), DATASET, {}, "float32"),
+        (build(where), DATASET, {"cache_features": "off"}, "as asked"),
+    ):
+        left, data, said = on_features(made, dataset, where, given(**changes), Silent(), None)
+        assert left is made
+        assert data is dataset
+        assert said.startswith("off: ")
+        assert why in said
+    taught, _, said = on_features(build(where), DATASET, where, given(), Silent(), None)
+    assert isinstance(taught.network, OnFeatures)
+
+
+def test_features_are_those_of_the_backbone_that_a_fork_takes_over(tmp_path: Path) -> None:
+    """Its weights are neither those of the seed nor of a file, but of the run that it starts from."""
+    where = one_device()
+    told = given(fine_tune_epochs=0, optimizer=adam(learning_rate=0.1))
+    train(build(where, frozen=False), DATASET, where, told, Silent(), tmp_path / "a")
+    trained = {}
+    for way in ("auto", "off"):
+        start_from(tmp_path / "a" / "checkpoints", tmp_path / way / "checkpoints")
+        made, _ = run(where, tmp_path / way, epochs=4, fine_tune_epochs=0, cache_features=way)
+        assert made is not None
+        assert str(made.record.params["features"]).startswith("on" if way == "auto" else "off")
+        trained[way] = flat(made.model.network)
+    assert np.max(np.abs(trained["auto"] - trained["off"])) <= 1e-5
