@@ -151,6 +151,7 @@ def describe(job: Job, run: Run) -> None:
     choices = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}
     tracker.params({**of_configuration(document), **choices})
     tracker.tags({f"version.{name}": version for name, version in provenance.versions().items()})
+    tracker.tags({"identity": run.summary.identity or "", "code": run.summary.code or ""})
     tracker.artifact(run.folder / "config.yaml")
     tracker.artifact(run.folder / source_digest.NAME, "code")
     tracker.text(json.dumps(provenance.environment(), indent=2), "environment/environment.json")

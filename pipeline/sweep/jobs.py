@@ -39,6 +39,7 @@ class SweepJob:
     overrides: as Hydra composed them; shown: as they were typed, without secrets.
     folder: its name in the sweep's folder. exit_code: None before it has ended.
     refused: why a rule refuses it, where such a job is skipped (`sweep.refused=skip`).
+    elsewhere: the id of its run, where it has finished on another machine.
     """
 
     number: int
@@ -50,6 +51,7 @@ class SweepJob:
     sources: Sources
     exit_code: int | None = None
     refused: str | None = None
+    elsewhere: str | None = None
 
     @property
     def folder(self) -> str:
@@ -66,6 +68,8 @@ class SweepJob:
         }
         if self.refused is not None:
             entry |= {"status": "SKIPPED", "reason": self.refused}
+        if self.elsewhere is not None:
+            entry["elsewhere"] = self.elsewhere
         return entry if self.exit_code is None else {**entry, "exit_code": self.exit_code}
 
 

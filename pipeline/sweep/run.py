@@ -23,12 +23,14 @@ from pipeline.run.settle import flush, send_rest
 from pipeline.run.source_digest import Sources
 from pipeline.sweep.comparison import compare, write
 from pipeline.sweep.display import Display
+from pipeline.sweep.elsewhere import take_finished, was_elsewhere
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.job_queue import Queue
 from pipeline.sweep.jobs import SweepJob, checked
 from pipeline.sweep.places import Place, deal_out
 from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
+from pipeline.system.processes import warm_up
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.health import server_answers
 from pipeline.tracking.journal import Journal
@@ -62,6 +64,8 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console, settin
     everything = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
     folder = unfinished(index, first, everything, console.say, lambda folder: _is_sent(folder, jobs, first))
     at_once = f", {len(places)} at a time" if len(places) > 1 else ""
+    is_new = folder is None
+    warm_up()
     if folder is None:
         folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
@@ -72,7 +76,7 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console, settin
         everything.write(folder)
         Origin(first.name, jobs=index).write(folder)
         _write(jobs, folder)
-        return _Sweep(folder, jobs, console, settings, places).run()
+        return _Sweep(folder, jobs, console, settings, places).run(is_new)
 
 
 def _show_plans(jobs: Sequence[SweepJob], console: Console) -> None:
@@ -107,7 +111,7 @@ class _Sweep:
         }
         self._display = Display(console, titles)
 
-    def run(self) -> int:
+    def run(self, is_new: bool) -> int:
         """Runs the jobs that have not finished, and returns the sweep's exit code."""
         parent: Tracker = NullTracker()
         parent_id: str | None = None
@@ -117,6 +121,9 @@ class _Sweep:
                 parent = parent_run(self._first, self._folder, len(self._jobs), self._console)
                 parent_id = parent.run_id
                 held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
+                taken = take_finished(self._to_run, self._folder, parent, is_new, self._console.warn)
+                if taken:
+                    self._console.say(f"{len(taken)} of the jobs have finished elsewhere, and are not run again")
                 with self._console.live(self._display.table):
                     self._run_jobs(SweepRun(parent_id, self._first.name))
             except Interrupted as interrupted:
@@ -127,7 +134,7 @@ class _Sweep:
                 status = finish(self._folder, parent, self._to_run, code, self._console)
                 if parent.run_id != parent_id:  # the store has lost the sweep's run: its jobs belong to the new one
                     for job in self._to_run:
-                        if job.exit_code is not None:
+                        if job.exit_code is not None and job.elsewhere is None:
                             send_rest(self._folder / job.folder, job.experiment, self._console, parent.run_id)
                 _write(self._jobs, self._folder, status)  # last of all: before it, the same command resumes this sweep
                 return code
@@ -138,6 +145,10 @@ class _Sweep:
             folder = self._folder / job.folder
             if job.refused is not None:
                 self._display.skipped(folder, f"skipped: {job.refused}")
+            elif (run_id := was_elsewhere(folder)) is not None:
+                job.elsewhere = run_id
+                self._display.skipped(folder, f"finished elsewhere (run {run_id}), skipped")
+                self._note(job, DONE)
             elif has_finished(folder):
                 self._display.skipped(folder, "finished earlier, skipped")
                 send_rest(folder, job.experiment, self._console, sweep.run_id)

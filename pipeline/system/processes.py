@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -33,6 +33,15 @@ def process_context() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pipeline.system.preload"])
     return context
+
+
+def warm_up() -> None:
+    """Starts the server that processes are forked from, which imports TensorFlow while this process does other work."""
+    if process_context().get_start_method() == "forkserver":
+        with _masked(signal.SIGHUP):
+            resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
+        with _masked(*listener.STOPS):
+            forkserver.ensure_running()
 
 
 def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseProcess:
