@@ -109,6 +109,8 @@ def _compose_and_run(arguments: Arguments) -> int:
             return 0
         if not composer.is_sweep:
             return _run_one(composer)
+        if composer.has_sweeper:
+            return _run_foreign_sweep(composer)
         return _run_search(composer) if composer.searches else _run_sweep(composer)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, composer.keys(), composer.addable()) from error
@@ -128,6 +130,15 @@ def _run_one(composer: "Composer") -> int:
     for override in composer.replaced:
         console.warn(f"{override.input_line} is replaced by what comes after it")
     code = run_job(Job(experiment, composed.overrides, started=process_started()), console)
+    signals.ended(code)
+    return code
+
+
+def _run_foreign_sweep(composer: "Composer") -> int:
+    from pipeline.run.console import Console
+    from pipeline.sweep.foreign import run_foreign_sweep
+
+    code = run_foreign_sweep(composer.sweeper, composer.lines(), composer.of_lines, composer.sweep, Console())
     signals.ended(code)
     return code
 

@@ -26,7 +26,7 @@ class Display:
 
     def __init__(self, console: Console, titles: Mapping[Path, str], total: int | None = None) -> None:
         self._total = total or len(titles)
-        self._console, self._titles = console, titles
+        self.console, self._titles = console, titles
         self._running: Sequence[JobProcess] = ()
         self._ended: set[Path] = set()
         self._width = max(map(len, titles.values()), default=0)
@@ -42,7 +42,7 @@ class Display:
     def skipped(self, folder: Path, reason: str) -> None:
         """Prints the line of a job that does not run."""
         self._ended.add(folder)
-        self._console.say(f"{self.title(folder)}  {reason}")
+        self.console.say(f"{self.title(folder)}  {reason}")
 
     def ended(self, folder: Path, code: int, seconds: float, again: bool = False) -> None:
         """Prints the line of a job that has ended with `code`, `again` if it is to be run again."""
@@ -51,15 +51,15 @@ class Display:
         self._running = [process for process in self._running if process.job.folder != folder]
         summary = read_run(folder, lambda line: None)
         if code == DONE and summary is not None:
-            self._console.say(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
+            self.console.say(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
             return
         status = summary.status if summary is not None else "REFUSED" if code == 2 else "DIED"
         reason = f": {summary.error}" if summary is not None and summary.error else ""
         rerun = "; it is run again" if again else ""
         line = f"{self.title(folder)}  {status} in {seconds:.1f} s, exit code {code}{reason}{rerun}"
-        self._console.say(line, style="bold red")
+        self.console.say(line, style="bold red")
         if "(traceback in" not in reason:
-            self._console.say(f"{'':4} its log is {shorter(folder / LOG)}")
+            self.console.say(f"{'':4} its log is {shorter(folder / LOG)}")
 
     def table(self) -> Table:
         """Returns the jobs that run, and how many have ended and wait."""

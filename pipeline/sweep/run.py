@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -67,8 +67,7 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console, settin
     is_new = folder is None
     warm_up()
     if folder is None:
-        folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir(parents=True)
+        folder = new_sweep_folder(first)
         console.say(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     else:
         console.say(f"resuming sweep {folder.name}: {len(jobs):,} jobs{at_once}")
@@ -124,8 +123,7 @@ class _Sweep:
                 taken = take_finished(self._to_run, self._folder, parent, is_new, self._console.warn)
                 if taken:
                     self._console.say(f"{len(taken)} of the jobs have finished elsewhere, and are not run again")
-                with self._console.live(self._display.table):
-                    self._run_jobs(SweepRun(parent_id, self._first.name))
+                self._run_jobs(SweepRun(parent_id, self._first.name))
             except Interrupted as interrupted:
                 code = interrupted.exit_code
             if code is None:
@@ -156,24 +154,55 @@ class _Sweep:
             else:
                 left.append(Job(job.experiment, job.overrides, folder, sweep))
             signals.check()
-        queue = Queue(left, self._settings.retries, lambda job: wait_for_server(job.experiment, self._console))
-        began: dict[Path | None, float] = {}
-
-        def started(job: Job) -> None:
-            began[job.folder] = time.monotonic()
 
         def ended(job: Job, code: int) -> None:
             assert job.folder is not None
-            again = queue.again(job, code)
-            self._display.ended(job.folder, code, time.monotonic() - began[job.folder], again)
-            if not again:
-                self._note(self._by_folder[job.folder], code)
+            self._note(self._by_folder[job.folder], code)
 
-        run_jobs(queue, self._console, places=self._places, on_start=started, on_end=ended, on_poll=self._display.poll)
+        run_batch(left, self._display, self._settings, self._places, ended)
 
     def _note(self, job: SweepJob, code: int) -> None:
         job.exit_code = code
         _write(self._jobs, self._folder)
+
+
+def run_batch(
+    jobs: Sequence[Job],
+    display: Display,
+    settings: SweepSettings,
+    places: Sequence[Place],
+    on_end: Callable[[Job, int], None],
+) -> None:
+    """Runs jobs, again those that died as often as `settings` say, and shows each as it ends.
+
+    Args:
+        on_end: called with a job and its exit code when it has ended for good.
+
+    Raises:
+        Interrupted: after a signal, when all have ended.
+    """
+    queue = Queue(jobs, settings.retries, lambda job: wait_for_server(job.experiment, display.console))
+    began: dict[Path | None, float] = {}
+
+    def started(job: Job) -> None:
+        began[job.folder] = time.monotonic()
+
+    def ended(job: Job, code: int) -> None:
+        assert job.folder is not None
+        again = queue.again(job, code)
+        display.ended(job.folder, code, time.monotonic() - began[job.folder], again)
+        if not again:
+            on_end(job, code)
+
+    with display.console.live(display.table):
+        run_jobs(queue, display.console, places=places, on_start=started, on_end=ended, on_poll=display.poll)
+
+
+def new_sweep_folder(experiment: Experiment) -> Path:
+    """Makes the folder of a new sweep."""
+    folder = experiment.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    return folder
 
 
 def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> None:
