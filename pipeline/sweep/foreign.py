@@ -17,7 +17,7 @@ from pipeline.run.lock import locked
 from pipeline.run.rebuild import read_run
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import write_index
-from pipeline.sweep.jobs import SweepJob, checked
+from pipeline.sweep.jobs import SweepJob, checked, refuse_too_many
 from pipeline.sweep.places import deal_out
 from pipeline.sweep.run import finish, mark_killed, new_sweep_folder, parent_run, run_batch
 from pipeline.system import signals
@@ -49,6 +49,11 @@ def run_foreign_sweep(
     Raises:
         UserError: where a job of the first batch is wrong; nothing is recorded then.
     """
+    for name in ("zip", "exclude"):
+        if getattr(settings, name):
+            raise UserError(
+                f"sweep.{name} says nothing to a sweeper of others", "hydra/sweeper without it", f"sweep.{name}=[]"
+            )
     with ForeignSweep(compose, settings, console) as sweep, tempfile.TemporaryDirectory() as scratch:
         sweeper = make(sweep, Path(scratch))
         return sweep.run(lambda: sweeper.sweep(list(arguments)))
@@ -106,6 +111,13 @@ class ForeignSweep:
         for number, job in enumerate(jobs, len(self._jobs) + 1):
             job.number = number
             job.label = " ".join(batch[number - len(self._jobs) - 1]) or "the only job"
+        first = jobs[0].experiment
+        refuse_too_many(len(self._jobs) + len(jobs), first.max_jobs)
+        if first.dry_run or first.resume not in ("auto", "never"):
+            given, fix = (
+                ("dry_run=true", "dry_run=false") if first.dry_run else (f"resume={first.resume}", "resume=never")
+            )
+            raise UserError(f"{given}: what a sweeper of others asks for is known only as it runs", "", fix)
         folder = self._begin(jobs[0]) if self._folder is None else self._folder
         self._jobs += jobs
         self._write()
