@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.utils import JobReturn, JobStatus
 
 from pipeline.command_line.compose import Composed
+from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.run.console import Console
 from pipeline.run.job import DONE, SWEEP_FAILED, Job, SweepRun
@@ -49,6 +50,8 @@ def run_foreign_sweep(
     Raises:
         UserError: where a job of the first batch is wrong; nothing is recorded then.
     """
+    if isinstance(settings, SearchSettings):
+        raise UserError("hydra/sweeper with a search: both say what runs next", "one of them", "sweep=none")
     for name in ("zip", "exclude"):
         if getattr(settings, name):
             raise UserError(
