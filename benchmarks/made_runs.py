@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from pipeline.run.summary import Summary
 from pipeline.sweep.index import write_index
+from pipeline.sweep.jobs import slug
 
 CLASSES = 10
 
@@ -91,7 +92,7 @@ def make_sweep(folder: Path, runs: Sequence[MadeRun], indexed: Sequence[Mapping[
     jobs: list[Mapping[str, Any]] = []
     for number, run in enumerate(runs, 1):
         overrides = [f"{name}={value}" for name, value in run.settings.items()]
-        name = f"{number}_{','.join(overrides)}"
+        name = f"{number}_{slug(' '.join(overrides))}"
         make_run(folder / name, run)
         jobs.append({"folder": name, "overrides": overrides, "exit_code": 0 if run.status == "FINISHED" else 1})
     write_index([*jobs, *indexed], folder, "FINISHED")

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         baseline = _baseline(options.baseline)
         columns = [name for name in (options.columns or "").split(",") if name]
-        sweep = _sweep(options.what, outputs)
+        sweep = sweep_of(options.what, outputs)
         if sweep is not None:
             comparison = compare(sweep, baseline, columns)
         else:
@@ -87,7 +87,7 @@ def _baseline(text: str | None) -> dict[str, str] | None:
     return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
 
 
-def _sweep(words: Sequence[str], outputs: Path) -> Path | None:
+def sweep_of(words: Sequence[str], outputs: Path) -> Path | None:
     """Returns the folder of the one sweep that is meant; None where runs or filters are."""
     if not words:
         return latest(outputs)

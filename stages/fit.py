@@ -23,7 +23,7 @@ from stages.training.callbacks import Callbacks, build_callbacks, prepare_callba
 from stages.training.checkpoints import Checkpoint, Checkpoints, newest
 from stages.training.class_weights import class_weights
 from stages.training.forks import description, forked, is_fork, with_schedule
-from stages.training.memory import check_memory
+from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.progress import Progress, epoch_line, epoch_metrics, report_resumed
 from stages.training.state import State, progress_of
@@ -113,7 +113,8 @@ def fit(
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": passes, **needed}
     files = write_files(model, report.progress, best, folder)
-    return result_of(model, report.progress, best, settings, Record(params, timing.metrics(), files))
+    record = Record(params, timing.metrics() | gpu_peak(strategy), files)
+    return result_of(model, report.progress, best, settings, record)
 
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, shift: int) -> Rate:

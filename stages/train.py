@@ -14,7 +14,7 @@ from stages.training.class_weights import class_weights
 from stages.training.engine import build_engine
 from stages.training.epochs import Epochs
 from stages.training.forks import forked, with_schedule
-from stages.training.memory import check_memory
+from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
 from stages.training.phases import phases, starting_phase
@@ -98,7 +98,8 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         best.restore()
     trained = built.validation.present_model()
     files = write_files(trained, built.progress, best, folder)
-    return result_of(trained, built.progress, best, settings, Record(params, timing.metrics(), files))
+    record = Record(params, timing.metrics() | gpu_peak(strategy), files)
+    return result_of(trained, built.progress, best, settings, record)
 
 
 def _newest_of_chief(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:

@@ -35,7 +35,9 @@ def sentences(comparison: Comparison) -> list[str]:
 def _sentence(comparison: Comparison, number: int, row: Row) -> str:
     found = comparison.differences.get(number)
     parts = []
-    if found is not None:
+    if found is not None and found.low == found.difference == found.high == 0:
+        parts.append(f"is correct on the same test examples (n = {_count(found.seeds, row)})")
+    elif found is not None:
         interval = f"95 %: {interval_text(found)}, n = {_count(found.seeds, row)}"
         what = f"changes test accuracy by {points(found.difference)} points ({interval})"
         parts.append(what if found.is_told else f"{what}, which the data cannot tell from none,")

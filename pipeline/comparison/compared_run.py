@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,9 @@ class ComparedRun:
         """Returns the value of a setting or option; None where it is not known to be set."""
         return self.settings.get(name, self.choices.get(name))
 
+    @cached_property
     def history(self) -> dict[int, dict[str, float]]:
-        """Returns the metrics of each epoch, from 1, as the last checkpoint has them, or else the journal."""
+        """The metrics of each epoch, from 1, as the last checkpoint has them, or else the journal."""
         rows = checkpoint_rows(self.folder)
         if not rows:
             for entry in Journal(self.folder).entries:

@@ -28,7 +28,8 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .warning { background: var(--panel); border-left: 4px solid var(--row1); padding: .4rem 1rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding: .3rem 0; } td, th { padding: .25rem .7rem; border-bottom: 1px solid var(--grid); }
-td { text-align: right; white-space: nowrap; } th { text-align: left; } thead th { vertical-align: bottom; }
+td { text-align: right; white-space: nowrap; } th { text-align: left; }
+thead th { vertical-align: bottom; } th.number { text-align: right; }
 thead button { all: unset; cursor: pointer; font-weight: 600; } thead button:focus-visible { outline: 2px solid; }
 th[aria-sort=ascending] button::after { content: " \\25b2"; }
 th[aria-sort=descending] button::after { content: " \\25bc"; }
@@ -95,17 +96,21 @@ def page(comparison: Comparison) -> str:
 
 def _rows_table(comparison: Comparison) -> str:
     columns = columns_of(comparison)
+    first = [column for column in columns if column.key.startswith(("val/", "test/"))][:2]
+    rest = [column for column in columns if column not in first]
     with_differences = bool(comparison.differences)
-    header = [*comparison.names, "n", *(column.heading for column in columns)]
+    header = [*comparison.names, "n", *(column.heading for column in first)]
     header += ["test % − baseline's (95 %)", "McNemar's p"] if with_differences else []
+    header += [column.heading for column in rest]
     rows: list[tuple[str, list[Cell]]] = []
     for number, row in enumerate(comparison.rows):
         cells: list[Cell] = [(row.settings.get(name, ""), None) for name in comparison.names]
-        cells += [(str(len(row.runs)), len(row.runs)), *((column.text(row), column.value(row)) for column in columns)]
+        cells += [(str(len(row.runs)), len(row.runs)), *((column.text(row), column.value(row)) for column in first)]
         found = comparison.differences.get(number)
         if with_differences:
             cells.append((difference_text(comparison, number), found.difference if found else None))
             cells.append((p_text(found.p) if found else "", found.p if found else None))
+        cells += [(column.text(row), column.value(row)) for column in rest]
         rows.append(("best" if row is comparison.best and len(comparison.rows) > 1 else "", cells))
     several = len(comparison.rows) > 1
     caption = "Runs that differ by seed alone are one row: mean ± standard deviation."
@@ -130,7 +135,9 @@ def _runs_table(comparison: Comparison) -> str:
 
 def _table(caption: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], heads: int) -> str:
     lines = [f'<div class="scroll"><table><caption>{escape(caption)}</caption><thead><tr>']
-    lines += [f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in header]
+    for number, name in enumerate(header):
+        kind = "" if number < heads else ' class="number"'
+        lines.append(f'<th scope="col"{kind}><button type="button">{escape(name)}</button></th>')
     lines.append("</tr></thead><tbody>")
     for kind, cells in rows:
         lines.append(f'<tr class="{kind}">' if kind else "<tr>")
@@ -161,8 +168,11 @@ def _explanations(comparison: Comparison) -> list[str]:
 
 
 def _described_speed(comparison: Comparison) -> str:
-    text = "Each setting by its speed and its accuracy; the dashed line joins those that no other beats in both."
-    return text if comparison.best is None else f"{text} The choice: {choice(comparison)}."
+    text = (
+        "Each setting by its speed and its accuracy. The dashed line, the Pareto front, joins those that no other beats"
+    )
+    bars = " Bars are a standard deviation over seeds." if any(len(row.runs) > 1 for row in comparison.rows) else ""
+    return f"{text} in both.{bars}"
 
 
 def _figure(figure: "Figure", title: str, text: str) -> str:

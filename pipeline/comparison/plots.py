@@ -20,6 +20,9 @@ MOST_NAMED = 8
 MOST_LINES = 100
 """Curves that are drawn as lines in an SVG; those without a name become an image where there are more."""
 
+WIDEST_IN_TWO_COLUMNS = 60
+"""Characters of a legend's label."""
+
 _MARKERS = "osD^vPX*"
 
 
@@ -37,7 +40,7 @@ PRINT = Colors(
     "#1f2328",
     "#d0d7de",
     "#8c959f",
-    ("#0072b2", "#c44e00", "#00795a", "#a8458a", "#7a6a00", "#5b4fc4", "#b3261e", "#3d7f99"),
+    ("#0072b2", "#c44e00", "#00795a", "#a8458a", "#7a6a00", "#5b4fc4", "#b3261e", "#39768e"),
 )
 """On white: each at a contrast of 4.5 or more, and told apart in color blindness by its marker as well."""
 
@@ -86,14 +89,11 @@ def draw_speed(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None
     metric, points = speed_points(comparison)
     if not points:
         return None
-    figure, axes = _figure(6.4, 4.0, 1, colors)
+    figure, axes = _figure(9.6, 4.4, 1, colors)
     named = named_rows(comparison)
-    front = pareto_front(points)
-    axes[0].plot(
-        [speed for _, speed, _ in front],
-        [100 * accuracy for _, _, accuracy in front],
-        color=colors.ink, linewidth=1, linestyle="--", label="Pareto front", zorder=1,
-    )  # fmt: skip
+    front = [(speed, 100 * accuracy) for _, speed, accuracy in pareto_front(points)]
+    if len(front) > 1:
+        axes[0].plot(*zip(*front, strict=True), "--", color=colors.ink, linewidth=1, label="Pareto front", zorder=1)
     others = [(speed, 100 * accuracy) for number, speed, accuracy in points if number not in named]
     if others:
         axes[0].plot(*zip(*others, strict=True), ".", color=colors.others, label=f"{len(others)} more", zorder=2)
@@ -106,7 +106,7 @@ def draw_speed(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None
                 fmt=_MARKERS[place], color=colors.rows[place], markersize=7, capsize=3, label=_name(comparison, row),
                 zorder=3,
             )  # fmt: skip
-    axes[0].set(xlabel=f"{_rate(comparison)}, mean over epochs", ylabel=f"{metric}, %")
+    axes[0].set(xlabel=_rate(comparison), ylabel=f"{metric}, %")
     axes[0].margins(0.12)
     _legend(figure, axes[0], colors)
     return figure
@@ -114,7 +114,9 @@ def draw_speed(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None
 
 def draw_curves(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None":
     """Draws what all runs have learned, a panel a metric and a line a run; None where no run has epochs."""
-    histories = [[run.history() for run in row.runs] for row in comparison.rows]
+    from matplotlib.collections import LineCollection
+
+    histories = [[run.history for run in row.runs] for row in comparison.rows]
     panels = [
         name
         for name in CURVES
@@ -124,20 +126,25 @@ def draw_curves(comparison: Comparison, colors: Colors = PRINT) -> "Figure | Non
         return None
     figure, axes = _figure(9.6, 1.0 + 2.9 * math.ceil(len(panels) / 2), len(panels), colors)
     named = named_rows(comparison)
-    total = sum(len(row) for row in histories)
     for panel, name in zip(axes, panels, strict=True):
         labelled: set[int] = set()
+        others = []
         for number, epochs, values in _lines(histories, name):
-            place = named.get(number)
-            marker = _MARKERS[place] if place is not None and len(epochs) <= 30 else None
+            if number not in named:
+                others.append(list(zip(epochs, values, strict=True)))
+                continue
+            place = named[number]
             panel.plot(
-                epochs, values,
-                color=colors.others if place is None else colors.rows[place],
-                marker=marker, markersize=4, linewidth=0.6 if place is None else 1.4, alpha=0.9,
-                zorder=1 if place is None else 2, rasterized=place is None and total > MOST_LINES,
-                label="" if place is None or number in labelled else _name(comparison, comparison.rows[number]),
+                epochs, values, color=colors.rows[place], marker=_MARKERS[place] if len(epochs) <= 30 else None,
+                markersize=4, linewidth=1.4, alpha=0.9,
+                label="" if number in labelled else _name(comparison, comparison.rows[number]),
             )  # fmt: skip
             labelled.add(number)
+        if others:
+            is_image = len(others) > MOST_LINES
+            lines = LineCollection(others, colors=colors.others, linewidths=0.6, zorder=1, rasterized=is_image)
+            panel.add_collection(lines)
+            panel.autoscale()
         panel.set(xlabel="epoch", ylabel=name)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.margins(x=0.04)
@@ -178,8 +185,9 @@ def _figure(width: float, height: float, panels: int, colors: Colors) -> "tuple[
 def _legend(figure: "Figure", axes: Any, colors: Colors) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels:
+        ncols = 2 if max(map(len, labels)) <= WIDEST_IN_TWO_COLUMNS else 1
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=colors.ink, fontsize=9
+            handles, labels, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=colors.ink, fontsize=9
         )
 
 

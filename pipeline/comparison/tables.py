@@ -11,7 +11,7 @@ from pipeline.comparison.columns import columns_of, difference_text, p_text
 from pipeline.comparison.compared_run import ComparedRun
 from pipeline.comparison.comparison import Comparison
 
-NARROWEST_SETTING = 8
+NARROWEST_SETTING = 14
 """Characters that a setting is folded to, before a column of values is left out."""
 
 _GAP = 2

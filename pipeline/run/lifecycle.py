@@ -27,6 +27,7 @@ from pipeline.run.resume import has_finished
 from pipeline.run.runner import one_line
 from pipeline.run.settle import flush, record_end
 from pipeline.run.summary import NAME, Summary
+from pipeline.system import machine
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
 from pipeline.tracking.spec import RunSpec, open_tracker
@@ -199,6 +200,9 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     summary, tracker = run.summary, run.tracker
     summary.run_id = tracker.run_id  # another id where the store had lost the run
     summary.take_time(started)
+    if (peak := machine.peak_memory_mib()) is not None:
+        summary.metrics["memory/peak_mib"] = peak
+        tracker.metrics({"memory/peak_mib": peak})
     if not _written(summary, run.folder, console):
         code = code or FAILED
     if summary.status == "FINISHED":

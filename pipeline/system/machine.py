@@ -84,3 +84,17 @@ def _processor() -> str:
             return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def peak_memory_mib() -> float | None:
+    """Returns the most memory that this process has had in RAM since it began, in MiB; None where that is not known.
+
+    By Linux' own account of the address space: `ru_maxrss` is inherited from the process that this one was forked from.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None

@@ -156,6 +156,15 @@ def _bytes(variable: object) -> int:
     return int(shape.num_elements()) * int(dtype.size)
 
 
+def gpu_peak(strategy: Strategy) -> dict[str, float]:
+    """Returns `memory/gpu_peak_mib`, the most memory that this host's fullest GPU has held; nothing without GPUs."""
+    if not on_gpus(strategy):
+        return {}
+    names = [device.name.rpartition("/device:")[2] for device in tf.config.list_logical_devices("GPU")]
+    peaks = [tf.config.experimental.get_memory_info(name)["peak"] for name in names]
+    return {"memory/gpu_peak_mib": max(peaks) / _MIB} if peaks else {}
+
+
 def _free_on_gpus(strategy: Strategy) -> int | None:
     """Returns the free bytes of the fullest of this host's GPUs; None where training is not on GPUs alone."""
     if not on_gpus(strategy):

@@ -1,0 +1,87 @@
+"""`python -m pipeline.compare`: what it takes, what it refuses, what it writes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.made_runs import MadeRun, make_run, make_sweep
+from pipeline.compare import main, sweep_of
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of four jobs, a later one of two, and three runs by themselves."""
+    place = tmp_path_factory.mktemp("outputs")
+    runs = [
+        MadeRun({"strategy": strategy, "seed": seed}, RANDOM.random(100) < 0.9, metrics={"my/score": 1.5})
+        for strategy in ("one_device", "mirrored")
+        for seed in ("1", "2")
+    ]
+    make_sweep(place / "sweeps" / "20260101-000000-aaaa", runs)
+    make_sweep(place / "sweeps" / "20260102-000000-bbbb", runs[:1] + runs[2:3])
+    for name, run in zip(("first", "second", "third"), (runs[0], runs[2], runs[3]), strict=True):
+        make_run(place / "runs" / "made" / f"20260103-000000-{name}", run)
+    return place
+
+
+def ran(outputs: Path, *arguments: str) -> int:
+    return main(["--outputs", str(outputs), *arguments])
+
+
+def test_the_last_sweep_by_default(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(outputs) == 0
+    printed = capsys.readouterr().out
+    assert "sweep 20260102-000000-bbbb" in printed
+    assert "chosen on val/best_loss" in printed.replace("\n", " ")
+    folder = outputs / "sweeps" / "20260102-000000-bbbb"
+    assert {path.suffix for path in folder.glob("comparison.*")} == {".md", ".csv", ".html", ".png"}
+    assert max(map(len, printed.splitlines()[:5])) <= 80
+
+
+def test_a_sweep_by_its_name_or_folder(outputs: Path) -> None:
+    name = "20260101-000000-aaaa"
+    for word in (name, str(outputs / "sweeps" / name)):
+        assert sweep_of([word], outputs) == outputs / "sweeps" / name
+
+
+def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(outputs, "20260103-000000-first", "20260103-000000-second") == 0
+    assert capsys.readouterr().out.startswith("2 runs")
+    assert ran(outputs, "kind=run", "strategy=mirrored", "test/accuracy>0.1", "--to", str(tmp_path)) == 0
+    assert capsys.readouterr().out.startswith("2 runs")
+    assert (tmp_path / "comparison.html").is_file()
+
+
+def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(outputs, "--columns", "my/score,val/accuracy", "--baseline", "strategy=mirrored,data=digits") == 0
+    printed = capsys.readouterr().out
+    assert "my/score" in printed
+    assert "baseline: strategy=mirrored" in printed
+    assert "images/s" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--baseline", "strategy=tpu"],
+            "strategy=tpu: no finished run has these settings. Expected strategy",
+        ),
+        (["--baseline", "mirrored"], "Expected settings as name=value,name=value. Try: --baseline strategy=one_device"),
+        (["--columns", "my/scare"], "no run has a metric my/scare"),
+        (["nowhere"], "nowhere is no run under"),
+        (["status=FAILED"], "no run matches"),
+        (["test/accuracy>high"], "'high' is no number"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(
+    arguments: list[str], message: str, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(outputs, *arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out

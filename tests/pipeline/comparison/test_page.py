@@ -1,0 +1,139 @@
+"""The page and the plots: self-contained, escaped, legible in both modes; the front is that of Pareto."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.made_runs import MadeRun, make_sweep
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.page import page
+from pipeline.comparison.plots import ON_DARK, PRINT, draw_curves, draw_speed, pareto_front
+from pipeline.sweep.comparison import compare, write
+
+VOID = ("meta", "path", "use", "br", "link")
+
+
+class Reader(HTMLParser):
+    """Collects what a page holds; fails where an element is not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.heads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        values = dict(attrs)
+        self.ids += [values["id"]] if values.get("id") else []  # type: ignore[list-item]
+        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href") and value]
+        if tag == "th":
+            self.heads.append(str(values.get("scope")))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    random = np.random.default_rng(0)
+    runs = [
+        MadeRun({"model": name, "seed": str(seed)}, random.random(200) < 0.9, speed=100.0 + place, epochs=4)
+        for place, name in enumerate(("<script>alert(1)</script>", "a$b$|c", "mlp"))
+        for seed in (1, 2)
+    ]
+    return compare(make_sweep(tmp_path_factory.mktemp("page") / "s & t", runs))
+
+
+@pytest.fixture(scope="module")
+def html(comparison: Comparison) -> str:
+    return page(comparison)
+
+
+@pytest.fixture(scope="module")
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    assert not reader.open
+    return reader
+
+
+def test_the_page_loads_nothing_and_closes_all(html: str, read: Reader) -> None:
+    assert all(link.startswith("#") for link in read.links)
+    assert len(read.ids) == len(set(read.ids))
+    assert {f"#{name}" for name in read.ids} >= set(read.links)
+    assert "default-src 'none'" in html
+    assert set(re.findall(r"https?://[^\s\"')]+", html)) <= {
+        "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink", "http://www.w3.org/1999/xhtml",
+    }  # fmt: skip
+
+
+def test_what_users_have_named_is_text(html: str, read: Reader) -> None:
+    assert "<script>alert" not in html
+    assert "model=<script>alert(1)</script>" in read.text
+    assert "Comparison of sweep s & t" in read.text
+
+
+def test_colors_are_those_of_the_mode(html: str, read: Reader) -> None:
+    assert "#0101" not in html
+    assert "#0102" not in html
+    assert "var(--row0)" in html
+    assert "prefers-color-scheme: dark" in html
+    for colors, back in ((PRINT, "#ffffff"), (ON_DARK, "#0d1117")):
+        for color in (colors.ink, *colors.rows):
+            assert contrast(color, back) >= 4.5, color
+    assert set(read.heads) == {"col", "row"}
+
+
+def test_labels_name_the_setting_and_epochs_are_whole(comparison: Comparison) -> None:
+    figure = draw_curves(comparison)
+    assert figure is not None
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[2].startswith("model=mlp")
+    assert sum("(best" in label for label in labels) == sum("baseline" in label for label in labels) == 1
+    assert [axes.get_ylabel() for axes in figure.axes] == ["val/loss", "val/accuracy", "train/loss", "train/accuracy"]
+    for axes in figure.axes:
+        assert len(axes.lines) == 6
+        assert all(float(tick).is_integer() for tick in axes.xaxis.get_major_locator().tick_values(1, 4))
+
+
+def test_the_front_is_that_of_pareto() -> None:
+    random = np.random.default_rng(1)
+    drawn = random.integers(0, 8, (40, 2)).astype(float)
+    points = [(number, float(speed), float(accuracy)) for number, (speed, accuracy) in enumerate(drawn)]
+    front = {point[1:] for point in pareto_front(points)}
+    assert front == {
+        one[1:] for one in points
+        if not any(other[1] >= one[1] and other[2] >= one[2] and other[1:] != one[1:] for other in points)
+    }  # fmt: skip
+
+
+def test_nothing_to_draw(tmp_path: Path) -> None:
+    failed = compare(make_sweep(tmp_path / "s", [MadeRun({"model": "mlp"}, None, status="FAILED")]))
+    assert draw_speed(failed) is None
+    assert draw_curves(failed) is None
+    assert [path.name for path in write(failed, tmp_path)] == [
+        f"comparison.{suffix}" for suffix in ("md", "csv", "html")
+    ]
+
+
+def contrast(color: str, other: str) -> float:
+    """Returns the contrast ratio of WCAG 2 (w3.org/TR/WCAG22, relative luminance)."""
+
+    def luminance(text: str) -> float:
+        parts = np.array([int(text[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((luminance(color), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
