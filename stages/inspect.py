@@ -54,24 +54,23 @@ def inspect(
                 "data": write(result, dataset, folder / "data"),
                 "plots": draw(dataset, settings, folder / "plots"),
             }
-    height, width, channels = dataset.image_shape
-    metrics: dict[str, float] = {"data/classes": dataset.num_classes}
-    metrics |= {"data/height": height, "data/width": width, "data/channels": channels}
-    metrics |= {f"data/{name}_examples": split.examples for name, split in result.splits.items()}
     repeated = {name: split.repeated for name, split in result.splits.items()}
-    metrics |= {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
-    metrics |= {
+    counts = {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
+    counts |= {
         f"data/duplicates_{earlier}_{later}": shared.images for (earlier, later), shared in result.shared.items()
     }
     train = result.splits["train"]
+    pixel_min, pixel_max = dataset.pixel_range
     params = {
+        **counts,
         "dtype": str(dataset.train.images.dtype),
-        "pixel_range": list(dataset.pixel_range),
+        "pixel_min": pixel_min,
+        "pixel_max": pixel_max,
         "mean": [float(f"{value:.6g}") for value in train.mean],
         "std": [float(f"{value:.6g}") for value in train.std],
         "described_examples": train.described,
     }
-    return Inspection(result, Record(params, metrics, files))
+    return Inspection(result, Record(params, files=files))
 
 
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:

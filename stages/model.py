@@ -104,8 +104,7 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
     if folder is not None:
         files["model"] = folder / "model" / "summary.txt"
         write_summary(network, files["model"])
-    metrics = {f"model/{name}": float(count) for name, count in counts.items()}
-    return Record(params={**counts, **params}, metrics=metrics, files=files)
+    return Record(params={**counts, **params}, files=files, summary={"parameters": counts["parameters"]})
 
 
 def _scaling(

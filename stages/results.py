@@ -28,7 +28,8 @@ class Record:
 
     The types below add a record that all results of the type share, as `implied_record`.
 
-    params: facts that the stage has determined, under the stage's name.
+    params: facts that the stage has determined and not measured, under the stage's name; one with a slash
+        (`data/height`) is a full name.
     metrics: numbers by their full name, such as `test/accuracy`; a one-element array or tensor counts as a number.
     files: artifacts, from the folder they are filed under to a file or directory on disk, or any iterable of them.
         Paths may be strings, and relative to the working directory or to the run's folder; they are kept as a `Path`
@@ -256,7 +257,11 @@ class Dataset:
 
     @property
     def implied_record(self) -> Record:
-        return Record(datasets=(self,))
+        height, width, channels = self.image_shape
+        sizes = {f"{name}_examples": len(split) for name, split in self.splits.items()}
+        facts = {"classes": self.num_classes, "height": height, "width": width, "channels": channels, **sizes}
+        params = {f"data/{name}": value for name, value in facts.items()}
+        return Record(params, summary={"data": facts}, datasets=(self,))
 
 
 @dataclass(frozen=True)

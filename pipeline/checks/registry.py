@@ -12,13 +12,13 @@ from pipeline.checks.strategy import STRATEGY
 from pipeline.checks.training import TRAINING
 from pipeline.checks.transfer import TRANSFER
 from pipeline.config.experiment import Experiment
-from pipeline.tracking.health import server_answers
+from pipeline.tracking.health import store_is_usable
 from stages.errors import UserError
 
 REFUSALS: tuple[Refusal, ...] = (*AUGMENTATION, *STRATEGY, *TRAINING, *TRANSFER, *PRECISION)
 """All refused combinations, in the order in which they are checked."""
 
-SURROUNDINGS: tuple[Callable[[Experiment], None], ...] = (outputs_can_be_written, server_answers)
+SURROUNDINGS: tuple[Callable[[Experiment], None], ...] = (outputs_can_be_written, store_is_usable)
 """Checks that are the same for all jobs of a sweep, which share `outputs` and `tracking`."""
 
 

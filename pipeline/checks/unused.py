@@ -121,7 +121,7 @@ UNUSED: tuple[Unused, ...] = (
     _of_schedule("decay_factor", "step", "plateau"),
     _of_schedule("patience", "plateau"),
     Unused(
-        r"tracking\.(_target_|options.*)",
+        r"tracking\.(_target_|options.*|note|tags.*|system_metrics|untracked)",
         lambda experiment: experiment.tracking.kind == "off",
         "tracking=off records nothing",
         "tracking=local",

@@ -292,6 +292,8 @@ class Composer:
         without = copy.copy(document)
         with open_dict(without):
             without.pop("hydra")
+        if "tracking" in without:
+            OmegaConf.set_struct(without.tracking.tags, False)  # names of the user's own, without a plus sign
         return pickle.dumps(without), document
 
     def _refuse_hydras_own(self, document: DictConfig) -> None:

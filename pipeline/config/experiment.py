@@ -58,7 +58,6 @@ class Experiment:
     resume: str
     fork: str | None
     fork_weights: str
-    tags: Mapping[str, str]
     pipeline: Mapping[str, str]
     tracking: TrackingSettings
     cluster: ClusterSettings
@@ -120,7 +119,6 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         resume=top.resume,
         fork=top.fork,
         fork_weights=top.fork_weights,
-        tags=top.tags,
         pipeline=pipeline,
         tracking=tracking,
         cluster=cluster,

@@ -14,8 +14,8 @@ from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
 from stages.settings.ranges import choice, number
 
-LONGEST_NAME, LONGEST_TAG = 200, 5000
-"""Bytes of a folder's name, leaving room for a suffix; characters of a tag in MLflow."""
+LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE = 200, 5000, 2000
+"""Bytes of a folder's name, leaving room for a suffix; characters of a tag in MLflow; of a note, a part of one."""
 
 
 MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
@@ -35,8 +35,25 @@ class TrackingSettings:
     untracked: bool = False
     """Whether the recorded diff holds the contents of untracked files; else only their names and digests. Secrets in
     them are masked as everywhere, as far as they are recognized."""
+    note: str | None = None
+    """A remark in Markdown, which the run's description begins with."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Tags of the run, such as `tracking.tags.team=vision`; of a sweep, of all its runs."""
+    system_metrics: bool = True
+    """Whether the use of processors, memory, disk, network and GPUs is recorded every ten seconds."""
 
     def check(self, path: str) -> None:
+        for key, value in self.tags.items():
+            if not re.fullmatch(r"[\w.:/ -]{1,250}", key) or len(value) > LONGEST_TAG:
+                raise UserError(
+                    f"{path}.tags.{key}={value} cannot be a tag of MLflow",
+                    f"a name of letters, digits and _ . : / -, a text of {LONGEST_TAG:,} characters at most",
+                    f"{path}.tags={{}}",
+                )
+        if len(self.note or "") > LONGEST_NOTE:
+            raise UserError(
+                f"{path}.note has {len(self.note or ''):,} characters", f"{LONGEST_NOTE:,} at most", f"{path}.note=…"
+            )
         schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
         if (self.kind == "server" and not (self.uri or "").startswith(schemes)) or not is_address(self.uri or ""):
             raise UserError(
@@ -100,8 +117,6 @@ class TopSettings:
     trust: bool = False
     """Whether a run that is resumed or forked may bring code, addresses and places that no file of the configuration
     names."""
-    tags: dict[str, str] = field(default_factory=dict)
-    """For the MLflow run, such as `+tags.note=baseline`."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
     """From each stage, in order, to the name of its result; null leaves a stage out."""
 
@@ -117,13 +132,6 @@ class TopSettings:
                 f"letters, digits and _ . = + -, a letter, digit or _ first, {LONGEST_NAME} bytes at most",
                 f"name={short or 'mine'}",
             )
-        for key, value in self.tags.items():
-            if not re.fullmatch(r"[\w.:/ -]{1,250}", key) or len(value) > LONGEST_TAG:
-                raise UserError(
-                    f"tags.{key}={value} cannot be a tag of MLflow",
-                    f"a name of letters, digits and _ . : / -, a text of {LONGEST_TAG:,} characters at most",
-                    "tags={}",
-                )
 
 
 def no_fork(weights: str) -> UserError:

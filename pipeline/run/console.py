@@ -16,6 +16,7 @@ from rich.table import Table
 from pipeline.config.experiment import Experiment
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
+from pipeline.run.description import sizes
 from pipeline.run.plan import PlannedStage
 from pipeline.run.provenance import command
 from pipeline.run.summary import Summary
@@ -158,7 +159,7 @@ class Console:
         if how_to_open:
             rows += zip(("open", ""), how_to_open.splitlines(), strict=False)
         rows.append(("folder", shorter(Path(summary.folder))))
-        if (data := _data(metrics)) is not None:
+        if (data := sizes(summary.facts.get("data", {}))) is not None:
             rows.append(("data", data))
         rows += _epochs(summary)
         tested = _scores(metrics, "test/")
@@ -256,14 +257,3 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
 
 def _rate(unit: str) -> str:
     return f"train/{unit}_per_second"
-
-
-def _data(metrics: Mapping[str, float]) -> str | None:
-    """Returns the sizes of the data set, or None where no stage has recorded them."""
-    sizes = {split: metrics.get(f"data/{split}_examples") for split in ("train", "val", "test")}
-    names = ("classes", "height", "width", "channels")
-    if None in sizes.values() or not {f"data/{name}" for name in names} <= metrics.keys():
-        return None
-    classes, *size = (f"{metrics[f'data/{name}']:.0f}" for name in names)
-    examples = ", ".join(f"{count:,.0f} {split}" for split, count in sizes.items())
-    return f"{examples}; {classes} classes; {'×'.join(size)}"

@@ -61,7 +61,6 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)
             run.summary.begin_stages(job.started)
-            run.tracker.metrics({"start/seconds": run.summary.start_seconds})
             if task is not None and job.experiment.cluster.kind == "tf_config":
                 console.warn(OPEN_PORTS)
                 _meet(task, job, console, run.summary)

@@ -11,7 +11,7 @@ from pipeline.redaction.mask import redact
 from pipeline.tracking.params import flatten
 
 WITHOUT_EFFECT = (
-    "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tags", "tracking",
+    "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tracking",
     "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
 )  # fmt: skip

@@ -51,7 +51,7 @@ class Job:
     """One run to be made.
 
     folder: of the run; None: a new one under `outputs/runs`.
-    sweep: the sweep that it belongs to, if any.
+    sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
     predecessor: the run that is resumed or forked, as `pipeline.run.resume.resolve` decides; None: from scratch.
     started: when the user began to wait for it; deadline: when `job_timeout_seconds` is reached. Both in seconds of
         `time.monotonic()`.
@@ -66,6 +66,7 @@ class Job:
     started: float = field(default_factory=time.monotonic)
     deadline: float | None = None
     on_epoch: OnEpoch | None = None
+    run_name: str | None = None
 
     @property
     def resumed(self) -> Summary | None:

@@ -14,13 +14,16 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact, redact_file, redact_overrides
 from pipeline.run import provenance, source_digest
 from pipeline.run.console import Console
+from pipeline.run.description import NOTE, of_begun, of_run
 from pipeline.run.identity import identity
 from pipeline.run.job import FAILED, Job, PrunedError
 from pipeline.run.lock import locked
+from pipeline.run.naming import run_name
 from pipeline.run.origin import Origin
 from pipeline.run.outputs import unknown_to_git
 from pipeline.run.resume import has_finished
@@ -31,9 +34,13 @@ from pipeline.system import machine
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
 from pipeline.tracking.spec import RunSpec, open_tracker
+from pipeline.tracking.system_metrics import SystemMetrics
 from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
+
+SHORTEST_SECONDS = 0.05
+"""Seconds below which a stage has no time of its own in MLflow, where every one is a chart; `summary.json` has all."""
 
 NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=", "sweep=", "sweep.")
 """Overrides that choose a run or make a sweep, rather than set up a run."""
@@ -45,12 +52,17 @@ PRUNED = "pruned_after_epoch"
 
 @dataclass(frozen=True)
 class Run:
-    """A job that has begun. code: the state of the repository, if there is one."""
+    """A job that has begun. code: the state of the repository, if there is one. note: the user's own remark.
+
+    sampled: the use of the machine, where it is recorded.
+    """
 
     tracker: Tracker
     folder: Path
     summary: Summary
     code: provenance.CodeState | None
+    note: str | None = None
+    sampled: SystemMetrics | None = None
 
 
 def new_folder(experiment: Experiment) -> Path:
@@ -99,7 +111,8 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
     if summary.run_id != tracker.run_id:
         summary.run_id = tracker.run_id
         summary.write(folder)
-    return Run(tracker, folder, summary, state)
+    sampled = SystemMetrics(tracker, console.warn) if experiment.tracking.system_metrics else None
+    return Run(tracker, folder, summary, state, experiment.tracking.note, sampled)
 
 
 def _first_summary(job: Job, folder: Path, code: str) -> Summary:
@@ -123,13 +136,17 @@ def _copy_weights(run: Summary, folder: Path, weights: str) -> None:
     checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints", weights, name)
 
 
+def begun_tags(tracking: TrackingSettings, code: provenance.CodeState | None) -> dict[str, str]:
+    """Returns the tags with which a run or a sweep begins: the user's, its command, its code, its description."""
+    command = provenance.command()
+    description = {NOTE: of_begun(command, tracking.note)}
+    return {**tracking.tags, "command": command, **provenance.source_tags(code), **description}
+
+
 def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
     experiment = job.experiment
-    tags = {**experiment.tags, "command": provenance.command()}
-    if code is not None:
-        tags["git.commit"] = code.commit
-        if code.dirty is not None:
-            tags["git.dirty"] = str(code.dirty).lower()
+    overrides = redact_overrides(list(job.overrides))
+    tags = begun_tags(experiment.tracking, code)
     if job.forked is not None:
         tags["forked_from"] = job.forked.run_id or job.forked.folder
         tags["fork_weights"] = experiment.fork_weights
@@ -138,7 +155,7 @@ def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
         outputs=experiment.outputs,
         folder=folder,
         experiment=job.sweep.experiment if job.sweep else experiment.name,
-        name=folder.name,
+        name=job.run_name or run_name(overrides, experiment.choices, folder),
         parent=job.sweep.run_id if job.sweep else None,
         tags=tags,
     )
@@ -198,6 +215,8 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
         started: when the user began to wait, in seconds of `time.monotonic()`.
     """
     summary, tracker = run.summary, run.tracker
+    if run.sampled is not None:
+        run.sampled.stop()
     summary.run_id = tracker.run_id  # another id where the store had lost the run
     summary.take_time(started)
     if (peak := machine.peak_memory_mib()) is not None:
@@ -211,6 +230,8 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     console.summary(summary, tracker.how_to_open())
     if summary.error:
         console.error(f"{summary.failed_stage or 'recording'}: {summary.error}")
+    tracker.tags({NOTE: of_run(summary, provenance.command(), run.note)})
+    tracker.metrics(_stage_seconds(summary))
     record_end(tracker, run.folder, summary)
     flush(tracker, summary.status == "FINISHED", console)
     if summary.run_id != tracker.run_id:
@@ -225,6 +246,13 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     console.times(summary)
     console.close()
     return code
+
+
+def _stage_seconds(summary: Summary) -> dict[str, float]:
+    """Returns the times of the stages that took any, as metrics: last, so that a run's page begins with its scores."""
+    seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
+    seconds["start"] = summary.start_seconds
+    return {f"{name}/seconds": value for name, value in seconds.items() if value >= SHORTEST_SECONDS}
 
 
 def keep_last_checkpoint(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Provenance of a run: its code, packages and machine."""
 
+import getpass
 import hashlib
 import os
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from pipeline import __version__
 from pipeline.command_line.arguments import command_name
 from pipeline.paths import CHECKOUT
-from pipeline.redaction.mask import redact, redact_overrides
+from pipeline.redaction.mask import redact, redact_overrides, without_user
 from pipeline.system import machine
 
 DIFF_LIMIT_BYTES = 1_000_000
@@ -36,13 +37,16 @@ VERSIONED = ("tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf"
 class CodeState:
     """commit: of the repository at `root`; diff: uncommitted changes without secrets, cut at DIFF_LIMIT_BYTES.
 
-    dirty: whether there are uncommitted changes; None where git failed.
+    dirty: whether there are uncommitted changes; None where git failed. branch: None where none is checked out.
+    repository: the address of its first remote, if any.
     """
 
     root: Path
     commit: str
     dirty: bool | None
     diff: str
+    branch: str | None = None
+    repository: str | None = None
 
 
 def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState | None:
@@ -61,9 +65,29 @@ def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState
     top = Path(root.strip())
     commit = (_git(top, "rev-parse", "HEAD") or "none").strip()
     status = _git(top, "status", "--porcelain")
-    if status is None:
-        return CodeState(top, commit, None, "")
-    return CodeState(top, commit, bool(status.strip()), _diff(top, untracked) if status.strip() else "")
+    branch = (_git(top, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
+    remotes = (_git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
+    repository = without_user(remotes[0].partition(" ")[2]) if remotes else None
+    dirty = None if status is None else bool(status.strip())
+    return CodeState(top, commit, dirty, _diff(top, untracked) if dirty else "", branch, repository)
+
+
+def source_tags(state: CodeState | None) -> dict[str, str]:
+    """Returns who runs what, in the tags from which MLflow fills its columns Source, Version and User.
+
+    The source is the command, where MLflow's own clients take the file: of a module that is `__main__.py` for all.
+    Source of the names: `mlflow/utils/mlflow_tags.py`.
+    """
+    try:
+        user = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container's user may have no name
+        user = "unknown"
+    tags = {"mlflow.user": user, "mlflow.source.name": command_name(), "mlflow.source.type": "LOCAL"}
+    if state is not None:
+        dirty = None if state.dirty is None else str(state.dirty).lower()
+        code = {"commit": state.commit, "branch": state.branch, "dirty": dirty, "repoURL": state.repository}
+        tags |= {f"mlflow.source.git.{name}": value for name, value in code.items() if value is not None}
+    return tags
 
 
 def versions() -> dict[str, str]:

@@ -16,6 +16,7 @@ from pipeline.paths import shorter
 from pipeline.run.origin import Origin
 from pipeline.run.summary import NAME, Summary
 from pipeline.tracking.journal import ENDED, Journal
+from pipeline.tracking.system_metrics import PREFIX
 
 Warn = Callable[[str], None]
 
@@ -56,7 +57,7 @@ def _rebuilt(folder: Path, origin: Origin) -> Summary:
     exported: dict[str, str] = {}
     for entry in journal.entries:
         if entry.call == "metrics":
-            metrics |= entry.arguments["values"]
+            metrics |= {name: x for name, x in entry.arguments["values"].items() if not name.startswith(PREFIX)}
         elif entry.call == "model":
             exported["saved_model"] = str(folder / entry.arguments["path"])
     return Summary(

@@ -122,7 +122,8 @@ def _add_record(collected: Recorded, stage: str, record: Record, folder: Path) -
             collected.summary[name] = value
         else:
             collected.warnings.append(f"{name} is a {_kind(value)}, which summary.json cannot hold")
-    collected.params |= {f"{stage}/{name}": value for name, value in record.params.items()}
+    for name, value in record.params.items():
+        collected.params[name if "/" in name else f"{stage}/{name}"] = value
     collected.warnings += warnings
     for name, value in no_numbers.items():
         if value is not None and _is_plain(value):

@@ -183,7 +183,6 @@ def run_stages(
         on_exit += record_of_stage.on_exit
         if isinstance(record := getattr(result, "record", None), Record):
             records.append(record)
-        tracker.metrics({f"{name}/seconds": seconds})
         summary.metrics[f"{name}/seconds"] = seconds
         devices = record_of_stage.summary.get("devices")
         if devices and machine.gpus() and not any("GPU" in device for device in devices):

@@ -55,9 +55,10 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:
-    """Raises UserError where a secret of an override was not kept, unless it is a tag or its group is typed again."""
+    """Raises UserError where a secret of an override was not kept, unless it is a tag or a note, or typed again."""
     missing = [_key(text) for text in overrides if MASK in text]
-    missing = [key for key in missing if key.partition(".")[0] not in {"tags", *typed}]
+    missing = [key for key in missing if not key.startswith(("tracking.tags", "tracking.note"))]
+    missing = [key for key in missing if key.partition(".")[0] not in typed]
     if missing:
         raise UserError(
             f"{option} had {', '.join(missing)} with a secret in it, which is not kept",

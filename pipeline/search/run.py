@@ -109,7 +109,8 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
     code: int | None = None
     with ExitStack() as held, signals.listening(), signals.uninterrupted():
         try:
-            parent = parent_run(first, folder, search.plan.trials, console)
+            name = f"search of {search.plan.trials} trials"
+            parent = parent_run(first, folder, search.plan.trials, name, console)
             held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
             trials.sweep = SweepRun(parent.run_id, first.name)
             _run_jobs(search, trials, console)

@@ -152,7 +152,7 @@ class Trials:
             self._study.tell(trial.number, numbers)
 
     def _job(self, trial: Trial, made: SweepJob) -> Job:
-        job = Job(made.experiment, made.overrides, self._folder / made.folder, self.sweep)
+        job = Job(made.experiment, made.overrides, self._folder / made.folder, self.sweep, run_name=made.run_name)
         plan = self._search.plan
         if plan.pruner is None:
             return job

@@ -17,6 +17,7 @@ from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.redaction.mask import redact, redact_overrides
+from pipeline.run import naming
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
 from pipeline.run.job import WRONG_CONFIGURATION
@@ -37,7 +38,7 @@ class SweepJob:
 
     number: from 1; label: the overrides that tell it from the other jobs, without secrets.
     overrides: as Hydra composed them; shown: as they were typed, without secrets.
-    folder: its name in the sweep's folder. exit_code: None before it has ended.
+    folder: its name in the sweep's folder; run_name: that of its tracked run. exit_code: None before it has ended.
     refused: why a rule refuses it, where such a job is skipped (`sweep.refused=skip`).
     elsewhere: the id of its run, where it has finished on another machine.
     """
@@ -56,6 +57,10 @@ class SweepJob:
     @property
     def folder(self) -> str:
         return f"{self.number}_{slug(self.label)}"
+
+    @property
+    def run_name(self) -> str:
+        return naming.label(self.label.split(), self.experiment.choices)
 
     @property
     def entry(self) -> dict[str, Any]:

@@ -14,8 +14,11 @@ from pipeline.paths import shorter
 from pipeline.run import provenance
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
+from pipeline.run.description import NOTE, of_sweep
 from pipeline.run.job import DONE, STOPPED, SWEEP_FAILED, Job, SweepRun
+from pipeline.run.lifecycle import begun_tags
 from pipeline.run.lock import locked
+from pipeline.run.naming import sweep_name
 from pipeline.run.origin import Origin
 from pipeline.run.plan import make_plan
 from pipeline.run.resume import has_finished
@@ -117,7 +120,8 @@ class _Sweep:
         code: int | None = None
         with ExitStack() as held, signals.listening(), signals.uninterrupted():
             try:
-                parent = parent_run(self._first, self._folder, len(self._jobs), self._console)
+                name = sweep_name(job.label for job in self._jobs)
+                parent = parent_run(self._first, self._folder, len(self._jobs), name, self._console)
                 parent_id = parent.run_id
                 held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
                 taken = take_finished(self._to_run, self._folder, parent, is_new, self._console.warn)
@@ -152,7 +156,7 @@ class _Sweep:
                 send_rest(folder, job.experiment, self._console, sweep.run_id)
                 self._note(job, DONE)
             else:
-                left.append(Job(job.experiment, job.overrides, folder, sweep))
+                left.append(Job(job.experiment, job.overrides, folder, sweep, run_name=job.run_name))
             signals.check()
 
         def ended(job: Job, code: int) -> None:
@@ -209,10 +213,9 @@ def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> N
     write_index([job.entry for job in jobs], folder, status)
 
 
-def parent_run(experiment: Experiment, folder: Path, jobs: int, console: Console) -> Tracker:
+def parent_run(experiment: Experiment, folder: Path, jobs: int, name: str, console: Console) -> Tracker:
     """Opens the tracked run of the sweep in `folder`."""
-    tags = {**experiment.tags, "sweep": folder.name, "jobs": str(jobs)}
-    name = f"sweep {folder.name}"
+    tags = begun_tags(experiment.tracking, provenance.code_state()) | {"sweep": folder.name, "jobs": str(jobs)}
     spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, name, tags=tags)
     return open_tracker(spec, console.warn)
 
@@ -270,6 +273,9 @@ def finish(
         console.say(f"{'continue':11} {provenance.command()}")
     for path in (*paths, *more):
         parent.artifact(path)
+    if jobs:
+        note = jobs[0].experiment.tracking.note
+        parent.tags({NOTE: of_sweep((folder / "comparison.md").read_text(), provenance.command(), note)})
     parent.tags({"failed": str(sum(job.exit_code not in (None, DONE) for job in jobs))})
     status = "FINISHED"
     if code != DONE:

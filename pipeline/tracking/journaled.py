@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
@@ -52,8 +52,7 @@ class JournaledTracker(Tracker):
         self.status("RUNNING")
         if is_resumed:
             self._add("forget", names=["failed_stage", "error"])  # of the attempt before
-        tags = self._run.spec.tags
-        self.tags({**tags, **({MLFLOW_RUN_NOTE: tags["note"]} if "note" in tags else {})})
+        self.tags(self._run.spec.tags)
 
     @property
     def run_id(self) -> str | None:
@@ -96,6 +95,9 @@ class JournaledTracker(Tracker):
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
             self._add("metrics", values=new, step=step, time=_now())
+
+    def next_step(self, name: str) -> int:
+        return 1 + max((step for metric, step in tuple(self._metrics) if metric == name), default=-1)
 
     def missing_metrics(self, values: Mapping[str, float]) -> None:
         """Records those metrics of which nothing is known at any step, at step 0."""

@@ -4,6 +4,7 @@ Everything here may be done twice: what was sent, and not noted as sent before t
 """
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction.mask import redact
 from pipeline.tracking.journal import Entry
+from pipeline.tracking.params import model_name
 from pipeline.tracking.saved_model import mlflow_model
 from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.store import experiment_id, how_to_open, open_client, was_replaced
@@ -32,6 +34,15 @@ FOLDER = "folder"
 
 REPLACES = "replaces_run"
 """The tag with the id of the run that was lost, of one that was filled again from its journal."""
+
+SCORES = ("test/", "val/best_", "train/best_", "export/max_abs_diff")
+"""Metrics of the weights that a run exports."""
+
+OF_MODEL = (
+    "choice/data", "choice/model", "choice/precision", "choice/strategy", "data.", "data/", "normalize", "augment.",
+    "model.", "model/", "optimizer.", "schedule.", "train.", "seed",
+)  # fmt: skip
+"""Parameters of a run that say what its model is, and how it was trained."""
 
 TOO_LARGE = 413
 
@@ -144,9 +155,13 @@ class MlflowRun(StoredRun):
                 self._client.delete_tag(self.run_id, name)
 
     def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
-        """See `StoredRun`: MLflow keeps points that are equal in their time, too, once."""
+        """See `StoredRun`: MLflow keeps points that are equal in their time, too, once.
+
+        Its pages list metrics in the order in which they came first: those of the validation lead.
+        """
         there = self.known.points if self.known else {}
-        missing = [Metric(name, value, time, step) for name, value in values.items() if step not in there.get(name, ())]
+        ordered = sorted(values.items(), key=lambda item: not item[0].startswith("val/"))
+        missing = [Metric(name, value, time, step) for name, value in ordered if step not in there.get(name, ())]
         if missing:
             self._client.log_batch(self.run_id, missing)
 
@@ -175,23 +190,28 @@ class MlflowRun(StoredRun):
         place = self.spec.folder / path
         exported = Exported(place, tuple(image_shape), tuple(class_names), 0.0)  # type: ignore[arg-type]
         begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
-        logged = (
-            begun[0]
-            if begun
-            else self._client.create_logged_model(
-                self._experiment, name="model", source_run_id=self.run_id, model_type="tf2-module"
-            )
-        )
+        logged = begun[0] if begun else self._create_model()
         if str(logged.status) != "READY":
             with mlflow_model(exported, self.run_id, logged.model_id) as folder:
                 for file, inside in _files_below(folder, ""):
                     self._allow(file)
                     self._client.log_model_artifact(logged.model_id, str(file), inside or None)
             self._client.finalize_logged_model(logged.model_id, "READY")
-        outputs = self._client.get_run(self.run_id).outputs
-        if logged.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else [])]:
+        run = self._client.get_run(self.run_id)
+        if logged.model_id not in [output.model_id for output in (run.outputs.model_outputs if run.outputs else [])]:
             self._client.log_outputs(self.run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        self._client.log_batch(self.run_id, _scores_of_model(run, logged.model_id))
         self.tags({"model_uri": f"models:/{logged.model_id}"})
+
+    def _create_model(self) -> Any:
+        params = self._client.get_run(self.run_id).data.params
+        return self._client.create_logged_model(
+            self._experiment,
+            name=model_name(self.spec.experiment),
+            source_run_id=self.run_id,
+            params={name: text for name, text in params.items() if name.startswith(OF_MODEL)},
+            model_type="tf2-module",
+        )
 
     def status(self, status: str, time: int) -> None:
         if status == "RUNNING":
@@ -201,6 +221,20 @@ class MlflowRun(StoredRun):
 
     def _allow(self, file: Path) -> None:
         self.allowance = file.stat().st_size / UPLOAD_BYTES_PER_SECOND
+
+
+def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
+    """Returns the points that a run has of its exported weights, as points of the model on the run's data set.
+
+    Of a run MLflow keeps points that are equal, in their time too, once: none is recorded twice.
+    """
+    inputs = run.inputs.dataset_inputs if run.inputs else []
+    name, digest = (inputs[0].dataset.name, inputs[0].dataset.digest) if inputs else (None, None)
+    return [
+        Metric(point.key, point.value, point.timestamp, point.step, model_id, name, digest, run.info.run_id)
+        for point in run.data._metric_objs
+        if point.key.startswith(SCORES) and math.isfinite(point.value)
+    ]
 
 
 def lifecycle(spec: RunSpec, run_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Parameters as MLflow can hold them."""
+"""Parameters, and names, as MLflow can hold them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,6 +10,9 @@ from pipeline.redaction.mask import redact, redact_named
 
 LONGEST = 500
 """Characters of a parameter; what is longer goes to an artifact."""
+
+MOST_ELEMENTS = 16
+"""Elements of a list that get a parameter each; a longer one is a text."""
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 
@@ -37,20 +40,37 @@ def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, value
 
 
+def elements(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields names and values, those of a list's elements in its place where there are few."""
+    for name, value in values.items():
+        if isinstance(value, (list, tuple)) and 0 < len(value) <= MOST_ELEMENTS:
+            yield from elements({f"{name}.{index}": part for index, part in enumerate(value)})
+        elif isinstance(value, Mapping) and value:
+            yield from elements(dict(flatten(value, f"{name}.")))
+        else:
+            yield name, value
+
+
 def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Returns parameters as MLflow takes them, and those that are too long for it, whole.
 
     Names keep the characters that MLflow allows, others become `_`. A long value stands as its beginning and its
-    length; nothing is cut in silence.
+    length; nothing is cut in silence. Each element of a list is a parameter, `filters.0`, which MLflow can sort and
+    plot as a number.
     """
     short, long = {}, {}
-    for name, value in values.items():
+    for name, value in elements(values):
         clean, text = _NOT_ALLOWED.sub("_", redact(name)), str(redact_named(name, value))
         if len(text) > LONGEST:
             long[clean] = text
             text = f"{text[:60]}… ({len(text)} characters: long_params/{clean}.txt)"
         short[clean] = text
     return short, long
+
+
+def model_name(experiment: str) -> str:
+    """Returns the name of an experiment's models in MLflow, which allows fewer characters there."""
+    return re.sub(r"[/:.%\"']", "_", experiment)
 
 
 def _is_pointer(value: Any) -> bool:

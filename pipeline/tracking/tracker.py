@@ -62,6 +62,10 @@ class Tracker:
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Records one batch of metrics at `step`; the first value of a name at a step stays."""
 
+    def next_step(self, name: str) -> int:
+        """Returns the step after the last one at which the metric `name` was recorded; 0 for a new one."""
+        return 0
+
     def artifact(self, path: Path, folder: str = "") -> None:
         """Records a file or directory under `folder`."""
 

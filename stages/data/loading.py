@@ -156,9 +156,9 @@ def _counts(kinds: Mapping[str, int]) -> str:
 def _with_passed_over(dataset: Dataset, passed_over: Mapping[str, int]) -> Dataset:
     """Returns the data set with a record of the files that are no images, by kind."""
     record = dataset.record
-    metrics = {**record.metrics, "data/passed_over": float(sum(passed_over.values()))}
-    params = {**record.params, "passed_over": _counts(passed_over)} if passed_over else record.params
-    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics))
+    kinds = {"passed_over": _counts(passed_over)} if passed_over else {}
+    params = {**record.params, **kinds, "data/passed_over": sum(passed_over.values())}
+    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params))
 
 
 def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
@@ -219,8 +219,7 @@ def _rows_in_memory(images: Images, rows: np.ndarray) -> np.ndarray:
 def _with_bad(dataset: Dataset, bad: Sequence[Bad], held_in: str, reporter: Reporter, folder: Path | None) -> Dataset:
     """Returns the data set with a record of the examples that were left out."""
     record = dataset.record
-    params = {**record.params, "held_in": held_in}
-    metrics = {**record.metrics, "data/skipped": float(len(bad))}
+    params = {**record.params, "held_in": held_in, "data/skipped": len(bad)}
     files = dict(record.files)
     if bad:
         reporter.warn(f"{len(bad):,} of {dataset.name} left out; the first: {bad[0].where}: {bad[0].why}")
@@ -231,4 +230,4 @@ def _with_bad(dataset: Dataset, bad: Sequence[Bad], held_in: str, reporter: Repo
             csv.writer(file).writerows([("where", "why"), *((example.where, example.why) for example in bad)])
         before = files.get("data", ())
         files["data"] = (*([before] if isinstance(before, Path) else before), path)
-    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, metrics=metrics, files=files))
+    return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, files=files))

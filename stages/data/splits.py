@@ -155,10 +155,9 @@ def dataset_of(
     pixel_range: tuple[float, float],
     fingerprint: str,
 ) -> Dataset:
-    """Returns the data set of `train`, `val` and `test`, with its sizes as parameters to record."""
+    """Returns the data set of `train`, `val` and `test`, with its fingerprint as a parameter to record."""
     train, val, test = (splits[key] for key in SPLITS)
-    sizes = {f"{key}_examples": len(splits[key]) for key in SPLITS}
-    record = Record(params={**sizes, "fingerprint": fingerprint})
+    record = Record(params={"fingerprint": fingerprint})
     return Dataset(name, train, val, test, class_names, pixel_range, fingerprint, record=record)
 
 

@@ -85,8 +85,9 @@ def test_statistics_are_those_of_numpy(tmp_path: Path) -> None:
         ["a", "13", "5", "8"], ["b", "13", "5", "8"], ["c", "12", "5", "7"], ["d", "12", "5", "7"],
     ]  # fmt: skip
     facts = {"train_examples": 50, "val_examples": 20, "test_examples": 30, "classes": 4, "height": 6, "width": 5}
-    assert facts.items() <= {name.removeprefix("data/"): value for name, value in record.metrics.items()}.items()
-    assert {key: value for key, value in record.metrics.items() if "duplicates" in key} == {
+    assert facts.items() <= dataset.implied_record.summary["data"].items()
+    assert not record.metrics  # nothing of it is measured
+    assert {key: value for key, value in record.params.items() if "duplicates" in key} == {
         f"data/duplicates_{pair}": 0 for pair in ("train", "val", "test", "train_val", "train_test", "val_test")
     }
 
@@ -107,8 +108,8 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
         ("train", "test"): Shared(2, 2, (1, 11)),
         ("val", "test"): Shared(2, 1, (1, 5)),
     }
-    metrics = inspect(dataset, SETTINGS, reporter=heard).record.metrics
-    assert metrics["data/duplicates_train_val"] == 2
+    params = inspect(dataset, SETTINGS, reporter=heard).record.params
+    assert params["data/duplicates_train_val"] == 2
     assert [line.split("  ")[-1].strip() for line in heard.lines[2:]] == [
         "2 within", "2 in train", "2 within, 2 in train, 2 in val",
     ]  # fmt: skip

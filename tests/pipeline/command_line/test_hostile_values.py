@@ -311,7 +311,7 @@ def test_command_lines_at_random(drive: Driver) -> None:
         "()",
         "strategy=mirrored",
         "model.network.filters",
-        "tags.a",
+        "tracking.tags.a",
         "pipeline.train",
         "range(1,3)",
         "choice(",
@@ -333,5 +333,5 @@ def test_numbers_are_refused_before_anything_is_recorded(drive: Driver) -> None:
                   "train.batch_size=99999999999999999999", "optimizer.learning_rate=1" + "0" * 200,
                   "train.epochs=${train.epochs}", "train.epochs=${nope}", "tracking=server tracking.uri=http://[::1",
                   "train=fit strategy=mirrored", "train=fit strategy=mirrored train.batch_size=63",
-                  "strategy.device=cpu", "+tags.a@b=1"):  # fmt: skip
+                  "strategy.device=cpu", "+tracking.tags.a@b=1"):  # fmt: skip
         assert_refused(drive(*given.split()), given)

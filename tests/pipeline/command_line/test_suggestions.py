@@ -19,7 +19,7 @@ MORE = (
     "schedule=step schedule.decay_epochs=[0]", "model.network.filters=[0]", "inspect.batch_size=0",
     "data.split_seed=-1",
     "strategy=mirrored strategy.cpu_replicas=65", "strategy.device=cpu", "strategy=mirrored strategy.devices=[x]",
-    "name=" + "x" * 300, "name=-", "+tags.a@b=1", "data=synthetic data.examples=11 data.num_classes=16",
+    "name=" + "x" * 300, "name=-", "+tracking.tags.a@b=1", "data=synthetic data.examples=11 data.num_classes=16",
     "data=synthetic data.val_fraction=0.001", "train.epochs=1 schedule.warmup_epochs=1",
     "data=image_folder data.dir=. data.size=x",
     "data=image_folder data.dir=. data.channels=2", "train=fit strategy=mirrored", "train.callbacks=[3]",

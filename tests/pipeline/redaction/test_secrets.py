@@ -116,7 +116,8 @@ def test_a_mapping_is_masked_by_name_at_every_depth() -> None:
     given = {"tags": {"api_key": "x", "note": "y"}, "a": [{"pwd": 7, "on": True, "token": None}], "auth": {"u": ["v"]}}
     masked = {"tags": {"api_key": "***", "note": "y"}, "a": [{"pwd": "***", "on": True, "token": None}]}
     assert redact(given) == {**masked, "auth": {"u": ["***"]}}
-    assert redact_overrides(["+tags.api_key=a b", "seed=1", "token="]) == ["+tags.api_key=***", "seed=1", "token="]
+    masked_overrides = ["tracking.tags.api_key=***", "seed=1", "token="]
+    assert redact_overrides(["tracking.tags.api_key=a b", "seed=1", "token="]) == masked_overrides
 
 
 @pytest.mark.parametrize("secret", SHAPES.values(), ids=SHAPES)
@@ -145,7 +146,7 @@ def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypa
     monkeypatch.setenv("MY_SERVICE_TOKEN", "tulip/and+rose=7")
     monkeypatch.setenv("DATABASE_URL", "postgres://heinrich:p%40ss!word@host/db")
     learn({"deep": [{"client-secret": 'quo"te\\d one'}]})
-    learn_arguments(["+tags.apiKey=from-the-command", "--password", "swordfish"])
+    learn_arguments(["tracking.tags.apiKey=from-the-command", "--password", "swordfish"])
     for secret in ("tulip/and+rose=7", 'quo"te\\d one', "p@ss!word", "from-the-command", "swordfish", "heinrich"):
         for form in (secret, quote(secret, safe=""), json.dumps(secret), repr(secret), f"({secret})"):
             assert redact(f"it was {form} then").count("***") == 1, form
@@ -212,9 +213,9 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
     outputs.mkdir()
     shutil.copy(migrated_store, outputs / "mlflow.db")
     settings = {
-        "tag": "+tags.api_key=tag-secret-value",
-        "camel": "+tags.dbPassword=camel-secret-value",
-        "spaces": "+tags.pass_phrase='three words here'",
+        "tag": "tracking.tags.api_key=tag-secret-value",
+        "camel": "tracking.tags.dbPassword=camel-secret-value",
+        "spaces": "tracking.tags.pass_phrase='three words here'",
         "nested": "+finish={_target_: leaky.finish, credentials: {a: nested-secret-value}, note: NOTE, fails: FAILS}",
         "callback": "train.callbacks=[{_target_: leaky.Leaky, api_key: callback-secret-value, note: NOTE}]",
     }
@@ -222,7 +223,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
     shapes = " ".join(SHAPES.values())
     given = [one.replace("NOTE", f"'{shapes}'").replace("FAILS", "${seed}") for one in settings.values()]
     arguments = ["-m", "seed=1,2", "train.epochs=1", QUICK[1], "+pipeline.finish=done", f"outputs={outputs}", *given]
-    arguments += [f"+tags.note='{environment['MY_SERVICE_TOKEN']} {SHAPES['AWS']}'", "+tags.size=8"]
+    arguments += [f"tracking.note='{environment['MY_SERVICE_TOKEN']} {SHAPES['AWS']}'", "tracking.tags.size=8"]
     variables = {**os.environ, **environment, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "0"}
     printed = ""
     for module, options in (
@@ -292,17 +293,18 @@ def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str, M
     assert failed["status"] == "FAILED"
     assert "RuntimeError: 403 for *** *** " in failed["error"]
     assert finished["status"] == "FINISHED"
-    assert {"+tags.api_key=***", "+tags.size=8", "seed=1"} <= set(finished["overrides"])
+    assert {"tracking.tags.api_key=***", "tracking.tags.size=8", "seed=1"} <= set(finished["overrides"])
     assert finished["metrics"]["test/accuracy"] > 0
     config = OmegaConf.load(next(outputs.glob("sweeps/*/1_*/config.yaml")))
-    assert (config.tags.api_key, config.tags["size"], config.finish.credentials.a) == ("***", 8, "***")
+    tags = config.tracking.tags
+    assert (tags.api_key, str(tags["size"]), config.finish.credentials.a) == ("***", "8", "***")
     assert (config.seed, config.train.batch_size) == (1, 64)
 
 
 def test_masking_changes_nothing_that_runs(leaking: tuple[Path, str, Mapping[str, str]]) -> None:
     outputs, _, planted = leaking
-    plain = experiment(f"+tags.api_key={planted['tag']}", outputs=outputs)
-    assert plain.tags["api_key"] == planted["tag"]
+    plain = experiment(f"tracking.tags.api_key={planted['tag']}", outputs=outputs)
+    assert plain.tracking.tags["api_key"] == planted["tag"]
 
 
 def test_a_servers_password_reaches_that_server_alone_and_no_address(

@@ -83,9 +83,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> 
     """The outputs of one whole run."""
     outputs = tmp_path_factory.mktemp("finished")
     (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
-    code = run_job(
-        Job(experiment(*QUICK, "strategy=mirrored", "precision=mixed", "+tags.note=a try", outputs=outputs)), Console()
-    )
+    remarks = ("tracking.note=a try", "tracking.tags.team=vision")
+    given = ("strategy=mirrored", "precision=mixed", *remarks)
+    code = run_job(Job(experiment(*QUICK, *given, outputs=outputs), (*QUICK, *given)), Console())
     assert code == 0
     return outputs
 
@@ -121,17 +121,42 @@ def test_the_summary_keeps_the_contract(finished: Path) -> None:
     assert "data        1,293 train, 144 val, 360 test; 10 classes; 8×8×1" in log
 
 
+def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
+    _, run = only_run(finished)
+    tags = run.data.tags
+    assert tags["team"] == "vision"
+    assert run.info.run_name.startswith("mirrored mixed epochs=2")
+    assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("python -m pipeline", "LOCAL")
+    assert tags["mlflow.user"]
+    assert len(tags["mlflow.source.git.commit"]) in (4, 40)
+    assert tags["mlflow.source.git.dirty"] in ("true", "false")
+    note, result, table, facts = tags["mlflow.note.content"].split("\n\n")
+    assert note == "a try"
+    assert result.startswith(
+        f"**FINISHED, test accuracy {run.data.metrics['test/accuracy']:.4f}**, with the weights of"
+    )
+    assert f"| val | {run.data.metrics['val/best_accuracy']:.4f} |" in table
+    assert f'load_model("runs:/{run.info.run_id}/digits_cnn")' in facts
+    assert "- Compared: the exported model's predictions" in facts
+
+
+def test_a_run_s_page_begins_with_its_scores(finished: Path) -> None:
+    _, run = only_run(finished)
+    assert list(run.data.metrics)[:4] == ["val/loss", "val/accuracy", "train/loss", "train/accuracy"]
+
+
 def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
     client, run = only_run(finished)
     assert run.info.status == "FINISHED"
     assert run.data.params["train.epochs"] == "2"
-    assert run.data.params["model.network.filters"] == "[8, 16]"
+    assert [run.data.params[f"model.network.filters.{index}"] for index in (0, 1)] == ["8", "16"]
     assert run.data.params["strategy/replicas"] == "2"
     assert run.data.params["choice/precision"] == "mixed"
     assert not {"train.seed", "inspect.batch_size"} & run.data.params.keys()  # they stand under their own names
     assert len(run.data.params["load/fingerprint"]) == 32
-    assert run.data.tags["note"] == run.data.tags["mlflow.note.content"] == "a try"
-    assert len(run.data.tags["git.commit"]) in (4, 40)
+    facts = {"data/height": "8", "data/classes": "10", "data/train_examples": "1293", "data/duplicates_train_val": "0"}
+    assert facts.items() <= run.data.params.items()
+    assert not {name for name in run.data.metrics if name.startswith(("data/", "load/f", "model/p"))}
     history = client.get_metric_history(run.info.run_id, "val/accuracy")
     assert [point.step for point in history] == [1, 2]
     assert len(client.get_metric_history(run.info.run_id, "test/accuracy")) == 1

@@ -310,7 +310,11 @@ def test_results_without_a_record_are_recorded_by_their_type(tmp_path: Path) -> 
         export=lambda: exported,
     )
     assert (summary.replicas, summary.precision) == (2, "mixed_bfloat16")
-    assert summary.facts == {"devices": ["/cpu:0", "/cpu:1"]}
+    assert summary.facts["devices"] == ["/cpu:0", "/cpu:1"]
+    assert summary.facts["data"] == {
+        "classes": 10, "height": 8, "width": 8, "channels": 1,
+        **{f"{name}_examples": len(split) for name, split in dataset.splits.items()},
+    }  # fmt: skip
     assert summary.exported == {"saved_model": str(tmp_path)}
     assert [one.fingerprint for one in tracker.datasets] == [dataset.fingerprint]
     assert tracker.models == [exported]

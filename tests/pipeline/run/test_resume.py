@@ -92,7 +92,7 @@ def test_another_experiment_begins_a_new_run(other: tuple[str, ...], killed: Pat
 
 
 def test_settings_without_an_effect_may_differ(killed: Path) -> None:
-    given = ("train.checkpoint_every_seconds=5", "+tags.note=x", "tracking=off", "cluster.restarts=2")
+    given = ("train.checkpoint_every_seconds=5", "tracking.tags.team=x", "tracking=off", "cluster.restarts=2")
     assert resolve(job(killed, *given), Console()).folder == Path(last(killed).folder)
 
 
@@ -256,7 +256,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(out
 @pytest.mark.smoke
 def test_the_identity_is_that_of_settings_with_an_effect(outputs: Path) -> None:
     plain = identity(experiment(outputs=outputs))
-    assert identity(experiment("tracking=off", "resume=never", "+tags.a=b", outputs=outputs / "x")) == plain
+    assert identity(experiment("tracking=off", "resume=never", "tracking.note=b", outputs=outputs / "x")) == plain
     for other in ("seed=1", "train.epochs=31", "precision=mixed", "optimizer.beta_1=0.8", "deterministic=true"):
         assert identity(experiment(other, outputs=outputs)) != plain
 

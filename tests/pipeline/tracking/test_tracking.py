@@ -27,7 +27,7 @@ from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
 from pipeline.tracking.spec import RunSpec, open_tracker
 from stages.errors import UserError
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import experiment
 
 pytestmark = pytest.mark.slow
 
@@ -165,31 +165,6 @@ def running_server(folder: Path, port: int) -> Iterator[str]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(20)
-
-
-@pytest.fixture
-def server(tmp_path: Path, migrated_store: Path) -> Iterator[str]:
-    """A real MLflow server on a free port."""
-    shutil.copy(migrated_store, tmp_path / "server.db")
-    with running_server(tmp_path, free_port()) as address:
-        yield address
-
-
-def test_a_run_is_tracked_by_a_server(
-    server: str, pipeline_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    given = ["tracking=server", f"tracking.uri={server}", f"outputs={tmp_path}/outputs"]
-    done = pipeline_command(*QUICK, *given)
-    assert done.returncode == 0, done.stderr
-    assert f"open        {server}/#/experiments/" in done.stdout
-    client = MlflowClient(server)
-    [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
-    [run] = client.search_runs([found.experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.metrics["export/max_abs_diff"] <= 1e-6
-    assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(run.info.run_id)}
-    assert list((tmp_path / "kept").glob("**/tf2model/saved_model.pb"))
-    assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
 @pytest.mark.smoke

@@ -158,7 +158,7 @@ def test_files_that_are_passed_over_are_counted_by_kind(tmp_path: Path) -> None:
         "1 outside the class folders",
     }
     assert set(dataset.record.params["passed_over"].split(", ")) == counted
-    assert dataset.record.metrics["data/passed_over"] == 9
+    assert dataset.record.params["data/passed_over"] == 9
     assert any("passed over 9 files" in line and "2 .webp" in line for line in reporter.lines)
     assert sum(len(split) for split in dataset.splits.values()) == 26
     (inside / "broken.png").symlink_to(tmp_path / "nowhere.png")

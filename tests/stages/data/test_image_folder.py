@@ -113,7 +113,7 @@ def test_what_is_no_image_is_named_or_left_out_and_recorded(tmp_path: Path, kind
         dataset = image_folder(settings(root, on_error="skip"), reporter, tmp_path / "run", cache)
         assert dataset.fingerprint == image_folder(settings(without)).fingerprint
         assert dataset.class_names == ("class 0", "class 1")
-        assert dataset.record.metrics["data/skipped"] == 1
+        assert dataset.record.params["data/skipped"] == 1
         assert str(path) in (tmp_path / "run" / "data" / "skipped.csv").read_text()
         assert any(str(path) in line for line in reporter.lines)
         with pytest.raises(UserError, match=str(path)):  # also where another run has prepared it without

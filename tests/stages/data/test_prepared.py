@@ -210,7 +210,7 @@ def test_a_label_out_of_range_is_named_or_left_out(tmp_path: Path, label: int) -
         tfds(given, cache=tmp_path / "cache")
     dataset = tfds(replace(given, on_error="skip"), cache=tmp_path / "cache")
     assert sum(len(split) for split in dataset.splits.values()) == 59
-    assert dataset.record.metrics["data/skipped"] == 1
+    assert dataset.record.params["data/skipped"] == 1
 
 
 def test_a_folder_without_a_usable_image_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Use of the machine while a run works: processors, memory, disk, network and GPUs, as MLflow measures them."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pipeline.tracking.tracker import Tracker
+
+PREFIX = "system/"
+"""What MLflow shows on a page of its own, and by time."""
+
+FIRST_SECONDS, EVERY_SECONDS = 2.0, 10.0
+"""Seconds before the first sample, and between two of them: the interval is that of MLflow's own clients."""
+
+END_SECONDS = 5.0
+"""Limit of the wait for the last sample."""
+
+
+class SystemMetrics:
+    """Samples the machine in a thread, and records each sample as a step; those of a resumed run continue.
+
+    Only the process that tracks the run samples, so of a cluster the chief's machine alone is measured.
+    """
+
+    def __init__(self, tracker: Tracker, warn: Callable[[str], None]) -> None:
+        """Begins to sample for `tracker`; does nothing where that records nothing."""
+        self._tracker, self._warn = tracker, warn
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="system metrics")
+        if tracker.run_id is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Takes the last sample; none is recorded afterwards."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(END_SECONDS)
+
+    def _work(self) -> None:
+        try:
+            monitors = _monitors()
+            _sample(monitors)  # use of the processors is counted from one sample to the next
+            step = self._tracker.next_step(f"{PREFIX}cpu_utilization_percentage")
+            wait = FIRST_SECONDS
+            while True:
+                is_last = self._stopped.wait(wait)
+                self._tracker.metrics(_sample(monitors), step)
+                if is_last:
+                    return
+                step, wait = step + 1, EVERY_SECONDS
+        except Exception as error:  # whatever a machine's counters raise, training continues
+            self._warn(f"system metrics end here ({type(error).__name__}: {error})")
+
+
+def _monitors() -> list[Any]:
+    """Returns MLflow's monitors of this machine; that of its GPUs needs nvidia-ml-py (the extra gpu) and a driver."""
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    monitors = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    with suppress(Exception):  # its library's own errors, where there is no GPU
+        monitors.append(GPUMonitor())
+    return monitors
+
+
+def _sample(monitors: list[Any]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for monitor in monitors:
+        monitor.collect_metrics()
+        values |= {f"{PREFIX}{name}": float(value) for name, value in monitor.aggregate_metrics().items()}
+        monitor.clear_metrics()
+    return values

@@ -1,0 +1,182 @@
+"""Runs and sweeps that a real `mlflow server` records, on SQLite and on PostgreSQL, with the artifacts behind it."""
+
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import mlflow
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from pipeline.api import Run
+from pipeline.checks.registry import check_rules
+from stages.errors import UserError
+from tests import commands
+from tests.engines import PASSWORD, mlflow_server, postgresql
+from tests.pipeline.experiments import QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Served:
+    """address: of a server; kept: the folder of its artifacts; outputs: of the runs."""
+
+    address: str
+    kept: Path
+    outputs: Path
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["tracking=server", f"tracking.uri={self.address}", f"outputs={self.outputs}"]
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.engines)])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated_store: Path
+) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "sqlite":
+        shutil.copy(migrated_store, folder / "server.db")
+        with mlflow_server(f"sqlite:///{folder}/server.db", folder / "kept") as address:
+            yield Served(address, folder / "kept", folder / "outputs")
+    else:
+        with postgresql() as store, mlflow_server(store, folder / "kept") as address:
+            yield Served(address, folder / "kept", folder / "outputs")
+
+
+def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tmp_path: Path) -> None:
+    done = commands.run("-m", "seed=1,2", *QUICK, "tracking.tags.team=vision", *served.arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    client = MlflowClient(served.address)
+    [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
+    runs = client.search_runs([found.experiment_id])
+    [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    jobs = sorted((run for run in runs if run is not parent), key=lambda run: run.info.run_name)
+    assert (parent.info.run_name, [job.info.run_name for job in jobs]) == ("seed, 2 jobs", ["seed=1", "seed=2"])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert {run.data.tags["team"] for run in runs} == {"vision"}
+    assert {entry.path for entry in client.list_artifacts(parent.info.run_id)} >= {"comparison.md", "comparison.csv"}
+    assert f"open        {served.address}/#/experiments/{found.experiment_id}/runs/" in done.stdout
+    for job in jobs:
+        assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(job.info.run_id)}
+        assert job.data.metrics["test/accuracy"] > 0
+    assert list(served.kept.glob("**/tf2model/saved_model.pb"))
+    assert not (served.outputs / "mlflow.db").exists()
+    assert not (served.outputs / "artifacts").exists()
+
+    [run] = served.outputs.glob("sweeps/*/1_seed=1")
+    images = np.random.default_rng(0).uniform(0, 16, (3, 8, 8, 1)).astype(np.float32)
+    mlflow.set_tracking_uri(served.address)
+    loaded = mlflow.pyfunc.load_model(f"runs:/{jobs[0].info.run_id}/digits_cnn").predict(images)
+    np.testing.assert_array_equal(loaded, Run(run).load_model()(images).numpy())
+
+
+def test_the_model_has_the_run_s_scores_settings_and_data(served: Served) -> None:
+    client = MlflowClient(served.address)
+    [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
+    models = client.search_logged_models([found.experiment_id])
+    assert models
+    for model in models:
+        run = client.get_run(model.source_run_id)
+        [given] = run.inputs.dataset_inputs
+        scores = {point.key: point for point in model.metrics}
+        assert {"test/accuracy", "val/best_accuracy", "export/max_abs_diff"} <= scores.keys()
+        for name, point in scores.items():
+            assert point.value == run.data.metrics[name]
+            assert (point.dataset_name, point.dataset_digest) == ("digits", given.dataset.digest)
+            assert len(client.get_metric_history(run.info.run_id, name)) == 1
+        assert (model.name, model.params["train.epochs"]) == ("digits_cnn", "2")
+        assert model.params["seed"] == run.data.params["seed"]
+
+
+def test_a_run_that_is_stopped_and_resumed_has_every_point_once(served: Served, tmp_path: Path) -> None:
+    arguments = ["name=resumed", "model=mlp", "train.epochs=30", *served.arguments]
+    with commands.start(*arguments, cwd=tmp_path, stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        for line in command.stdout:
+            if re.match(r"epoch +3/30", line):
+                command.send_signal(signal.SIGTERM)
+                break
+        rest = command.stdout.read()
+        assert command.wait(120) == 143, rest
+    done = commands.run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resuming" in done.stdout
+    client = MlflowClient(served.address)
+    [found] = client.search_experiments(filter_string="name = 'resumed'")
+    [run] = client.search_runs([found.experiment_id])
+    assert run.info.status == "FINISHED"
+    for name in run.data.metrics:
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, name)]
+        assert steps == sorted(set(steps)), name
+    epochs = [point.step for point in client.get_metric_history(run.info.run_id, "val/loss")]
+    assert epochs == list(range(1, 31))
+    assert not [name for name in run.data.tags if name.startswith("changed/") and "system" not in name]
+    assert sum(1 for name in run.data.metrics if name.startswith("system/")) >= 8
+
+
+@pytest.mark.engines
+def test_a_database_of_another_machine_takes_a_run_without_a_server(tmp_path: Path) -> None:
+    with postgresql() as store:
+        given = [*QUICK, "tracking=server", f"tracking.uri={store}", f"outputs={tmp_path}/outputs"]
+        done = commands.run(*given, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        [run] = MlflowClient(store).search_runs(["1"])
+        assert run.info.status == "FINISHED"
+        printed = done.stdout + done.stderr
+        written = [path.read_text(errors="replace") for path in (tmp_path / "outputs").rglob("*.*") if path.is_file()]
+        assert not [text for text in (printed, *written, str(run.to_dictionary())) if PASSWORD in text]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("revision", "said"),
+    [("451aebb31d03", "an older MLflow.*Try: mlflow db upgrade sqlite:///"), ("ffffffffffff", "another MLflow")],
+)
+@pytest.mark.parametrize("kind", ["local", "server"])
+def test_a_store_with_the_schema_of_another_version_is_refused(
+    kind: str, revision: str, said: str, outputs: Path
+) -> None:
+    with closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    given = [f"tracking={kind}", f"outputs={outputs}"]
+    given += [f"tracking.uri=sqlite:///{outputs}/mlflow.db"] if kind == "server" else []
+    done = commands.run(*given, trains=False)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"error: .*mlflow\.db has the schema {revision}, of {said}.*\n", done.stderr)
+    assert not (outputs / "runs").exists()
+
+
+class OtherVersion(BaseHTTPRequestHandler):
+    """A server that answers as an MLflow 2.9.2 does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"OK" if self.path == "/health" else b"2.9.2")
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Prints nothing."""
+
+
+@pytest.mark.smoke
+def test_a_server_of_another_version_is_refused(tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), OtherVersion)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        uri = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(UserError, match=r"is a server of MLflow 2\.9\.2\. Expected one of the version .* 3\.17"):
+            check_rules(experiment("tracking=server", f"tracking.uri={uri}", outputs=tmp_path / "outputs"))
+    finally:
+        server.shutdown()
+        server.server_close()
