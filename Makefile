@@ -1,12 +1,13 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`. Both create .venv if it is missing.
 PYTHON ?= python3.11
 BIN := .venv/bin
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 WORKERS ?= 3
 # A worker takes whole files, the longest first: what the tests of a file share is made once.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast faults mutations experiments lint tables ui clean
+.PHONY: help run test test-engines pictures test-fast faults mutations experiments lint tables ui clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,11 +15,19 @@ help:  ## this list
 run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" changes it
 	$(BIN)/python -m pipeline $(ARGS)
 
-test: lint  ## everything: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
-	$(PYTEST) $(ARGS)
+test: lint  ## everything but test-engines: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
+	$(PYTEST) -m "not engines" $(ARGS)
+
+test-engines: .venv/.installed  ## tests on Debian's PostgreSQL and Chromium, which it installs where they are missing
+	@command -v chromium chromedriver >/dev/null && ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || \
+		($(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium chromium-driver postgresql)
+	$(BIN)/python -m pytest -m engines $(ARGS)
+
+pictures: .venv/.installed  ## the pictures of MLflow's pages in docs/pictures, taken in Chromium
+	PICTURES=docs/pictures $(BIN)/python -m pytest -m engines tests/pipeline/test_ui.py
 
 test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)
-	$(PYTEST) -m "smoke or not slow" $(ARGS)
+	$(PYTEST) -m "smoke or not (slow or engines)" $(ARGS)
 
 faults: .venv/.installed  ## kills real runs and sweeps at random moments, and counts those that end as an uninterrupted one
 	$(BIN)/python -m tests.chaos.faults $(ARGS)

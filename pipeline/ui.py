@@ -20,6 +20,7 @@ from pipeline.paths import default_outputs, shorter
 from pipeline.redaction.mask import redact
 from pipeline.sweep.catalog import CatalogEntry, find_entry, read_catalog
 from pipeline.system import environment, streams
+from pipeline.tracking.health import refuse_other_schema
 from stages.errors import UserError
 
 HOST = "127.0.0.1"
@@ -56,7 +57,7 @@ def _page(text: str | None, outputs: Path) -> str:
     """Returns the path of the page of a run, or of the experiment of a sweep.
 
     Raises:
-        UserError: where nothing is tracked under `outputs`.
+        UserError: where nothing is tracked under `outputs`, or by another version of MLflow.
     """
     tracked = [entry for entry in read_catalog(outputs) if entry.run_id is not None]
     if not (outputs / "mlflow.db").is_file() or not tracked:
@@ -66,6 +67,7 @@ def _page(text: str | None, outputs: Path) -> str:
             "python -m pipeline",
         )
     entry = find_entry(tracked, text, outputs) if text is not None else _last(tracked)
+    refuse_other_schema(outputs / "mlflow.db")
     from pipeline.tracking.store import open_client, page_of_run  # imports MLflow, in seconds
 
     client = open_client(TrackingSettings(), outputs)

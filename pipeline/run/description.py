@@ -53,12 +53,15 @@ def of_sweep(table: str, command: str, note: str | None) -> str:
     """Returns the description of a sweep that has ended.
 
     Args:
-        table: the comparison of its jobs in Markdown; cut at a line's end where it is too long.
+        table: the comparison of its jobs in Markdown; cut at a line's end where it is too long. Its title is left out:
+            MLflow folds a description after three lines.
     """
-    head = _joined([note or "", f"Command: {code(command)}"])
-    room = LONGEST - len(head)
-    kept = table if len(table) <= room else f"{table[:room].rpartition(chr(10))[0]}\n\n… the whole is comparison.md"
-    return _joined([head, kept])
+    own, last = note or "", f"Command: {code(command)}"
+    kept = re.sub(r"\A# .*\n+", "", table).strip()
+    room = LONGEST - len(own) - len(last)
+    if len(kept) > room:
+        kept = f"{kept[:room].rpartition(chr(10))[0]}\n\n… the whole is comparison.md"
+    return _joined([own, kept, last])
 
 
 def sizes(facts: Mapping[str, int]) -> str | None:

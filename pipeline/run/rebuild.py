@@ -16,7 +16,7 @@ from pipeline.paths import shorter
 from pipeline.run.origin import Origin
 from pipeline.run.summary import NAME, Summary
 from pipeline.tracking.journal import ENDED, Journal
-from pipeline.tracking.system_metrics import PREFIX
+from pipeline.tracking.tracker import SYSTEM
 
 Warn = Callable[[str], None]
 
@@ -57,7 +57,7 @@ def _rebuilt(folder: Path, origin: Origin) -> Summary:
     exported: dict[str, str] = {}
     for entry in journal.entries:
         if entry.call == "metrics":
-            metrics |= {name: x for name, x in entry.arguments["values"].items() if not name.startswith(PREFIX)}
+            metrics |= {name: x for name, x in entry.arguments["values"].items() if not name.startswith(SYSTEM)}
         elif entry.call == "model":
             exported["saved_model"] = str(folder / entry.arguments["path"])
     return Summary(

@@ -20,6 +20,7 @@ from stages.errors import UserError
 INTERRUPTED = "INTERRUPTED"
 """Status of a run or sweep that has not ended while no process works on it; the same command resumes it."""
 
+KINDS = ("run", "job", "sweep")
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED", INTERRUPTED)
 
 _FILTER = re.compile(r"(?P<name>[^=<>]+)(?P<operator>>=|<=|=|>|<)(?P<value>.*)")
@@ -121,12 +122,12 @@ def select(entries: Sequence[CatalogEntry], filters: Sequence[str]) -> list[Cata
             and `<=` for a metric or `seconds`; any other word: the beginning of an id, or part of the folder's path.
 
     Raises:
-        UserError: where a number is none, or no run has a setting or metric of that name.
+        UserError: where a number is none, or no run has such an id, setting, metric or status.
     """
     for text in filters:
         match = _FILTER.fullmatch(text)
         if match is None:
-            entries = [entry for entry in entries if (entry.run_id or "").startswith(text) or text in str(entry.folder)]
+            entries = _named(entries, text)
         elif match["operator"] == "=":
             entries = _equal(entries, match["name"], match["value"])
         else:
@@ -134,11 +135,25 @@ def select(entries: Sequence[CatalogEntry], filters: Sequence[str]) -> list[Cata
     return list(entries)
 
 
+def _named(entries: Sequence[CatalogEntry], text: str) -> list[CatalogEntry]:
+    matching = [entry for entry in entries if (entry.run_id or "").startswith(text) or text in str(entry.folder)]
+    if entries and not matching:
+        raise UserError(
+            f"there is no run {text}",
+            "the beginning of an id, part of a folder's path, or a filter such as status=FINISHED",
+            "python -m pipeline.runs",
+        )
+    return matching
+
+
 def _equal(entries: Sequence[CatalogEntry], name: str, value: str) -> list[CatalogEntry]:
     own = ("status", "kind", "experiment")
     known = {*own, *(setting for entry in entries for setting in entry.settings)}
     if entries and name not in known:
         raise UserError(f"no run has a setting {name}", ", ".join(sorted(known)), "status=FINISHED")
+    values = {"status": STATUSES, "kind": KINDS}.get(name)
+    if values is not None and value not in values:
+        raise UserError(f"{name}={value} is no {name} of a run", values, f"{name}={values[0]}")
     return [
         entry for entry in entries if str(getattr(entry, name) if name in own else entry.settings.get(name)) == value
     ]

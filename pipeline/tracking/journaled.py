@@ -17,7 +17,7 @@ from pipeline.tracking.params import as_text
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.stored_run import Recorded, StoredRun
-from pipeline.tracking.tracker import Patience, Tracker
+from pipeline.tracking.tracker import SYSTEM, Patience, Tracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported
 
@@ -90,11 +90,15 @@ class JournaledTracker(Tracker):
         plain = redact({str(name): str(value) for name, value in values.items()})
         self._add("tags", values={name: text[:5000] for name, text in plain.items()})
 
-    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+    def metrics(self, values: Mapping[str, float], step: int = 0, time: int | None = None) -> None:
         named = {str(redact(name)): float(value) for name, value in values.items()}
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
-            self._add("metrics", values=new, step=step, time=_now())
+            self._add("metrics", values=new, step=step, time=_now() if time is None else time)
+
+    @property
+    def has_scores(self) -> bool:
+        return any(not name.startswith(SYSTEM) for name, _ in tuple(self._metrics))
 
     def next_step(self, name: str) -> int:
         return 1 + max((step for metric, step in tuple(self._metrics) if metric == name), default=-1)

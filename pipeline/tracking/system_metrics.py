@@ -1,17 +1,19 @@
 """Use of the machine while a run works: processors, memory, disk, network and GPUs, as MLflow measures them."""
 
+import itertools
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pipeline.tracking.tracker import Tracker
-
-PREFIX = "system/"
-"""What MLflow shows on a page of its own, and by time."""
+from pipeline.tracking.tracker import SYSTEM, Tracker
 
 FIRST_SECONDS, EVERY_SECONDS = 2.0, 10.0
 """Seconds before the first sample, and between two of them: the interval is that of MLflow's own clients."""
+
+MOST_WAITING = 60
+"""Samples that wait for the run's first score. MLflow's compare page begins with the metric that came first."""
 
 END_SECONDS = 5.0
 """Limit of the wait for the last sample."""
@@ -41,14 +43,18 @@ class SystemMetrics:
         try:
             monitors = _monitors()
             _sample(monitors)  # use of the processors is counted from one sample to the next
-            step = self._tracker.next_step(f"{PREFIX}cpu_utilization_percentage")
-            wait = FIRST_SECONDS
-            while True:
+            step = self._tracker.next_step(f"{SYSTEM}cpu_utilization_percentage")
+            waiting: list[tuple[dict[str, float], int, int]] = []
+            for wait in itertools.chain([FIRST_SECONDS], itertools.repeat(EVERY_SECONDS)):
                 is_last = self._stopped.wait(wait)
-                self._tracker.metrics(_sample(monitors), step)
+                waiting.append((_sample(monitors), step, int(time.time() * 1000)))
+                step += 1
+                if is_last or self._tracker.has_scores or len(waiting) == MOST_WAITING:
+                    for sample in waiting:
+                        self._tracker.metrics(*sample)
+                    waiting.clear()
                 if is_last:
                     return
-                step, wait = step + 1, EVERY_SECONDS
         except Exception as error:  # whatever a machine's counters raise, training continues
             self._warn(f"system metrics end here ({type(error).__name__}: {error})")
 
@@ -70,6 +76,6 @@ def _sample(monitors: list[Any]) -> dict[str, float]:
     values: dict[str, float] = {}
     for monitor in monitors:
         monitor.collect_metrics()
-        values |= {f"{PREFIX}{name}": float(value) for name, value in monitor.aggregate_metrics().items()}
+        values |= {f"{SYSTEM}{name}": float(value) for name, value in monitor.aggregate_metrics().items()}
         monitor.clear_metrics()
     return values

@@ -17,6 +17,10 @@ LONGEST_SECONDS = 600.0
 """Seconds that the end of a run that has finished waits for a store that answers, but slowly."""
 
 
+SYSTEM = "system/"
+"""Prefix of the metrics of the machine, which MLflow shows on a page of its own, and by time."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """The time that the end of a run waits for its store.
@@ -59,8 +63,17 @@ class Tracker:
     def tags(self, values: Mapping[str, str]) -> None:
         """Records tags, which unlike parameters may change when a run is resumed."""
 
-    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Records one batch of metrics at `step`; the first value of a name at a step stays."""
+    def metrics(self, values: Mapping[str, float], step: int = 0, time: int | None = None) -> None:
+        """Records one batch of metrics at `step`; the first value of a name at a step stays.
+
+        Args:
+            time: when they were measured, in milliseconds since 1970; None: now.
+        """
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether any metric but those of the machine has been recorded."""
+        return False
 
     def next_step(self, name: str) -> int:
         """Returns the step after the last one at which the metric `name` was recorded; 0 for a new one."""

@@ -71,7 +71,8 @@ def test_code_ends_where_it_ends(text: str) -> None:
 
 def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
     rows = [f"| {number} | mirrored | 0.98 |" for number in range(500)]
-    text = of_sweep("\n".join(rows), "python -m pipeline -m seed=1,2", "**mine**")
+    text = of_sweep("\n".join(["# Sweep", "", *rows]), "python -m pipeline -m seed=1,2", "**mine**")
     assert len(text) < LONGEST + 50
-    assert text.startswith("**mine**\n\nCommand: `python -m pipeline -m seed=1,2`\n\n| 0 |")
-    assert text.endswith("| mirrored | 0.98 |\n\n… the whole is comparison.md")
+    assert text.startswith("**mine**\n\n| 0 | mirrored | 0.98 |\n| 1 |")
+    cut = "| mirrored | 0.98 |\n\n… the whole is comparison.md\n\nCommand: `python -m pipeline -m seed=1,2`"
+    assert text.endswith(cut)

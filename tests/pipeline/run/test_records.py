@@ -38,7 +38,7 @@ class Kept(NullTracker):
     def params(self, values: Any) -> None:
         self.kept |= values
 
-    def metrics(self, values: Any, step: int = 0) -> None:
+    def metrics(self, values: Any, step: int = 0, time: Any = None) -> None:
         self.numbers |= {(name, step): value for name, value in values.items()}
 
     def artifact(self, path: Path, folder: str = "") -> None:
