@@ -98,7 +98,7 @@ def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> 
         assert {connection.laddr.ip for connection in _listening(below)} == {"127.0.0.1"}
         with browser() as opened:
             opened.get(f"http://127.0.0.1:{port}/version")
-            opened.execute_script("localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false')")
+            opened.execute_script(CLOSE_ASSISTANT)
             _open(opened, address, parent.info.run_name)
             opened.execute_script(EXPAND, parent.info.run_id)
             _see(opened, *(job.info.run_name for job in jobs), "python -m pipeline", "digits_cnn")
@@ -121,6 +121,11 @@ def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> 
         _, alive = psutil.wait_procs(below, timeout=10)
         assert not alive
 
+
+CLOSE_ASSISTANT = """
+localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
+localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
+"""
 
 EXPAND = """
 const row = document.querySelector(`[role="row"][row-id="${arguments[0]}"]`);
