@@ -132,7 +132,7 @@ class ForeignSweep:
         self._folder = folder = new_sweep_folder(first.experiment)
         self._held.enter_context(locked(folder))
         self._console.say(f"sweep {folder.name}, by a sweeper of others")
-        self._parent = parent_run(first.experiment, folder, 0, self._console)
+        self._parent = parent_run(first.experiment, folder, 0, "jobs of a sweeper", self._console)
         self._held.enter_context(signals.last_words(lambda request: mark_killed(self._parent)))
         return folder
 
@@ -151,7 +151,7 @@ class ForeignSweep:
             self._write()
 
         run_batch(
-            [Job(job.experiment, job.overrides, place, sweep) for place, job in wanted],
+            [Job(job.experiment, job.overrides, place, sweep, run_name=job.run_name) for place, job in wanted],
             display,
             self._settings,
             deal_out(self._settings, [job.experiment for _, job in wanted]),
