@@ -200,7 +200,7 @@ class Console:
 
     def _write(self, text: str) -> None:
         line = f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n"
-        if self._log is None and self.is_quiet:  # closed at the end of the run: standard error leads there, too
+        if self._log is None and self.is_quiet:  # closed at the end of the run
             sys.stderr.write(line)
             return
         if self._log is None:

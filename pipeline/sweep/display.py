@@ -13,7 +13,7 @@ from pipeline.run.job import DONE
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run.rebuild import read_run
 from pipeline.run.summary import Summary
-from pipeline.sweep.process import LOG, JobProcess
+from pipeline.sweep.process import LOG, OUTPUT, JobProcess
 
 
 class Display:
@@ -59,7 +59,8 @@ class Display:
         line = f"{self.title(folder)}  {status} in {seconds:.1f} s, exit code {code}{reason}{rerun}"
         self.console.say(line, style="bold red")
         if "(traceback in" not in reason:
-            self.console.say(f"{'':4} its log is {shorter(folder / LOG)}")
+            names = [name for name in (LOG, OUTPUT) if (folder / name).exists()]
+            self.console.say(f"{'':4} see {' and '.join(names)} in {shorter(folder)}")
 
     def table(self) -> Table:
         """Returns the jobs that run, and how many have ended and wait."""

@@ -4,7 +4,9 @@ import math
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from pipeline.run.child import Stopper, code_of, enter, exit_code_of
 from pipeline.run.clock import process_started
@@ -26,8 +28,8 @@ BEFORE_RUN_SECONDS = 0.2
 """Before a job's run has begun nothing is lost: a signal need not wait for a safe place."""
 
 
-LOG = "pipeline.log"
-"""In the job's folder: all that its process prints."""
+LOG, OUTPUT = "pipeline.log", "output.log"
+"""In the job's folder: what it says, without secrets; and what else its process prints, masked when the run ends."""
 
 
 class JobProcess:
@@ -112,17 +114,24 @@ class JobProcess:
         with signals.ending(code if self._code is not None else None):
             status = "FAILED" if self._code is None else "KILLED"
             end_lost(self.job.folder, self.job.experiment, status, self._console, self._reason)
+        _without_empty(self.job.folder / OUTPUT)
         self.exit_code = code
+
+
+def _without_empty(file: Path) -> None:
+    with suppress(OSError):
+        if not file.stat().st_size:
+            file.unlink()
 
 
 def _work(job: Job, own: Pulse, place: Place) -> None:
     assert job.folder is not None
     os.environ.update(place.environment(job.experiment))
     job.folder.mkdir(parents=True, exist_ok=True)
-    log = os.open(job.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    output = os.open(job.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
     enter(job, own)
     with signals.listening(owns_process=True), signals.interruptible(BEFORE_RUN_SECONDS):
         console = Console(log=job.folder / LOG)
