@@ -71,7 +71,8 @@ class ComparedRun:
         import pyarrow.parquet as pq  # most of a second to import
 
         try:
-            table = pq.read_table(self.folder / PREDICTIONS, columns=["label", "predicted"], use_threads=False)
+            with pq.ParquetFile(self.folder / PREDICTIONS) as file:  # `read_table` looks for a data set of many first
+                table = file.read(columns=["label", "predicted"], use_threads=False)
             return np.asarray(table["label"].to_numpy() == table["predicted"].to_numpy())
         except (OSError, ValueError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
             return None
