@@ -21,11 +21,12 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from multiprocessing import util
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from pipeline.system import environment
+from pipeline.system import environment, processes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -117,10 +118,10 @@ def start(
 
     Args:
         env: the whole environment; None: that of this process.
-        trains: whether the command needs TensorFlow. A sweep does not: its jobs do, and a server of its own forks them.
-            With TensorFlow imported it would fork them itself, from threads that MLflow has started.
+        trains: whether the command needs TensorFlow, itself or for the jobs of a sweep.
     """
     order = {
+        "jobs": trains and "-m" in arguments,
         "arguments": arguments,
         "module": module,
         "cwd": str(cwd),
@@ -146,7 +147,7 @@ def start(
         theirs.append(writable)
     mine, their_connection = socket.socketpair()
     with their_connection:
-        _server(HEAVY if trains and "-m" not in arguments else LIGHT).send(order, [their_connection.fileno(), *theirs])
+        _server(HEAVY if trains else LIGHT).send(order, [their_connection.fileno(), *theirs])
     for number in opened:
         os.close(number)
     return Command(mine, *own)
@@ -236,6 +237,8 @@ def _become(order: Mapping[str, Any], out: int, err: int) -> None:
     os.environ.update(order["env"])
     sys.path[0] = order["cwd"]  # as `python -m` has it
     sys.argv = [order["module"], *order["arguments"]]
+    if order["jobs"]:
+        _start_server_of_jobs()
     code = 1
     try:
         runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
@@ -249,6 +252,38 @@ def _become(order: Mapping[str, Any], out: int, err: int) -> None:
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
+
+
+def _start_server_of_jobs() -> None:
+    """Starts the server that a sweep has its jobs forked from, which would import TensorFlow as a process of its own.
+
+    Forked instead, while there is but one thread, with the streams, signals and parent that it would have. After that
+    this process has no TensorFlow: with it a sweep would fork its jobs itself, from threads that MLflow has started.
+    """
+    tensorflow, spawn = sys.modules.pop("tensorflow"), util.spawnv_passfds
+
+    def fork(path: bytes, arguments: Sequence[Any], descriptors: Sequence[int]) -> int:
+        if "forkserver" not in arguments[-1]:
+            return spawn(path, arguments, descriptors)
+        began = os.fork()
+        if began:
+            return began
+        for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+            if number > 2 and number not in descriptors:
+                with suppress(OSError):
+                    os.close(number)
+        sys.modules["tensorflow"] = tensorflow
+        try:
+            exec(arguments[-1], {})
+        except SystemExit:
+            os._exit(0)  # as it does when the last who could ask it has gone
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+
+    util.spawnv_passfds = fork  # type: ignore[assignment]
+    processes.warm_up()
+    util.spawnv_passfds = spawn
 
 
 if __name__ == "__main__":
