@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = ("train.epochs=1", "deterministic=true")
-TIMES = ("seconds", "_per_second", "_milliseconds", "_fraction", "_bytes")
+TIMES = ("seconds", "_per_second", "_milliseconds", "_fraction", "_bytes", "_mib")
 """Ends of the names of metrics that no two runs share."""
 
 

@@ -24,7 +24,8 @@ def metrics(folder: Path) -> dict[str, dict[str, float]]:
     found = {}
     for path in sorted(folder.glob("*/summary.json")):
         summary = json.loads(path.read_text())
-        names = [name for name in summary["metrics"] if not name.endswith(("seconds", "_per_second", "_fraction"))]
+        times = ("seconds", "_per_second", "_fraction", "_mib")
+        names = [name for name in summary["metrics"] if not name.endswith(times)]
         found[path.parent.name] = {name: summary["metrics"][name] for name in names if "bytes" not in name}
     return found
 
