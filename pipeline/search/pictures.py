@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOG_RANGE = 50
-"""Between the least and the greatest value, from which on the axis is logarithmic."""
+"""Ratio of the greatest to the least value from which on the axis is logarithmic."""
 
 FEWEST = 4
-"""Complete trials below which no importance can be told."""
+"""Complete trials that importances need."""
 
 
 def draw(study: Study, goals: Sequence[Goal], folder: Path) -> list[Path]:
