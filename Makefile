@@ -24,6 +24,7 @@ test-engines: .venv/.installed  ## tests on Debian's PostgreSQL and Chromium, wh
 	$(BIN)/python -m pytest -m engines $(ARGS)
 
 pictures: .venv/.installed  ## the pictures of MLflow's pages in docs/pictures, taken in Chromium
+	mkdir -p docs/pictures
 	PICTURES=docs/pictures $(BIN)/python -m pytest -m engines tests/pipeline/test_ui.py
 
 test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)

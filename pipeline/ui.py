@@ -103,7 +103,7 @@ def _serve(outputs: Path, port: int, page: str, show: bool) -> int:
     store = f"sqlite:///{outputs / 'mlflow.db'}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     address = f"http://{HOST}:{port}"
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a background shell's child ignores the first
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen(

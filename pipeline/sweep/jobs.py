@@ -152,21 +152,24 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
 
 def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
     """Refuses jobs that differ in what a sweep has but once."""
-    for name in SHARED:
-        value, expected = getattr(experiment, name), getattr(first, name)
-        if value != expected:
-            shown = _shown(name, expected)
+    expected = _shared(first)
+    for name, value in _shared(experiment).items():
+        if value != expected[name]:
+            shown = _shown(expected[name])
             raise UserError(
-                f"{name}={_shown(name, value)}, where the first job has {shown}",
-                "one for the whole sweep",
-                f"{name}={shown}",
+                f"{name}={_shown(value)}, where the first job has {shown}", "one for the whole sweep", f"{name}={shown}"
             )
 
 
-def _shown(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value.kind if name == "tracking" else value)
+def _shared(experiment: Experiment) -> dict[str, Any]:
+    """Returns the settings that all jobs of a sweep have in common, by their names."""
+    tracking = {f"tracking.{name}": value for name, value in vars(experiment.tracking).items() if name != "kind"}
+    own = {name: getattr(experiment, name) for name in SHARED}
+    return {**own, "tracking": experiment.tracking.kind, **tracking}
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
