@@ -31,7 +31,6 @@ _SCHEMA_OF: Mapping[str, type] = {
     "schedule": optimizer.ScheduleSettings,
     "tracking": TrackingSettings,
     "cluster": ClusterSettings,
-    "sweep": SweepSettings,
 }
 """Schemas of the groups that the framework itself reads."""
 
