@@ -34,7 +34,13 @@ class SearchSettings(SweepSettings):
     """What a combination that a rule refuses does: it is a failed trial, or it `fail`s the search."""
 
     def check(self, path: str) -> None:
-        """Refuses what only a grid can do."""
+        """Refuses what only a grid can do, and goals that are not named."""
+        super().check(path)
+        for name, example in (("metric", "val/best_accuracy"), ("direction", "maximize")):
+            value = getattr(self, name)
+            named = [value] if isinstance(value, str) else value
+            if value is not None and not (named and isinstance(named, list) and all(isinstance(o, str) for o in named)):
+                raise UserError(f"{path}.{name}={value}", "a name, or a list of names", f"{path}.{name}={example}")
         for name in ("zip", "exclude"):
             if getattr(self, name):
                 raise UserError(

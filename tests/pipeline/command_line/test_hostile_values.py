@@ -49,6 +49,7 @@ TEXT: tuple[Any, ...] = (
 )
 """For a setting that is a text: it takes any number as its digits, which are all the same to it."""
 CHOSEN = {
+    "sweep.sweep": "sweep=none", "sweep.search": "sweep=tpe",
     "tracking": "tracking=local", "cluster": "cluster=local", "normalize": "normalize=auto", "augment": "augment=none",
     "inspect": "inspect=default", "precision": "precision=float32", "model": "model=cnn",
     "schedule": "schedule=constant",
@@ -66,7 +67,7 @@ def parts() -> Iterator[tuple[str, list[str], str, type]]:
             if group == "network":
                 yield name, [OPTIONS.get(name, f"model={name}")], "model.network", schema
             else:
-                chosen = CHOSEN.get(group, f"{group}={name}")
+                chosen = CHOSEN.get(f"{group}.{name}") or CHOSEN.get(group, f"{group}={name}")
                 yield f"{group}.{name}", [chosen, *GIVEN.get(name, [])], group, schema
 
 
