@@ -55,17 +55,17 @@ def postgresql() -> Iterator[str]:
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **user)
         held.callback(_end, server)
-        address = f"postgresql://pipeline:{PASSWORD}@127.0.0.1:{port}/postgres"
+        place_of_user = f"pipeline:{PASSWORD}@127.0.0.1:{port}/postgres"
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                psycopg2.connect(address).close()
+                psycopg2.connect(f"postgresql://{place_of_user}").close()
                 break
             except psycopg2.OperationalError:
                 assert server.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-        yield address
+        yield f"postgresql+psycopg2://{place_of_user}"  # SQLAlchemy 2.1 takes another driver where none is named
 
 
 @contextmanager
