@@ -23,9 +23,8 @@ test-engines: .venv/.installed  ## tests on Debian's PostgreSQL and Chromium, wh
 		($(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium chromium-driver postgresql)
 	$(BIN)/python -m pytest -m engines $(ARGS)
 
-pictures: .venv/.installed  ## the pictures of MLflow's pages in docs/pictures, taken in Chromium
-	mkdir -p docs/pictures
-	PICTURES=docs/pictures $(BIN)/python -m pytest -m engines tests/pipeline/test_ui.py
+pictures: .venv/.installed  ## the pictures of MLflow's pages in docs/images, taken in Chromium
+	PICTURES=docs/images $(BIN)/python -m pytest -m engines tests/pipeline/test_ui.py
 
 test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)
 	$(PYTEST) -m "smoke or not (slow or engines)" $(ARGS)
