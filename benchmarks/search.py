@@ -56,7 +56,7 @@ def main() -> None:
             given = ("sweep=tpe", f"sweep.trials={options.trials}", f"sweep.seed={seed}")
             best, epochs, full = search(Path(first), *given)
             trials = math.ceil(epochs / EPOCHS)
-            random = ("sweep=random", f"sweep.trials={trials}", f"sweep.seed={seed + 100}", "sweep.pruner=null")
+            random = ("sweep=random", f"sweep.trials={trials}", f"sweep.seed={seed + 100}", "sweep.pruner=none")
             by_chance, _, _ = search(Path(second), *random)
         rows.append((1 - epochs / full, best, by_chance))
         print(f"| {seed} | {epochs} of {full} | {1 - epochs / full:.0%} | {best:.4f} | {by_chance:.4f} |", flush=True)

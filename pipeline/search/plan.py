@@ -102,7 +102,7 @@ def make_search_plan(settings: SearchSettings, axes: Sequence[Axis], experiment:
         raise UserError("sweep.sampler=cmaes without a number to search", "an interval or a range", "sweep.sampler=tpe")
     if settings.sampler == "cmaes" and len(goals) > 1:
         raise UserError("sweep.sampler=cmaes has one goal", "nsga2, tpe or random for several", "sweep.sampler=nsga2")
-    if settings.pruner is not None:
+    if settings.pruner != "none":
         _check_pruner(settings.pruner, goals, experiment)
     trials = min(settings.trials, size(axes) or settings.trials)
     startup = settings.startup_trials
@@ -113,7 +113,7 @@ def make_search_plan(settings: SearchSettings, axes: Sequence[Axis], experiment:
         settings.sampler,
         trials,
         startup,
-        settings.pruner,
+        None if settings.pruner == "none" else settings.pruner,
         settings.min_epochs,
         settings.population,
         settings.seed,
@@ -191,5 +191,5 @@ def _check_pruner(pruner: str, goals: Sequence[Goal], experiment: Experiment) ->
         problem = f"with strategy={experiment.choices.get('strategy')}, whose processes end together"
     if problem is not None:
         raise UserError(
-            f"sweep.pruner={pruner} {problem}", "null, which runs each trial to its end", "sweep.pruner=null"
+            f"sweep.pruner={pruner} {problem}", "none, which runs each trial to its end", "sweep.pruner=none"
         )

@@ -60,7 +60,7 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
             raise UserError(
                 f"sweep.n_jobs={count}: there are {len(visible)} GPUs, and a job takes one at least",
                 "as many jobs as GPUs, or jobs on the processor",
-                f"sweep.n_jobs={len(visible)}, or sweep.devices_per_job=0",
+                f"sweep.n_jobs={len(visible)}",
             )
     if each * count > len(visible):
         raise UserError(

@@ -11,7 +11,9 @@ import optuna
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.api import compose
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
+from pipeline.config.experiment import read
 from pipeline.run.identity import identity
 from pipeline.run.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
@@ -76,8 +78,8 @@ def test_the_best_is_an_experiment_that_runs_as_it_is(searched: tuple[Path, str]
     assert f"--config-dir {folder / 'conf'} experiment=best" in printed
     _, jobs = read_index(folder)
     best = jobs[study(folder).best_trial.number]
-    again = compose(["--config-dir", str(folder / "conf"), "experiment=best"])
-    assert identity(again) == best["identity"]
+    composed = Composer(read_arguments(["--config-dir", str(folder / "conf"), "experiment=best"])).one()
+    assert identity(read(composed.document, composed.choices, composed.config_dirs)) == best["identity"]
 
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:
@@ -125,7 +127,7 @@ def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
         (["sweep=tpe"], "no setting has several values"),
         (["sweep=tpe", "seed=1,2", "sweep.metric=test/accuracy"], "then tests nothing"),
         (["sweep=tpe", "seed=1,2", "sweep.metric=val/acuracy"], "Try: sweep.metric=val/accuracy"),
-        (["sweep=tpe", "seed=1,2", "sweep.metric=[val/loss,val/best_accuracy]"], "sweep.pruner=null"),
+        (["sweep=tpe", "seed=1,2", "sweep.metric=[val/loss,val/best_accuracy]"], "sweep.pruner=none"),
         (["sweep=cmaes", "model=mlp,cnn"], "without a number to search"),
         (["sweep=tpe", "sweep.sampler=grid", "optimizer.learning_rate=interval(1e-4,1)"], "is an interval"),
         (["sweep=tpe", "optimizer.learning_rate=interval(1,0.1)"], "the interval is empty"),
@@ -134,7 +136,7 @@ def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
         (["sweep=tpe", "seed=1,2", "sweep.pruner=best"], "sweep.pruner"),
         (["sweep=tpe", "seed=1,2", "sweep.trials=0"], "sweep.trials"),
         (["sweep=tpe", "seed=1,2", "sweep.zip=[seed,data.split_seed]", "data.split_seed=1,2"], "draws each setting"),
-        (["sweep=tpe", "seed=1,2", "strategy=multi_worker"], "sweep.pruner=null"),
+        (["sweep=tpe", "seed=1,2", "strategy=multi_worker"], "sweep.pruner=none"),
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
         (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search for this"),
         (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
