@@ -22,7 +22,7 @@ class SearchSettings(SweepSettings):
     direction: Any = None
     """`maximize` or `minimize`, one a metric; null: by the metric's name."""
     pruner: str = choice("median", "median", "halving", "none")
-    """Ends a trial early: the `median` of the others at the same epoch, asynchronous successive `halving`; or `none`."""
+    """What ends a trial early: the `median` of the others at the same epoch, successive `halving`, or `none`."""
     startup_trials: int | None = number(None, at_least=1, unit="trials at random before any is chosen or pruned")
     """null: a quarter of `trials`, 10 at most."""
     min_epochs: int = number(1, at_least=1, unit="epochs that every trial trains before it may be pruned")

@@ -86,7 +86,7 @@ def refuse_other_schema(file: Path) -> None:
     raise UserError(
         f"{shorter(file)} has the schema {row[0]}, of {'an older' if older else 'another'} MLflow",
         f"{head}, that of MLflow {metadata.version('mlflow')}",
-        f"mlflow db upgrade sqlite:///{file.absolute()}" if older else "outputs=<another folder>, or tracking=off",
+        f"mlflow db upgrade sqlite:///{file.absolute()}" if older else "tracking=off",
     )
 
 
