@@ -143,8 +143,10 @@ class Journal:
         path = self.folder / NAME
         is_new = not path.exists()
         lines = [seal(line) for line in self._written] if is_new else self._lines  # all, where it was deleted
-        with path.open("ab", buffering=0) as file:
-            before, content = file.tell(), "".join(f"{line}\n" for line in lines).encode()
+        with path.open("a+b", buffering=0) as file:
+            before, content = file.seek(0, os.SEEK_END), "".join(f"{line}\n" for line in lines).encode()
+            if before and os.pread(file.fileno(), 1, before - 1) != b"\n":  # a line that a crash has cut at its end
+                content = b"\n" + content
             try:
                 if file.write(content) != len(content):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -122,6 +122,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a line of other JSON": lambda folder: lines(folder / NAME, lambda all_: [b'[1]\n{"call": 1}\n', *all_]),
     "NULs at the end": lambda folder: (folder / NAME).write_bytes((folder / NAME).read_bytes() + bytes(4096)),
     "NULs within": lambda folder: (folder / NAME).write_bytes((folder / NAME).read_bytes()[:700] + bytes(900)),
+    "NULs for the end of a line": lambda folder: lines(
+        folder / NAME, lambda all_: [*all_[:4], all_[4][:-1], bytes(900)]
+    ),
     "all lines twice": lambda folder: lines(folder / NAME, lambda all_: all_ + all_),
     "lines in another order": lambda folder: lines(folder / NAME, lambda all_: all_[::-1]),
     "another encoding": lambda folder: (folder / NAME).write_text((folder / NAME).read_text(), "utf-16"),
