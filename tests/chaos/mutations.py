@@ -114,11 +114,12 @@ MUTATIONS = (
     ),
     mutation(
         "pipeline/system/sealed.py", "values.pop(CHECK, None) != _checksum(values)", "values.pop(CHECK, None) is None",
-        "tests/pipeline/tracking/test_journal.py", "-k", "damaged_journal",
+        "tests/pipeline/tracking/test_damaged_journal.py", "-k", "damaged_journal",
     ),
     mutation(
         "pipeline/tracking/journal.py", "self.trusted and not self.unsent and", "self.trusted and",
-        "tests/pipeline/tracking/test_journal.py", "tests/pipeline/run/test_settle.py", "-k", "damaged or closed",
+        "tests/pipeline/tracking/test_damaged_journal.py", "tests/pipeline/run/test_settle.py", "-k",
+        "damaged or closed",
     ),
     mutation(
         "pipeline/redaction/mask.py", "return SERVICES.sub(MASK, text)", "return text",

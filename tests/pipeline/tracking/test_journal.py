@@ -1,302 +1,33 @@
 """A journal may be damaged, and a store may be lost: one run comes out, complete, with nothing twice."""
 
-import random
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
-from mlflow.entities import Run
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run.settle import settings_for
 from pipeline.system.sealed import seal
-from pipeline.tracking.journal import NAME, SENT, Journal
-from pipeline.tracking.journaled import JournaledTracker
+from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.mlflow_run import MlflowRun
-from pipeline.tracking.spec import RunSpec, open_tracker
 from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
 from stages.errors import UserError
+from tests.pipeline.tracking.journals import (
+    EPOCHS,
+    LOCAL,
+    assert_complete,
+    begin,
+    client,
+    finish,
+    interrupted,
+    only_run,
+    record,
+)
 
 pytestmark = pytest.mark.slow
-
-LOCAL = TrackingSettings(kind="local")
-EPOCHS = 6
-
-
-def begin(
-    outputs: Path, name: str = "run", warn: Callable[[str], None] = print, settings: TrackingSettings = LOCAL
-) -> JournaledTracker:
-    folder = outputs / "runs" / "tried" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", name, tags={"note": "x"}), warn)
-    assert isinstance(tracker, JournaledTracker)
-    return tracker
-
-
-def record(tracker: JournaledTracker, epochs: int) -> None:
-    """Records what a training does that was begun, or resumed: all of its epochs."""
-    tracker.params({f"p{index}": index for index in range(5)})
-    for epoch in range(1, epochs + 1):
-        tracker.metrics({"train/loss": 1 / epoch, "val/loss": 2 / epoch}, epoch)
-    tracker.metrics({"load/seconds": 1.0})
-
-
-def interrupted(outputs: Path) -> Path:
-    """Returns the folder of a run whose process has died after EPOCHS epochs, all of which the store has."""
-    tracker = begin(outputs)
-    record(tracker, EPOCHS)
-    assert tracker.close(30) == 0
-    return outputs / "runs" / "tried" / "run"
-
-
-def finish(outputs: Path, warn: Callable[[str], None] = print) -> None:
-    """Does what the same command does: resumes the run, and brings it to its end."""
-    tracker = begin(outputs, warn=warn)
-    record(tracker, EPOCHS + 2)
-    tracker.status("FINISHED")
-    assert tracker.close(30) == 0
-
-
-def client(outputs: Path) -> MlflowClient:
-    return MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-
-
-def only_run(outputs: Path) -> Run:
-    [own] = client(outputs).search_experiments(filter_string="name = 'tried'")
-    [run] = client(outputs).search_runs([own.experiment_id])
-    return run
-
-
-def assert_complete(outputs: Path, epochs: int = EPOCHS + 2) -> Run:
-    run = only_run(outputs)
-    assert run.info.status == "FINISHED"
-    for name, over in (("train/loss", 1), ("val/loss", 2)):
-        points = client(outputs).get_metric_history(run.info.run_id, name)
-        assert [(point.step, point.value) for point in points] == [(step, over / step) for step in range(1, epochs + 1)]
-    assert len(client(outputs).get_metric_history(run.info.run_id, "load/seconds")) == 1
-    assert run.data.params == {f"p{index}": str(index) for index in range(5)}
-    journal = Journal(outputs / "runs" / "tried" / "run")
-    assert journal.is_closed
-    assert (journal.run_id, journal.damaged) == (run.info.run_id, 0)
-    return run
-
-
-def cut(path: Path, size: int) -> None:
-    with path.open("r+b") as file:
-        file.truncate(size)
-
-
-def flipped(path: Path, seed: int) -> None:
-    """Changes thirty bytes somewhere."""
-    chance, content = random.Random(seed), bytearray(path.read_bytes())
-    for _ in range(30):
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    path.write_bytes(content)
-
-
-def lines(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
-    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-
-
-def each(change: Callable[[Path], object], folder: Path) -> None:
-    """Damages the journal and the count of what was sent."""
-    for name in (NAME, SENT):
-        change(folder / name)
-
-
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "none": lambda folder: None,
-    "the last line cut": lambda folder: cut(folder / NAME, (folder / NAME).stat().st_size - 9),
-    "the last line gone": lambda folder: lines(folder / NAME, lambda all_: all_[:-1]),
-    "cut in half": lambda folder: cut(folder / NAME, (folder / NAME).stat().st_size // 2),
-    "empty": lambda folder: cut(folder / NAME, 0),
-    "deleted": lambda folder: (folder / NAME).unlink(),
-    "deleted with its count": lambda folder: each(Path.unlink, folder),
-    "the first line gone": lambda folder: lines(folder / NAME, lambda all_: all_[1:]),
-    "garbage in the middle": lambda folder: lines(folder / NAME, lambda all_: [*all_[:3], b"\xff{]\n", *all_[3:]]),
-    "a line of other JSON": lambda folder: lines(folder / NAME, lambda all_: [b'[1]\n{"call": 1}\n', *all_]),
-    "NULs at the end": lambda folder: (folder / NAME).write_bytes((folder / NAME).read_bytes() + bytes(4096)),
-    "NULs within": lambda folder: (folder / NAME).write_bytes((folder / NAME).read_bytes()[:700] + bytes(900)),
-    "NULs for the end of a line": lambda folder: lines(
-        folder / NAME, lambda all_: [*all_[:4], all_[4][:-1], bytes(900)]
-    ),
-    "all lines twice": lambda folder: lines(folder / NAME, lambda all_: all_ + all_),
-    "lines in another order": lambda folder: lines(folder / NAME, lambda all_: all_[::-1]),
-    "another encoding": lambda folder: (folder / NAME).write_text((folder / NAME).read_text(), "utf-16"),
-    "Windows line ends": lambda folder: lines(folder / NAME, lambda all_: [line[:-1] + b"\r\n" for line in all_]),
-    "a huge line": lambda folder: (folder / NAME).write_bytes(b"x" * 3_000_000 + (folder / NAME).read_bytes()),
-    "flipped bits": lambda folder: flipped(folder / NAME, 1),
-    "flipped bits in both": lambda folder: each(lambda path: flipped(path, 2), folder),
-    "no count": lambda folder: (folder / SENT).unlink(),
-    "a negative count": lambda folder: (folder / SENT).write_text("-7"),
-    "a count of garbage": lambda folder: (folder / SENT).write_bytes(b"\0\xff[["),
-    "too high a count": lambda folder: (folder / SENT).write_text("9999"),
-    "an empty count": lambda folder: cut(folder / SENT, 0),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_run_with_a_damaged_journal_ends_complete_with_nothing_twice(kind: str, outputs: Path) -> None:
-    folder = interrupted(outputs)
-    before = only_run(outputs).info.run_id
-    DAMAGE[kind](folder)
-    said: list[str] = []
-    finish(outputs, said.append)
-    assert assert_complete(outputs).info.run_id == before
-    skipped = [line for line in said if "damaged" in line]
-    assert len(skipped) <= 1
-    if "garbage in" in kind:
-        assert "1 damaged or missing lines of" in skipped[0]
-
-
-def test_a_journal_that_is_deleted_while_the_run_goes_on_is_written_again(outputs: Path) -> None:
-    tracker = begin(outputs)
-    record(tracker, EPOCHS)
-    folder = outputs / "runs" / "tried" / "run"
-    (folder / NAME).unlink()
-    (folder / SENT).unlink(missing_ok=True)
-    record(tracker, EPOCHS + 2)
-    tracker.status("FINISHED")
-    assert tracker.close(30) == 0
-    assert_complete(outputs)
-    assert not Journal(folder).refused
-
-
-def test_every_cut_of_a_journal_is_survived(outputs: Path) -> None:
-    """At each byte of its last lines, and every hundredth of the others."""
-    folder = interrupted(outputs)
-    whole = (folder / NAME).read_bytes()
-    count = len(Journal(folder).entries)
-    for size in [*range(0, len(whole), 100), *range(len(whole) - 150, len(whole))]:
-        cut(folder / NAME, 0)
-        (folder / NAME).write_bytes(whole[:size])
-        journal = Journal(folder)
-        ends = (whole[:size] + b"\n" * (whole[size : size + 1] == b"\n")).count(b"\n")  # whole without its end, too
-        assert len(journal.entries) == max(ends - 1, 0)
-        assert journal.trusted == (len(journal.entries) == count)
-
-
-def test_sync_mends_a_damaged_journal(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a run that has ended; nothing is sent twice, and a second time there is nothing to do."""
-    interrupted(outputs)
-    finish(outputs)
-    folder = outputs / "runs" / "tried" / "run"
-    flipped(folder / NAME, 3)
-    (folder / SENT).unlink()
-    assert sync.main([f"--outputs={outputs}"]) == 0
-    assert_complete(outputs)
-    assert "Traceback" not in capsys.readouterr().err
-    assert sync.main([f"--outputs={outputs}"]) == 0
-    assert "sent" not in capsys.readouterr().out.replace("nothing is left to send", "")
-
-
-def delete_store(outputs: Path, empty: Path) -> None:
-    (outputs / "mlflow.db").unlink()
-
-
-def replace_store(outputs: Path, empty: Path) -> None:
-    shutil.copy(empty, outputs / "new.db")
-    (outputs / "new.db").replace(outputs / "mlflow.db")
-
-
-def overwrite_store(outputs: Path, empty: Path) -> None:
-    shutil.copyfile(empty, outputs / "mlflow.db")
-
-
-def truncate_store(outputs: Path, empty: Path) -> None:
-    cut(outputs / "mlflow.db", 0)
-
-
-def delete_run(outputs: Path, empty: Path) -> None:
-    client(outputs).delete_run(only_run(outputs).info.run_id)
-
-
-def delete_experiment(outputs: Path, empty: Path) -> None:
-    client(outputs).delete_experiment(only_run(outputs).info.experiment_id)
-
-
-LOSSES = [delete_store, replace_store, overwrite_store, truncate_store, delete_run, delete_experiment]
-
-
-@pytest.mark.parametrize("lose", LOSSES)
-def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it(
-    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
-) -> None:
-    tracker = begin(outputs)
-    record(tracker, EPOCHS)
-    assert tracker.flush(Patience(30)) == 0
-    before = tracker.run_id
-    lose(outputs, migrated_store)
-    record(tracker, EPOCHS + 2)
-    tracker.status("FINISHED")
-    assert tracker.close(60) == 0
-    run = assert_complete(outputs)
-    assert run.info.run_id == tracker.run_id
-    if lose is not delete_experiment:  # it is restored, and its runs with it
-        assert run.data.tags["replaces_run"] == before
-
-
-@pytest.mark.parametrize("lose", LOSSES)
-def test_a_store_that_is_lost_between_two_commands_has_all_of_the_run(
-    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
-) -> None:
-    interrupted(outputs)
-    lose(outputs, migrated_store)
-    finish(outputs)
-    assert_complete(outputs)
-
-
-@pytest.mark.parametrize("lose", [delete_store, replace_store, overwrite_store])
-def test_sync_fills_a_store_that_was_lost_after_the_end(
-    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
-) -> None:
-    interrupted(outputs)
-    finish(outputs)
-    lose(outputs, migrated_store)
-    assert sync.main([f"--outputs={outputs}"]) == 0
-    assert_complete(outputs)
-
-
-def test_a_run_that_was_deleted_after_its_end_stays_deleted_until_it_is_named(
-    outputs: Path, migrated_store: Path
-) -> None:
-    interrupted(outputs)
-    finish(outputs)
-    delete_run(outputs, migrated_store)
-    assert sync.main([f"--outputs={outputs}"]) == 0
-    assert not client(outputs).search_runs([client(outputs).search_experiments()[0].experiment_id])
-    assert sync.main([str(outputs / "runs" / "tried" / "run")]) == 0
-    assert_complete(outputs)
-
-
-@pytest.mark.parametrize("moment", ["while it goes on", "between two commands", "after its end"])
-def test_an_older_backup_of_the_store_gets_what_it_lacks(moment: str, outputs: Path) -> None:
-    tracker = begin(outputs)
-    record(tracker, 2)
-    assert tracker.flush(Patience(30)) == 0
-    shutil.copy(outputs / "mlflow.db", outputs / "backup.db")
-    record(tracker, EPOCHS)
-    assert tracker.flush(Patience(30)) == 0
-    if moment == "while it goes on":
-        (outputs / "backup.db").replace(outputs / "mlflow.db")
-        record(tracker, EPOCHS + 2)
-        tracker.status("FINISHED")
-        assert tracker.close(30) == 0
-    elif moment == "between two commands":
-        tracker.close(30)
-        shutil.copyfile(outputs / "backup.db", outputs / "mlflow.db")
-        finish(outputs)
-    else:
-        tracker.close(30)
-        finish(outputs)
-        shutil.copyfile(outputs / "backup.db", outputs / "mlflow.db")
-        assert sync.main([f"--outputs={outputs}"]) == 0
-    assert assert_complete(outputs).info.run_id == tracker.run_id
 
 
 def test_outputs_that_were_moved_are_all_in_the_new_place(outputs: Path) -> None:

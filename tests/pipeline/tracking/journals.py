@@ -1,0 +1,78 @@
+"""Runs that are tracked by their journal, interrupted and ended, for the tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from pipeline.config.schemas import TrackingSettings
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.journaled import JournaledTracker
+from pipeline.tracking.spec import RunSpec, open_tracker
+
+LOCAL = TrackingSettings(kind="local")
+EPOCHS = 6
+
+
+def begin(
+    outputs: Path, name: str = "run", warn: Callable[[str], None] = print, settings: TrackingSettings = LOCAL
+) -> JournaledTracker:
+    folder = outputs / "runs" / "tried" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", name, tags={"note": "x"}), warn)
+    assert isinstance(tracker, JournaledTracker)
+    return tracker
+
+
+def record(tracker: JournaledTracker, epochs: int) -> None:
+    """Records what a training does that was begun, or resumed: all of its epochs."""
+    tracker.params({f"p{index}": index for index in range(5)})
+    for epoch in range(1, epochs + 1):
+        tracker.metrics({"train/loss": 1 / epoch, "val/loss": 2 / epoch}, epoch)
+    tracker.metrics({"load/seconds": 1.0})
+
+
+def interrupted(outputs: Path) -> Path:
+    """Returns the folder of a run whose process has died after EPOCHS epochs, all of which the store has."""
+    tracker = begin(outputs)
+    record(tracker, EPOCHS)
+    assert tracker.close(30) == 0
+    return outputs / "runs" / "tried" / "run"
+
+
+def finish(outputs: Path, warn: Callable[[str], None] = print) -> None:
+    """Does what the same command does: resumes the run, and brings it to its end."""
+    tracker = begin(outputs, warn=warn)
+    record(tracker, EPOCHS + 2)
+    tracker.status("FINISHED")
+    assert tracker.close(30) == 0
+
+
+def client(outputs: Path) -> MlflowClient:
+    return MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+
+
+def only_run(outputs: Path) -> Run:
+    [own] = client(outputs).search_experiments(filter_string="name = 'tried'")
+    [run] = client(outputs).search_runs([own.experiment_id])
+    return run
+
+
+def assert_complete(outputs: Path, epochs: int = EPOCHS + 2) -> Run:
+    run = only_run(outputs)
+    assert run.info.status == "FINISHED"
+    for name, over in (("train/loss", 1), ("val/loss", 2)):
+        points = client(outputs).get_metric_history(run.info.run_id, name)
+        assert [(point.step, point.value) for point in points] == [(step, over / step) for step in range(1, epochs + 1)]
+    assert len(client(outputs).get_metric_history(run.info.run_id, "load/seconds")) == 1
+    assert run.data.params == {f"p{index}": str(index) for index in range(5)}
+    journal = Journal(outputs / "runs" / "tried" / "run")
+    assert journal.is_closed
+    assert (journal.run_id, journal.damaged) == (run.info.run_id, 0)
+    return run
+
+
+def cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)

@@ -1,0 +1,127 @@
+"""Stores that lose a run, or all of them: they get it again, whole."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline import sync
+from pipeline.tracking.tracker import Patience
+from tests.pipeline.tracking.journals import (
+    EPOCHS,
+    assert_complete,
+    begin,
+    client,
+    cut,
+    finish,
+    interrupted,
+    only_run,
+    record,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def delete_store(outputs: Path, empty: Path) -> None:
+    (outputs / "mlflow.db").unlink()
+
+
+def replace_store(outputs: Path, empty: Path) -> None:
+    shutil.copy(empty, outputs / "new.db")
+    (outputs / "new.db").replace(outputs / "mlflow.db")
+
+
+def overwrite_store(outputs: Path, empty: Path) -> None:
+    shutil.copyfile(empty, outputs / "mlflow.db")
+
+
+def truncate_store(outputs: Path, empty: Path) -> None:
+    cut(outputs / "mlflow.db", 0)
+
+
+def delete_run(outputs: Path, empty: Path) -> None:
+    client(outputs).delete_run(only_run(outputs).info.run_id)
+
+
+def delete_experiment(outputs: Path, empty: Path) -> None:
+    client(outputs).delete_experiment(only_run(outputs).info.experiment_id)
+
+
+LOSSES = [delete_store, replace_store, overwrite_store, truncate_store, delete_run, delete_experiment]
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it(
+    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
+) -> None:
+    tracker = begin(outputs)
+    record(tracker, EPOCHS)
+    assert tracker.flush(Patience(30)) == 0
+    before = tracker.run_id
+    lose(outputs, migrated_store)
+    record(tracker, EPOCHS + 2)
+    tracker.status("FINISHED")
+    assert tracker.close(60) == 0
+    run = assert_complete(outputs)
+    assert run.info.run_id == tracker.run_id
+    if lose is not delete_experiment:  # it is restored, and its runs with it
+        assert run.data.tags["replaces_run"] == before
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_store_that_is_lost_between_two_commands_has_all_of_the_run(
+    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
+) -> None:
+    interrupted(outputs)
+    lose(outputs, migrated_store)
+    finish(outputs)
+    assert_complete(outputs)
+
+
+@pytest.mark.parametrize("lose", [delete_store, replace_store, overwrite_store])
+def test_sync_fills_a_store_that_was_lost_after_the_end(
+    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
+) -> None:
+    interrupted(outputs)
+    finish(outputs)
+    lose(outputs, migrated_store)
+    assert sync.main([f"--outputs={outputs}"]) == 0
+    assert_complete(outputs)
+
+
+def test_a_run_that_was_deleted_after_its_end_stays_deleted_until_it_is_named(
+    outputs: Path, migrated_store: Path
+) -> None:
+    interrupted(outputs)
+    finish(outputs)
+    delete_run(outputs, migrated_store)
+    assert sync.main([f"--outputs={outputs}"]) == 0
+    assert not client(outputs).search_runs([client(outputs).search_experiments()[0].experiment_id])
+    assert sync.main([str(outputs / "runs" / "tried" / "run")]) == 0
+    assert_complete(outputs)
+
+
+@pytest.mark.parametrize("moment", ["while it goes on", "between two commands", "after its end"])
+def test_an_older_backup_of_the_store_gets_what_it_lacks(moment: str, outputs: Path) -> None:
+    tracker = begin(outputs)
+    record(tracker, 2)
+    assert tracker.flush(Patience(30)) == 0
+    shutil.copy(outputs / "mlflow.db", outputs / "backup.db")
+    record(tracker, EPOCHS)
+    assert tracker.flush(Patience(30)) == 0
+    if moment == "while it goes on":
+        (outputs / "backup.db").replace(outputs / "mlflow.db")
+        record(tracker, EPOCHS + 2)
+        tracker.status("FINISHED")
+        assert tracker.close(30) == 0
+    elif moment == "between two commands":
+        tracker.close(30)
+        shutil.copyfile(outputs / "backup.db", outputs / "mlflow.db")
+        finish(outputs)
+    else:
+        tracker.close(30)
+        finish(outputs)
+        shutil.copyfile(outputs / "backup.db", outputs / "mlflow.db")
+        assert sync.main([f"--outputs={outputs}"]) == 0
+    assert assert_complete(outputs).info.run_id == tracker.run_id
