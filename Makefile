@@ -7,7 +7,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines pictures test-fast faults mutations experiments lint tables ui clean
+.PHONY: help run test test-engines screenshots test-fast faults mutations experiments lint tables ui clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +23,8 @@ test-engines: .venv/.installed  ## tests on Debian's PostgreSQL and Chromium, wh
 		($(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium chromium-driver postgresql)
 	$(BIN)/python -m pytest -m engines $(ARGS)
 
-pictures: .venv/.installed  ## the pictures of MLflow's pages in docs/images, taken in Chromium
-	PICTURES=docs/images $(BIN)/python -m pytest -m engines tests/pipeline/test_ui.py
+screenshots: .venv/.installed  ## those of MLflow's pages in docs/images, taken in Chromium
+	SCREENSHOTS=docs/images $(BIN)/python -m pytest -m engines tests/pipeline/test_ui.py
 
 test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, whole runs)
 	$(PYTEST) -m "smoke or not (slow or engines)" $(ARGS)

@@ -1,4 +1,4 @@
-"""Hydra's launcher of this project: by it the sweepers of others, `hydra/sweeper=…`, run this project's jobs.
+"""Hydra's launcher of this project: by it third-party sweepers, `hydra/sweeper=…`, run this project's jobs.
 
 Hydra takes launchers from the namespace `hydra_plugins` alone and imports all of it: this module imports only Hydra.
 """

@@ -23,6 +23,7 @@ from stages.errors import UserError
 
 if TYPE_CHECKING:
     from pipeline.command_line.compose import Composer
+    from pipeline.run.console import Console
 
 BEFORE_RUN_SECONDS = 0.2
 """Seconds that a signal before a run waits for a safe place; nothing is lost yet."""
@@ -107,74 +108,72 @@ def _compose_and_run(arguments: Arguments) -> int:
         if arguments.show:
             composer.show(arguments.package, arguments.resolve)
             return 0
-        if not composer.is_sweep:
-            return _run_one(composer)
-        if composer.has_sweeper:
-            return _run_foreign_sweep(composer)
-        return _run_search(composer) if composer.searches else _run_sweep(composer)
+        code = _run(composer)
+        signals.ended(code)
+        return code
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, composer.keys(), composer.addable()) from error
+
+
+def _run(composer: "Composer") -> int:
+    if not composer.is_sweep:
+        return _run_one(composer)
+    if composer.has_sweeper:
+        return _run_foreign_sweep(composer)
+    return _run_search(composer) if composer.searches else _run_sweep(composer)
+
+
+def _console(composer: "Composer") -> "Console":
+    """Returns the console of the command, which has warned of overrides that do not count."""
+    from pipeline.run.console import Console
+
+    console = Console()
+    for override in composer.replaced:
+        console.warn(f"{override.input_line} is replaced by what comes after it")
+    return console
 
 
 def _run_one(composer: "Composer") -> int:
     from pipeline.checks.unused import refuse_unused
     from pipeline.config.experiment import read
     from pipeline.run.clock import process_started
-    from pipeline.run.console import Console
     from pipeline.run.job import Job
     from pipeline.run.launch import run_job
 
-    composed, console = composer.one(), Console()
+    composed = composer.one()
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
-    for override in composer.replaced:
-        console.warn(f"{override.input_line} is replaced by what comes after it")
-    code = run_job(Job(experiment, composed.overrides, started=process_started()), console)
-    signals.ended(code)
-    return code
+    return run_job(Job(experiment, composed.overrides, started=process_started()), _console(composer))
 
 
 def _run_foreign_sweep(composer: "Composer") -> int:
-    from pipeline.run.console import Console
     from pipeline.sweep.foreign import run_foreign_sweep
 
-    code = run_foreign_sweep(composer.sweeper, composer.lines(), composer.of_lines, composer.sweep, Console())
-    signals.ended(code)
-    return code
+    lines, console = composer.lines(), _console(composer)
+    return run_foreign_sweep(composer.sweeper, lines, composer.of_lines, composer.sweep, console)
 
 
 def _run_sweep(composer: "Composer") -> int:
     from pipeline.config.experiment import read
-    from pipeline.run.console import Console
     from pipeline.sweep.jobs import refuse_too_many
     from pipeline.sweep.run import run_sweep
 
     total, first = composer.count(), composer.first()
     refuse_too_many(total, read(first.document, first.choices).max_jobs)
-    console = Console()
-    for override in composer.replaced:
-        console.warn(f"{override.input_line} is replaced by what comes after it")
-    code = run_sweep(composer.jobs(), total, console, composer.sweep)
-    signals.ended(code)
-    return code
+    return run_sweep(composer.jobs(), total, _console(composer), composer.sweep)
 
 
 def _run_search(composer: "Composer") -> int:
     from pipeline.config.search_settings import SearchSettings
-    from pipeline.run.console import Console
     from pipeline.search.checks import checked_search
     from pipeline.search.run import run_search
     from pipeline.search.space import read_axes
     from pipeline.sweep.jobs import refuse_too_many
 
     assert isinstance(composer.sweep, SearchSettings)
-    search, console = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines), Console()
+    search = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines)
     refuse_too_many(search.plan.trials, search.first.max_jobs)
-    for override in composer.replaced:
-        console.warn(f"{override.input_line} is replaced by what comes after it")
-    code = run_search(search, composer.options, console)
-    signals.ended(code)
-    return code
+    return run_search(search, composer.options, _console(composer))
 
 
 def _leave(code: int) -> NoReturn:

@@ -41,7 +41,7 @@ LIGHT = (
 
 HEAVY = (
     *LIGHT,
-    "pipeline.system.preload",
+    "pipeline.run.preload",
     "pipeline.sync",
     "mlflow.store.tracking.sqlalchemy_store",
     "mlflow.store.model_registry.sqlalchemy_store",

@@ -166,7 +166,7 @@ class Composer:
 
     @property
     def has_sweeper(self) -> bool:
-        """Whether a sweeper of others says which jobs there are: `hydra/sweeper=…`."""
+        """Whether a third-party sweeper says which jobs there are: `hydra/sweeper=…`."""
         return bool(self._sweeper)
 
     def sweeper(self, task: TaskFunction, folder: Path) -> Sweeper:

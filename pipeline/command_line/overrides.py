@@ -109,7 +109,7 @@ def chooses_sweep(overrides: Sequence[Override]) -> bool:
 
 
 def of_sweeper(overrides: Sequence[Override], sweep: bool) -> tuple[tuple[Override, ...], tuple[Override, ...]]:
-    """Returns the overrides that choose a sweeper of others and set it, none where none is chosen, and the rest.
+    """Returns the overrides that choose a third-party sweeper and set it, none where none is chosen, and the rest.
 
     Args:
         sweep: whether several jobs are asked for.

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pipeline.run.identity import WITHOUT_EFFECT
-from pipeline.run.job import STOPPED
+from pipeline.run.job import STOPPED, WRONG_CONFIGURATION
 from pipeline.run.rebuild import checkpoint_rows, read_run
-from pipeline.run.summary import NAME
+from pipeline.run.summary import NAME, best_metric
 from pipeline.system.signals import TIMED_OUT
 from pipeline.tracking.journal import Journal
 
@@ -88,7 +88,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     status = _status(summary.get("status"), entry)
     run = _compared(number, folder, status, _settings(entry["overrides"]), summary)
     reason = run.reason or entry.get("reason")
-    return ComparedRun(**{**_fields(run), "reason": None if reason is None else str(reason)})
+    return replace(run, reason=None if reason is None else str(reason))
 
 
 def read_finished(number: int, folder: Path, status: str) -> ComparedRun:
@@ -118,14 +118,10 @@ def _compared(
         float(summary.get("seconds") or 0.0),
         int(summary.get("replicas") or 1),
         tuple(str(device) for device in facts.get("devices") or ()),
-        monitor.replace("val_", "val/best_", 1) if monitor.startswith("val_") else None,
+        best_metric(monitor),
         (str(examples), str(facts.get("test_pixels") or "")) if examples else None,
         summary.get("error"),
     )
-
-
-def _fields(run: ComparedRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in ComparedRun.__dataclass_fields__}
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, str]:
@@ -146,7 +142,7 @@ def _status(status: str | None, entry: Mapping[str, Any]) -> str:
         return status
     if exit_code in (TIMED_OUT, *STOPPED):
         return "KILLED"
-    return {None: "NOT RUN", 2: "REFUSED"}.get(exit_code, "DIED")
+    return {None: "NOT RUN", WRONG_CONFIGURATION: "REFUSED"}.get(exit_code, "DIED")
 
 
 def _summary(folder: Path) -> dict[str, Any]:

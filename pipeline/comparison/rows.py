@@ -13,6 +13,10 @@ RATES = ("train/images_per_second", "train/features_per_second")
 """Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
 
 
+LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff", "mib", "bytes")
+"""Ends of the names of metrics of which less is better: losses, errors, times, sizes."""
+
+
 @dataclass(frozen=True)
 class Row:
     """Finished runs that differ by seed alone.
@@ -92,7 +96,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ..
 def is_lower_better(metric: str) -> bool:
     """Returns whether less of a metric is better, by its name: losses, errors and times."""
     last = metric.rpartition("/")[2].removeprefix("best_")
-    return last.endswith(("loss", "error", "seconds", "milliseconds", "diff", "mib"))
+    return last.endswith(LOWER_IS_BETTER)
 
 
 def chosen_metric(rows: Sequence[Row]) -> str | None:

@@ -17,12 +17,12 @@ class SearchSettings(SweepSettings):
         20, at_least=1, at_most=MOST_JOBS, unit="trials in all, those of an interrupted search included"
     )
     metric: Any = None
-    """What is looked for, by its full name, or a list for several goals; null: the validation metric of the best epoch,
+    """The metric to optimize, by its full name, or a list for several goals; null: that of the best epoch,
     which `train.monitor` names."""
     direction: Any = None
     """`maximize` or `minimize`, one a metric; null: by the metric's name."""
     pruner: str = choice("median", "median", "halving", "none")
-    """What ends a trial early: the `median` of the others at the same epoch, successive `halving`, or `none`."""
+    """Ends trials early: by the `median` of the others at the same epoch, successive `halving`, or `none`."""
     startup_trials: int | None = number(None, at_least=1, unit="trials at random before any is chosen or pruned")
     """null: a quarter of `trials`, 10 at most."""
     min_epochs: int = number(1, at_least=1, unit="epochs that every trial trains before it may be pruned")
@@ -31,7 +31,7 @@ class SearchSettings(SweepSettings):
     """Of what is drawn. The runs have `seed`."""
 
     refused: str = choice("skip", "fail", "skip")
-    """What a combination that a rule refuses does: it is a failed trial, or it `fail`s the search."""
+    """Effect of a combination that a rule refuses: a failed trial (`skip`), or the end of the search (`fail`)."""
 
     def check(self, path: str) -> None:
         """Refuses what only a grid can do, and goals that are not named."""

@@ -23,7 +23,7 @@ class SweepSettings:
     """Combinations that are left out, such as `{strategy: mirrored, precision: float16}`; a list of values means any of
     them."""
     refused: str = choice("fail", "fail", "skip")
-    """What a combination that a rule refuses does: `fail` the sweep before it begins, or be listed and `skip`ped."""
+    """Effect of a combination that a rule refuses: `fail` the sweep before it starts, or `skip` and list it."""
     n_jobs: int = number(1, at_least=1, at_most=256, unit="jobs that run at the same time")
     devices_per_job: int | None = number(
         None, at_least=0, unit="GPUs that each job sees, of its own; null: as many as there are for each; 0: none"

@@ -15,6 +15,12 @@ NAME = "summary.json"
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
 
+def best_metric(monitor: str) -> str | None:
+    """Returns the validation metric of the best epoch, by `train.monitor`: `val/best_loss` of `val_loss`; None where
+    that is no metric of validation."""
+    return monitor.replace("val_", "val/best_", 1) if monitor.startswith("val_") else None
+
+
 @dataclass
 class StageOutcome:
     """status: `ran`, `reused`, `skipped` or `failed`; seconds: of wall time."""

@@ -1,4 +1,4 @@
-"""A search before it begins: its space, its plan and its trials are known to work."""
+"""Checks of a search before it starts: every end of its space, and its plan."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -53,10 +53,12 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
     """
     first: Experiment | None = None
     refused: UserError | None = None
-    everything: dict[str, str] = {}
+    files: dict[str, str] = {}
+    identities: list[str] = []
     for lines in probes(axes):
-        experiment = read_trial(compose, lines)
-        everything |= sources(experiment).files
+        _, experiment = read_trial(compose, lines)
+        identities.append(identity(experiment))
+        files |= sources(experiment).files
         try:
             check_rules(experiment, surroundings=first is None)
             make_plan(experiment)
@@ -70,13 +72,12 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
         assert refused is not None
         raise refused
     plan = make_search_plan(settings, axes, first)
-    text = describe(plan, axes) + identity(read_trial(compose, next(probes(axes))))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return Search(settings, plan, tuple(axes), compose, first, Sources(everything), digest)
+    digest = hashlib.sha256((describe(plan, axes) + identities[0]).encode()).hexdigest()[:32]
+    return Search(settings, plan, tuple(axes), compose, first, Sources(files), digest)
 
 
-def read_trial(compose: Compose, lines: Sequence[str]) -> Experiment:
-    """Returns the experiment of the trial with the overrides `lines`.
+def read_trial(compose: Compose, lines: Sequence[str]) -> tuple[Composed, Experiment]:
+    """Returns the trial with the overrides `lines`, composed and checked.
 
     Raises:
         UserError: where one of them has no effect, or a value that is not allowed.
@@ -88,4 +89,4 @@ def read_trial(compose: Compose, lines: Sequence[str]) -> Experiment:
     except (HydraException, OmegaConfBaseException, UserError) as error:
         reason = error if isinstance(error, UserError) else explain(error, list(dotted(composed.document)))
         raise reason.within(f"trial {' '.join(lines)}") from error
-    return experiment
+    return composed, experiment

@@ -1,4 +1,4 @@
-"""What a search looks for, and how: its settings, read once and checked against the experiment."""
+"""The plan of a search: its goals, sampler and pruner, checked against the experiment."""
 
 import difflib
 import math
@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment
 from pipeline.config.search_settings import SearchSettings
 from pipeline.search.space import Axis, size
+from pipeline.sweep.jobs import monitored
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
-from stages.settings.train import TrainSettings
 
 BEST = "val/best_"
 """Prefix of a validation metric of the best epoch, by which the weights are chosen."""
@@ -23,8 +24,7 @@ KNOWN = (
 )  # fmt: skip
 """Metrics that a run without code of the user's own can be searched by."""
 
-_MAXIMIZED = re.compile(r"accuracy|auc|precision|recall|f1|per_second|score|iou|dice|r2")
-_MINIMIZED = re.compile(r"loss|error|seconds|milliseconds|bytes|mse|mae|rmse|diff|perplexity")
+_HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|score|iou|dice|r2")
 
 LARGEST_STARTUP, STARTUP_SHARE = 10, 4
 
@@ -48,7 +48,6 @@ class SearchPlan:
 
     startup_trials: drawn at random before the sampler learns, and before a trial is pruned.
     population: of `nsga2`, in trials.
-    fails_refused: whether a combination that a rule refuses ends the search; else it is a failed trial.
     """
 
     goals: tuple[Goal, ...]
@@ -60,8 +59,6 @@ class SearchPlan:
     population: int
     seed: int
     n_jobs: int
-    retries: int
-    fails_refused: bool
 
     def fixed(self) -> Mapping[str, Any]:
         """Returns what cannot change while the search goes on."""
@@ -118,13 +115,11 @@ def make_search_plan(settings: SearchSettings, axes: Sequence[Axis], experiment:
         settings.population,
         settings.seed,
         settings.n_jobs,
-        settings.retries,
-        settings.refused == "fail",
     )
 
 
 def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]:
-    given = settings.metric or [_metric_of(experiment)]
+    given = settings.metric or [monitored(experiment)]
     metrics = [given] if isinstance(given, str) else list(given)
     directions = [settings.direction] if isinstance(settings.direction, str) else list(settings.direction or [])
     if directions and len(directions) != len(metrics):
@@ -140,13 +135,6 @@ def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]
         if direction not in ("maximize", "minimize"):
             raise UserError(f"sweep.direction={direction}", "maximize, minimize", "sweep.direction=minimize")
     return tuple(Goal(metric, direction) for metric, direction in zip(metrics, chosen, strict=True))
-
-
-def _metric_of(experiment: Experiment) -> str:
-    """Returns the metric by which training chooses its best epoch."""
-    train = experiment.settings.get("train")
-    monitor = train.monitor if isinstance(train, TrainSettings) else "val_loss"
-    return monitor.replace("val_", BEST, 1) if monitor.startswith("val_") else f"train/{monitor}"
 
 
 def _check_metric(metric: str, experiment: Experiment) -> None:
@@ -171,11 +159,10 @@ def _has_own_code(experiment: Experiment) -> bool:
 
 
 def _direction(metric: str) -> str:
-    name = metric.rpartition("/")[2]
-    if _MAXIMIZED.search(name):
-        return "maximize"
-    if _MINIMIZED.search(name):
+    if is_lower_better(metric):
         return "minimize"
+    if _HIGHER_IS_BETTER.search(metric.rpartition("/")[2]):
+        return "maximize"
     raise UserError(
         f"sweep.metric={metric}: nothing says whether more is better", "maximize, minimize", "sweep.direction=maximize"
     )

@@ -1,4 +1,4 @@
-"""Pruning: in the process of a trial, after each epoch, whether the trial is worth going on with."""
+"""Pruning: reports each epoch's metric from the process of a trial, and ends the trial if others do better."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ REDUCTION = 3
 
 @dataclass(frozen=True)
 class Pruner:
-    """Tells the study each epoch's metric, and ends the trial where the study thinks little of it.
+    """Reports each epoch's metric to the study, and ends the trial where its pruner says so.
 
     address: of the study's storage, study: its name there, trial: the id of this one.
     metric: of each epoch, such as `val/loss`; epochs: how many there will be.

@@ -1,7 +1,5 @@
-"""Runs a search: trials one after another or several at a time, under one parent run, each chosen by those before."""
+"""Runs a search: its trials under one parent run, each drawn from the results of those before."""
 
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,22 +7,22 @@ from pathlib import Path
 from pipeline.config.options import Options
 from pipeline.paths import shorter
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, SWEEP_FAILED, Job, SweepRun
+from pipeline.run.job import DONE, SWEEP_FAILED, SweepRun
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.plan import make_plan
 from pipeline.run.source_digest import new_for_other_code
 from pipeline.search.best import FOLDER, write_experiment
 from pipeline.search.checks import Search
-from pipeline.search.pictures import draw
+from pipeline.search.plots import draw
 from pipeline.search.study import STUDY, Study, Trial
 from pipeline.search.trials import Trials, epochs_of
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import sweep_status
 from pipeline.sweep.places import deal_out
-from pipeline.sweep.run import finish, mark_killed, parent_run
-from pipeline.sweep.scheduler import run_jobs
+from pipeline.sweep.run import finish, mark_killed, new_sweep_folder, parent_run, run_batch
 from pipeline.system import signals
+from pipeline.system.processes import warm_up
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
@@ -49,12 +47,12 @@ def run_search(search: Search, options: Options, console: Console) -> int:
         return DONE
     folder = _to_resume(search, console.say)
     if folder is None:
-        folder = first.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir(parents=True)
+        folder = new_sweep_folder(first)
         console.say(f"search {folder.name}")
     else:
         console.say(f"resuming search {folder.name}")
     _say_plan(search, console)
+    warm_up()
     with locked(folder):
         study = Study(folder, search.plan, search.axes)
         search.sources.write(folder)
@@ -91,7 +89,7 @@ def _to_resume(search: Search, say: Callable[[str], None]) -> Path | None:
 
 
 def _say_plan(search: Search, console: Console) -> None:
-    """Prints what is looked for, how, and where."""
+    """Prints trials, goal and space."""
     plan = search.plan
     random = f", the first {plan.startup_trials} at random" if plan.sampler in ("tpe", "cmaes") else ""
     pruned = {None: "none pruned", "median": "pruned by the median", "halving": "pruned by successive halving"}
@@ -113,7 +111,9 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
             parent = parent_run(first, folder, search.plan.trials, name, console)
             held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
             trials.sweep = SweepRun(parent.run_id, first.name)
-            _run_jobs(search, trials, console)
+            display = Display(console, trials.titles, search.plan.trials)
+            places = deal_out(search.settings, [first])
+            run_batch(trials.jobs(), display, search.settings, places, trials.ended)
         except Interrupted as interrupted:
             code = interrupted.exit_code
         except UserError as error:
@@ -125,25 +125,6 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
             more = _results(search, study, folder, options, console)
             trials.write(finish(folder, parent, trials.begun, code, console, more))
             return code
-
-
-def _run_jobs(search: Search, trials: Trials, console: Console) -> None:
-    titles: dict[Path, str] = {}
-    began: dict[Path, float] = {}
-    display = Display(console, titles, search.plan.trials)
-
-    def started(job: Job) -> None:
-        assert job.folder is not None
-        titles[job.folder], began[job.folder] = trials.title(job), time.monotonic()
-
-    def ended(job: Job, code: int) -> None:
-        assert job.folder is not None
-        again = trials.ended(job, code)
-        display.ended(job.folder, code, time.monotonic() - began[job.folder], again)
-
-    places = deal_out(search.settings, [search.first])
-    with console.live(display.table):
-        run_jobs(trials, console, places=places, on_start=started, on_end=ended, on_poll=display.poll)
 
 
 def _results(search: Search, study: Study, folder: Path, options: Options, console: Console) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Search space: from the values of each setting, in Hydra's words, to what Optuna draws from."""
+"""Search space: from Hydra's override syntax to Optuna's distributions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

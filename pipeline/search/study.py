@@ -1,4 +1,4 @@
-"""A study on disk: which trial comes next, what became of each, and which was best."""
+"""The study of a search, on disk: draws trials, keeps their results, knows the best."""
 
 import json
 import sqlite3
@@ -82,7 +82,7 @@ class Study:
 
     @property
     def study(self) -> "optuna.Study":
-        """Optuna's own object, for its pictures."""
+        """Optuna's own object, from which importances are computed."""
         return self._study
 
     def trials(self) -> list[Trial]:
@@ -117,7 +117,7 @@ class Study:
     def tell(
         self, number: int, values: Sequence[float] | None = None, pruned: bool = False, reason: str | None = None
     ) -> None:
-        """Notes what became of a trial.
+        """Records the result of a trial.
 
         Args:
             values: one a goal; None for one that was pruned or has failed. reason: why it has failed.

@@ -1,7 +1,6 @@
-"""The trials of a search as jobs: made from the study's points, and told to it when they have ended."""
+"""Trials as jobs: made from the points that the study draws; their results go back to it."""
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,7 @@ from pipeline.search.checks import Search, read_trial
 from pipeline.search.pruning import Pruner
 from pipeline.search.study import Study, Trial
 from pipeline.sweep.index import write_index
-from pipeline.sweep.job_queue import FINAL
 from pipeline.sweep.jobs import SweepJob
-from pipeline.sweep.run import wait_for_server
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
 
@@ -36,25 +33,16 @@ class Trials:
 
     Attributes:
         sweep: as given; what is set here holds for the jobs to come.
+        titles: from the folders of the trials so far to what each is called.
     """
 
     def __init__(self, search: Search, study: Study, folder: Path, sweep: SweepRun, console: Console) -> None:
         self._search, self._study, self._folder = search, study, folder
         self.sweep, self._console = sweep, console
+        self.titles: dict[Path, str] = {}
         self._begun: dict[Path, tuple[Trial, SweepJob]] = {}
-        self._retries: dict[Path, int] = {}
-        self._again: deque[Job] = deque()
-        self._jobs = self._of_study()
 
-    def __iter__(self) -> "Trials":
-        return self
-
-    def __next__(self) -> Job:
-        job = self._again.popleft() if self._again else next(self._jobs)
-        wait_for_server(job.experiment, self._console)
-        return job
-
-    def _of_study(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[Job]:
         """Yields a job for each trial that was interrupted, then for each that the study asks for."""
         for earlier in self._study.trials():
             job = self._made(earlier)
@@ -69,31 +57,14 @@ class Trials:
             if job is not None:
                 yield self._job(trial, job)
 
-    def title(self, job: Job) -> str:
-        """Returns what is printed of a job: its number and its point."""
+    def ended(self, job: Job, code: int) -> None:
+        """Tells the study what became of a job's trial; one that was stopped resumes when the search does."""
         assert job.folder is not None
         trial, made = self._begun[job.folder]
-        digits = len(str(self._search.plan.trials))
-        return f"trial {trial.ordinal:>{digits}}/{self._search.plan.trials}  {made.label}"
-
-    def ended(self, job: Job, code: int) -> bool:
-        """Tells the study what became of a job's trial; one that was stopped goes on when the search does.
-
-        Returns:
-            Whether it is run again, as `sweep.retries` has it.
-        """
-        assert job.folder is not None
-        trial, made = self._begun[job.folder]
-        left = self._retries.setdefault(job.folder, self._search.plan.retries)
-        if code not in FINAL and left:
-            self._retries[job.folder] = left - 1
-            self._again.append(job)
-            return True
         made.exit_code = code
         if code not in STOPPED:
             self._tell(trial, job.folder)
         self.write()
-        return False
 
     @property
     def begun(self) -> list[SweepJob]:
@@ -111,11 +82,13 @@ class Trials:
         except UserError as error:
             if trial.state == "RUNNING":
                 self._study.tell(trial.number, reason=str(error))
-                if self._search.plan.fails_refused:
+                if self._search.settings.refused == "fail":
                     raise error.within(f"trial {trial.ordinal}") from error
                 self._console.warn(f"trial {trial.ordinal} fails: {error}")
             return None
+        total = self._search.plan.trials
         self._begun[self._folder / job.folder] = trial, job
+        self.titles[self._folder / job.folder] = f"trial {trial.ordinal:>{len(str(total))}}/{total}  {job.label}"
         if trial.state != "RUNNING":
             job.exit_code = FAILED if trial.state == "FAIL" else DONE
         return job
@@ -177,8 +150,7 @@ def trial_job(search: Search, trial: Trial) -> SweepJob:
     Raises:
         UserError: where its settings do not go together.
     """
-    composed = search.compose(trial.lines)
-    experiment = read_trial(search.compose, trial.lines)
+    composed, experiment = read_trial(search.compose, trial.lines)
     check_rules(experiment, surroundings=False)
     make_plan(experiment)
     return SweepJob(

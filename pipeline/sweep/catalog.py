@@ -12,7 +12,7 @@ from pipeline.run.lock import is_locked
 from pipeline.run.origin import NAME as ORIGIN
 from pipeline.run.rebuild import read_run
 from pipeline.run.summary import NAME as SUMMARY
-from pipeline.run.summary import Summary
+from pipeline.run.summary import Summary, best_metric
 from pipeline.sweep.index import INDEX, read_index
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
@@ -76,8 +76,7 @@ def read_catalog(outputs: Path, warn: Callable[[str], None] = lambda line: None)
 
 def _run(folder: Path, kind: str, summary: Summary) -> CatalogEntry:
     overrides = dict(override.lstrip("+~").split("=", 1) for override in summary.overrides if "=" in override)
-    monitor = (summary.weights or {}).get("monitor", "")
-    validation = monitor.replace("val_", "val/best_", 1)
+    validation = best_metric((summary.weights or {}).get("monitor", ""))
     return CatalogEntry(
         kind,
         folder,

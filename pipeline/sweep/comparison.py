@@ -1,15 +1,12 @@
-"""The jobs of a sweep, compared; and the files of a comparison beside them."""
+"""The comparison of a sweep's jobs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.comparison.compared_run import read_job
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.files import write
 from pipeline.sweep.index import INDEX, read_index
 from stages.errors import UserError
-
-__all__ = ["compare", "latest", "write"]
 
 
 def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Sequence[str] = ()) -> Comparison:

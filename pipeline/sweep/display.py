@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a line for each job as it ends, and on a terminal the jobs that run."""
+"""Console output of a running sweep: a line for each job as it ends, and on a terminal a table of running jobs."""
 
 import math
 import time
@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pipeline.paths import shorter
 from pipeline.run.console import Console
-from pipeline.run.job import DONE
+from pipeline.run.job import DONE, WRONG_CONFIGURATION
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run.rebuild import read_run
 from pipeline.run.summary import Summary
@@ -20,7 +20,7 @@ class Display:
     """The jobs of a sweep on the console.
 
     Args:
-        titles: from the folders of all jobs, in their order, to what each is called.
+        titles: from the folders of all jobs, in their order, to what each is called; may grow up to `total`.
         total: how many there will be; None: as many as there are titles.
     """
 
@@ -29,11 +29,10 @@ class Display:
         self.console, self._titles = console, titles
         self._running: Sequence[JobProcess] = ()
         self._ended: set[Path] = set()
-        self._width = max(map(len, titles.values()), default=0)
 
     def title(self, folder: Path) -> str:
         """Returns what a job is called, padded to the longest of all."""
-        return f"{self._titles[folder]:{min(self._width, 80)}}"
+        return f"{self._titles[folder]:{min(max(map(len, self._titles.values())), 80)}}"
 
     def poll(self, running: Sequence[JobProcess]) -> None:
         """Takes the processes that run now."""
@@ -53,7 +52,7 @@ class Display:
         if code == DONE and summary is not None:
             self.console.say(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
             return
-        status = summary.status if summary is not None else "REFUSED" if code == 2 else "DIED"
+        status = summary.status if summary is not None else "REFUSED" if code == WRONG_CONFIGURATION else "DIED"
         reason = f": {summary.error}" if summary is not None and summary.error else ""
         rerun = "; it is run again" if again else ""
         line = f"{self.title(folder)}  {status} in {seconds:.1f} s, exit code {code}{reason}{rerun}"

@@ -1,4 +1,4 @@
-"""Sweeps by a sweeper of others (`hydra/sweeper=…`): it says what runs next, and everything else is as in any sweep."""
+"""Sweeps by third-party sweepers (`hydra/sweeper=…`): the sweeper chooses jobs, and the rest is as in any sweep."""
 
 import math
 import tempfile
@@ -18,7 +18,7 @@ from pipeline.run.lock import locked
 from pipeline.run.rebuild import read_run
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import write_index
-from pipeline.sweep.jobs import SweepJob, checked, refuse_too_many
+from pipeline.sweep.jobs import SweepJob, checked, monitored, refuse_too_many
 from pipeline.sweep.places import deal_out
 from pipeline.sweep.run import finish, mark_killed, new_sweep_folder, parent_run, run_batch
 from pipeline.system import signals
@@ -41,7 +41,7 @@ def run_foreign_sweep(
     settings: SweepSettings,
     console: Console,
 ) -> int:
-    """Runs what a sweeper of others asks for, and returns the exit code as `run_sweep` does.
+    """Runs what a third-party sweeper asks for, and returns the exit code as `run_sweep` does.
 
     Args:
         make: makes the sweeper. arguments: the overrides that it gets, values that vary included.
@@ -55,7 +55,7 @@ def run_foreign_sweep(
     for name in ("zip", "exclude"):
         if getattr(settings, name):
             raise UserError(
-                f"sweep.{name} says nothing to a sweeper of others", "hydra/sweeper without it", f"sweep.{name}=[]"
+                f"sweep.{name} says nothing to a third-party sweeper", "hydra/sweeper without it", f"sweep.{name}=[]"
             )
     with ForeignSweep(compose, settings, console) as sweep, tempfile.TemporaryDirectory() as scratch:
         sweeper = make(sweep, Path(scratch))
@@ -79,8 +79,8 @@ class ForeignSweep:
         self._held.close()
 
     def __call__(self, config: object) -> None:
-        """Is no function that runs a job in this process: launchers of others cannot be used."""
-        raise UserError("launchers of others run no jobs here", "hydra/sweeper alone", "hydra/sweeper=<option>")
+        """Is no function that runs a job in this process: third-party launchers cannot be used."""
+        raise UserError("third-party launchers run no jobs here", "hydra/sweeper alone", "hydra/sweeper=<option>")
 
     def run(self, sweep: Callable[[], object]) -> int:
         """Has the sweeper run, and ends the sweep; returns its exit code."""
@@ -120,7 +120,7 @@ class ForeignSweep:
             given, fix = (
                 ("dry_run=true", "dry_run=false") if first.dry_run else (f"resume={first.resume}", "resume=never")
             )
-            raise UserError(f"{given}: what a sweeper of others asks for is known only as it runs", "", fix)
+            raise UserError(f"{given}: what a third-party sweeper asks for is known only as it runs", "", fix)
         folder = self._begin(jobs[0]) if self._folder is None else self._folder
         self._jobs += jobs
         self._write()
@@ -131,7 +131,7 @@ class ForeignSweep:
         warm_up()
         self._folder = folder = new_sweep_folder(first.experiment)
         self._held.enter_context(locked(folder))
-        self._console.say(f"sweep {folder.name}, by a sweeper of others")
+        self._console.say(f"sweep {folder.name}, by a third-party sweeper")
         self._parent = parent_run(first.experiment, folder, 0, "jobs of a sweeper", self._console)
         self._held.enter_context(signals.last_words(lambda request: mark_killed(self._parent)))
         return folder
@@ -166,14 +166,11 @@ class ForeignSweep:
         summary = read_run(folder / job.folder, lambda line: None)
         returned = JobReturn(overrides=list(job.overrides), cfg=composed.document, working_dir=str(folder / job.folder))
         if job.exit_code == DONE and summary is not None:
-            returned.status, returned.return_value = JobStatus.COMPLETED, summary.metrics.get(_metric(job), math.nan)
+            returned.status, returned.return_value = (
+                JobStatus.COMPLETED,
+                summary.metrics.get(monitored(job.experiment), math.nan),
+            )
         else:
             reason = job.refused or (summary.error if summary is not None else None) or f"exit code {job.exit_code}"
             returned.status, returned.return_value = JobStatus.FAILED, RuntimeError(f"job {job.number}: {reason}")
         return returned
-
-
-def _metric(job: SweepJob) -> str:
-    """Returns the validation metric of the best epoch: `val/best_loss` with `train.monitor=val_loss`."""
-    monitor = str(getattr(job.experiment.settings.get("train"), "monitor", "val_loss"))
-    return monitor.replace("val_", "val/best_", 1)

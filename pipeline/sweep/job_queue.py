@@ -1,6 +1,6 @@
-"""The jobs of a sweep that are still to be run, those that failed once more at the end."""
+"""Queue of the jobs still to run; those that failed are retried at the end."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -15,28 +15,31 @@ class Queue:
     """An iterator over jobs that may have more after it had none: one that died or failed is put in again."""
 
     def __init__(self, jobs: Iterable[Job], retries: int, before: Callable[[Job], None] = lambda job: None) -> None:
-        """Takes the jobs.
+        """Takes the jobs, each only when it is asked for.
 
         Args:
             retries: how many times each is run again. before: called with a job before it is handed out.
         """
-        self._jobs = deque(jobs)
-        self._left: dict[Path | None, int] = {job.folder: retries for job in self._jobs}
+        self._jobs, self._again = iter(jobs), deque[Job]()
+        self._left: defaultdict[Path | None, int] = defaultdict(lambda: retries)
         self._before = before
 
     def __iter__(self) -> "Queue":
         return self
 
     def __next__(self) -> Job:
-        if not self._jobs:
-            raise StopIteration
-        self._before(self._jobs[0])
-        return self._jobs.popleft()
+        job = next(self._jobs, None)
+        if job is None:
+            if not self._again:
+                raise StopIteration
+            job = self._again.popleft()
+        self._before(job)
+        return job
 
     def again(self, job: Job, code: int) -> bool:
         """Puts a job that has ended with `code` in again, if it is to be, and returns whether it was."""
         if code in FINAL or not self._left[job.folder]:
             return False
         self._left[job.folder] -= 1
-        self._jobs.append(job)
+        self._again.append(job)
         return True

@@ -23,6 +23,7 @@ from pipeline.run.identity import identity
 from pipeline.run.job import WRONG_CONFIGURATION
 from pipeline.run.plan import make_plan
 from pipeline.run.source_digest import Sources, sources
+from pipeline.run.summary import best_metric
 from stages.errors import UserError
 
 CHECK_NOTE_SECONDS = 2.0
@@ -137,6 +138,12 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
         )
         for index, (experiment, refusal) in enumerate(zip(experiments, refusals, strict=True))
     ]
+
+
+def monitored(experiment: Experiment) -> str:
+    """Returns the metric by which training chooses its best epoch, such as `val/best_loss`."""
+    monitor = str(getattr(experiment.settings.get("train"), "monitor", "val_loss"))
+    return best_metric(monitor) or f"train/{monitor}"
 
 
 def _refusal(experiment: Experiment, job: Composed) -> UserError | None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.command_line.compose import Composed
+from pipeline.comparison.files import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
@@ -24,7 +25,7 @@ from pipeline.run.plan import make_plan
 from pipeline.run.resume import has_finished
 from pipeline.run.settle import flush, send_rest
 from pipeline.run.source_digest import Sources
-from pipeline.sweep.comparison import compare, write
+from pipeline.sweep.comparison import compare
 from pipeline.sweep.display import Display
 from pipeline.sweep.elsewhere import take_finished, was_elsewhere
 from pipeline.sweep.index import unfinished, write_index
@@ -171,7 +172,7 @@ class _Sweep:
 
 
 def run_batch(
-    jobs: Sequence[Job],
+    jobs: Iterable[Job],
     display: Display,
     settings: SweepSettings,
     places: Sequence[Place],

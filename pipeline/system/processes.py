@@ -31,7 +31,7 @@ def process_context() -> BaseContext:
     if "forkserver" not in methods:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pipeline.system.preload"])
+    context.set_forkserver_preload(["pipeline.run.preload"])
     return context
 
 

@@ -22,7 +22,7 @@ def command(target: Callable[..., None], *arguments: object, kill: Callable[[flo
         kill: is asked every few milliseconds, with the seconds since the start, whether to kill it now.
     """
     context = multiprocessing.get_context("forkserver")  # the caller may have used TensorFlow: no fork survives that
-    context.set_forkserver_preload(["pipeline.system.preload"])
+    context.set_forkserver_preload(["pipeline.run.preload"])
     process = context.Process(target=target, args=arguments)
     process.start()
     began = time.monotonic()

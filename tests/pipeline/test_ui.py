@@ -24,8 +24,8 @@ from tests.pipeline.experiments import QUICK
 
 pytestmark = pytest.mark.slow
 
-PICTURES = os.environ.get("PICTURES")
-"""A folder for pictures of the pages, of a sweep over strategy and precision; `make pictures` sets it."""
+SCREENSHOTS = os.environ.get("SCREENSHOTS")
+"""A folder for screenshots of the pages, of a sweep over strategy and precision; `make screenshots` sets it."""
 
 READY_SECONDS = 120.0
 
@@ -63,7 +63,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pat
     outputs = tmp_path_factory.mktemp("swept")
     (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
     given = ["seed=1,2", *QUICK]
-    if PICTURES:
+    if SCREENSHOTS:
         given = ["strategy=one_device,mirrored", "precision=float32,mixed_bfloat16", "train.epochs=12"]
     done = commands.run("-m", *given, f"outputs={outputs}", cwd=outputs)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,7 +113,7 @@ def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> 
             ids = ",".join(f'"{job.info.run_id}"' for job in jobs)
             compared = f'http://127.0.0.1:{port}/#/compare-runs?runs=[{ids}]&experiments=["1"]'
             _open(opened, f"{compared}&workflowType=machine_learning", f"Comparing {len(jobs)} Runs", "Parallel")
-            differing = ("choice/precision", "choice/strategy") if PICTURES else ("seed",)
+            differing = ("choice/precision", "choice/strategy") if SCREENSHOTS else ("seed",)
             _see(opened, *differing, "val/loss", "export/max_abs_diff")  # the table shows its first rows
             _keep(opened, "mlflow_compare")
         process.send_signal(signal.SIGINT)
@@ -156,6 +156,6 @@ def _see(opened: Any, *texts: str) -> None:
 
 
 def _keep(opened: Any, name: str) -> None:
-    if PICTURES:
+    if SCREENSHOTS:
         time.sleep(3)  # plots are drawn after their texts
-        assert opened.save_screenshot(str(Path(PICTURES).absolute() / f"{name}.png"))
+        assert opened.save_screenshot(str(Path(SCREENSHOTS).absolute() / f"{name}.png"))

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from pipeline.comparison.columns import columns_of
+from pipeline.comparison.files import write
 from pipeline.config.schemas import TopSettings
 from pipeline.run.console import Console
 from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from pipeline.run.summary import StageOutcome, Summary
-from pipeline.sweep.comparison import compare, write
+from pipeline.sweep.comparison import compare
 from stages.errors import UserError
 from stages.settings.ranges import check
 from tests.pipeline.experiments import QUICK, experiment

@@ -13,9 +13,7 @@ from pipeline.search.space import Axis
 from pipeline.search.study import STUDY, Study, Trial
 from stages.errors import UserError
 
-PLAN = SearchPlan(
-    (Goal("val/best_loss", "minimize"),), "tpe", 8, 3, None, 1, 4, seed=3, n_jobs=1, retries=0, fails_refused=False
-)
+PLAN = SearchPlan((Goal("val/best_loss", "minimize"),), "tpe", 8, 3, None, 1, 4, seed=3, n_jobs=1)
 SPACE = (Axis("x", low=-2.0, high=2.0), Axis("kind", ("a", "b", "c")))
 SMALL = (Axis("units", low=1, high=3, is_whole=True), Axis("kind", ("a", "b")))
 

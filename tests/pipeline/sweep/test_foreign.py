@@ -1,4 +1,4 @@
-"""Sweepers of others run this project's jobs, by its launcher, with its checks."""
+"""Third-party sweepers run this project's jobs, by its launcher, with its checks."""
 
 import subprocess
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def test_hydras_own_sweeper_runs_jobs_in_batches(pipeline_command: Command, tmp_
         "tracking=off", f"outputs={tmp_path}/outputs",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "by a sweeper of others" in done.stdout
+    assert "by a third-party sweeper" in done.stdout
     assert [run.status for run in compare(latest(tmp_path / "outputs")).runs] == ["FINISHED", "FINISHED"]
     assert not list(tmp_path.glob("multirun"))  # of Hydra's own files none is left
 

@@ -6,6 +6,7 @@ whole process, and then for every process forked from it.
 
 from importlib import import_module
 
+from pipeline.run import provenance
 from pipeline.system.environment import quiet_stderr
 
 with quiet_stderr():
@@ -31,6 +32,5 @@ with quiet_stderr():
     ):
         import_module(_module)
 
-_provenance = import_module("pipeline.run.provenance")  # by its name: it stands on a higher floor
-_provenance.packages()
-_provenance.versions()
+provenance.packages()
+provenance.versions()

@@ -1,4 +1,4 @@
-"""Pictures of a search: its progress, and which settings mattered."""
+"""Plots of a search: its progress, and which settings mattered."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +25,13 @@ def draw(study: Study, goals: Sequence[Goal], folder: Path) -> list[Path]:
     if not any(trial.state == "COMPLETE" for trial in trials):
         return []
     history = _pareto(trials, study.best(), goals) if len(goals) == 2 else _history(trials, goals)
-    pictures = {"history.png": history}
+    figures = {"history.png": history}
     importance = importances(study, goals)
     if importance:
-        pictures["importance.png"] = _importance(importance, goals)
-    for name, figure in pictures.items():
+        figures["importance.png"] = _importance(importance, goals)
+    for name, figure in figures.items():
         figure.savefig(folder / name, dpi=120)
-    return [folder / name for name in pictures]
+    return [folder / name for name in figures]
 
 
 def importances(study: Study, goals: Sequence[Goal]) -> dict[str, list[float]]:
