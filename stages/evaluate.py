@@ -1,67 +1,134 @@
 """The `evaluate` stage: the trained model on the test split."""
 
-import csv
+from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from stages.distribution.collectives import is_chief
 from stages.evaluation.eval_step import Scorer, Scores, Sink
+from stages.evaluation.intervals import resampled
+from stages.evaluation.metrics import CALIBRATION, LOG_LOSS, metrics_of
+from stages.evaluation.predicted import Predicted, read_predictions
 from stages.evaluation.predictions import NAME, facts_of, write_predictions
+from stages.evaluation.report import Report, draw_mistakes, draw_reliability
+from stages.evaluation.timing import time_inference
 from stages.plots.charts import plot_confusion
+from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 
 
 def evaluate(
-    trained: Trained, dataset: Dataset, strategy: Strategy, settings: EvaluateSettings, folder: Path | None = None
+    trained: Trained,
+    dataset: Dataset,
+    strategy: Strategy,
+    settings: EvaluateSettings,
+    folder: Path | None = None,
+    reporter: Reporter | None = None,
 ) -> Evaluation:
-    """Returns loss, accuracy and confusion matrix, every test example counted once.
+    """Returns the metrics of the test split, every example counted once.
+
+    All but loss and confusion matrix are computed from the file of predictions, so that memory does not grow with the
+    split. Of several workers only the chief does it: the others have no predictions, and record nothing.
 
     Args:
-        folder: the run's; takes `plots/confusion.png`, `test_by_class.csv` and `predictions.parquet`. None: no files.
+        folder: the run's; takes `predictions.parquet`, tables and plots. None: no files.
     """
     scorer = Scorer(strategy, trained.model, dataset.num_classes)
-    files: dict[str, Path] = {}
 
-    def score(predictions: Sink | None) -> Scores:
+    def score(predictions: Sink) -> Scores:
         return scorer.score(dataset.test, settings.batch_size, predictions=predictions)
 
-    if folder is None or not settings.predictions:
-        scores = score(None)
-    elif is_chief(strategy):
-        files[""] = folder / NAME
-        scores = write_predictions(folder / NAME, dataset.test, dataset.class_names, score)
-    else:  # computes its part of them
+    if not is_chief(strategy):  # computes its part of them
         scores = score(lambda probabilities, predicted: None)
-    precision, recall, f1 = by_class(scores.confusion)
-    metrics = {
-        "test/loss": scores.loss,
-        "test/accuracy": scores.accuracy,
-        "test/macro_precision": float(precision.mean()),
-        "test/macro_recall": float(recall.mean()),
-        "test/macro_f1": float(f1.mean()),
-    }
-    if folder is not None:
-        files["plots"] = plot_confusion(scores.confusion, dataset.class_names, folder / "plots" / "confusion.png")
-        files["report"] = _write_table(scores, dataset.class_names, folder / "test_by_class.csv")
-    record = Record(metrics=metrics, files=files, summary=facts_of(dataset.test))
+        return Evaluation(scores.loss, scores.accuracy, scores.confusion)
+    files: dict[str, Any] = {}
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch) / NAME
+        if folder is not None and settings.predictions:
+            files[""] = path = folder / NAME
+        scores = write_predictions(path, dataset.test, dataset.class_names, score)
+        with read_predictions(path) as predicted:
+            timed = time_inference(trained.model, dataset.test, settings.batch_size) if settings.timing else {}
+            report = _report(predicted, scores.loss, dataset, settings)
+            if folder is not None:
+                files["report"] = report.write(folder)
+                files["plots"] = _draw(predicted, scores, report.metrics.values, dataset, settings, folder)
+    for note in report.notes[1:]:
+        (reporter or Silent()).say(note)
+    accuracy = report.intervals.get("test/accuracy")
+    ends = dict(zip(("test/accuracy_low", "test/accuracy_high"), accuracy, strict=True)) if accuracy else {}
+    metrics = {**report.values, **ends, **{f"evaluate/{name}": value for name, value in timed.items()}}
+    summary: dict[str, Any] = {**facts_of(dataset.test)}
+    if report.intervals:
+        summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
+        summary["confidence"] = settings.confidence
+    record = Record(metrics=metrics, files=files, summary=summary)
     return Evaluation(scores.loss, scores.accuracy, scores.confusion, record)
 
 
-def by_class(confusion: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns precision, recall and F1 of each class, float64 [classes]; 0 where one has no denominator."""
-    correct = np.diag(confusion).astype(np.float64)
-    precision = correct / np.maximum(confusion.sum(axis=0), 1)
-    recall = correct / np.maximum(confusion.sum(axis=1), 1)
-    f1 = 2 * correct / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
-    return precision, recall, f1
+def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: EvaluateSettings) -> Report:
+    metrics = metrics_of(predicted, settings.calibration_bins)
+    values = {"test/loss": loss, **{f"test/{name}": value for name, value in metrics.values.items()}}
+    notes = [
+        f"{len(predicted):,} test examples. {_explained(settings)}",
+        *_missing(predicted, metrics.support, dataset),
+    ]
+    if not settings.resamples:
+        return Report(values, metrics, dataset.class_names, notes=notes)
+    drawn = resampled(predicted, settings.calibration_bins, settings.resamples)
+    intervals = {f"test/{name}": ends for name, ends in drawn.intervals(settings.confidence).items()}
+    if LOG_LOSS in metrics.values:  # what else the loss has, such as penalties, is the same for every example
+        more = loss - metrics.values[LOG_LOSS]
+        low, high = intervals[f"test/{LOG_LOSS}"]
+        intervals["test/loss"] = (low + more, high + more)
+    by_class = drawn.intervals_by_class(settings.confidence)
+    return Report(values, metrics, dataset.class_names, intervals, by_class, notes)
 
 
-def _write_table(scores: Scores, class_names: tuple[str, ...], path: Path) -> Path:
-    columns = (class_names, *by_class(scores.confusion), scores.confusion.sum(axis=1))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["class", "precision", "recall", "f1", "examples"])
-        writer.writerows(zip(*columns, strict=True))
-    return path
+def _explained(settings: EvaluateSettings) -> str:
+    """Returns what the intervals and the calibration error of a report are."""
+    lines = [
+        f"test/ece: expected calibration error of the predicted class, {settings.calibration_bins} bins of equal width."
+    ]
+    if settings.resamples:
+        lines.insert(
+            0,
+            f"low, high: {100 * settings.confidence:g} % interval of {settings.resamples:,} bootstrap resamples of the "
+            "examples (percentile); it does not tell how results vary with the seed.",
+        )
+    return " ".join(lines)
+
+
+def _missing(predicted: Predicted, support: Any, dataset: Dataset) -> list[str]:
+    """Returns sentences on metrics that are not defined."""
+    sentences = []
+    absent = [name for name, examples in zip(dataset.class_names, support, strict=True) if not examples]
+    if absent:
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        sentences.append(
+            f"the test split has no example of {len(absent)} of {dataset.num_classes} classes ({', '.join(absent[:5])}"
+            f"{more}): ROC-AUC and average precision leave them out"
+        )
+    if not predicted.is_finite:
+        sentences.append(
+            "the model's probabilities are not all numbers: no log loss, calibration, top-5 accuracy, ROC-AUC or "
+            "average precision"
+        )
+    return sentences
+
+
+def _draw(
+    predicted: Predicted,
+    scores: Scores,
+    values: Mapping[str, float],
+    dataset: Dataset,
+    settings: EvaluateSettings,
+    folder: Path,
+) -> list[Path]:
+    plots = [plot_confusion(scores.confusion, dataset.class_names, folder / "plots" / "confusion.png")]
+    if CALIBRATION in values:
+        plots.append(draw_reliability(predicted, settings.calibration_bins, values[CALIBRATION], folder))
+    mistakes = draw_mistakes(predicted, dataset, settings.mistakes, folder)
+    return [*plots, mistakes] if mistakes is not None else plots

@@ -162,8 +162,7 @@ class Console:
         if (data := sizes(summary.facts.get("data", {}))) is not None:
             rows.append(("data", data))
         rows += _epochs(summary)
-        tested = _scores(metrics, "test/")
-        if tested:
+        if tested := _tested(summary):
             rows.append(("test", tested))
         rows += _speed(summary)
         if summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
@@ -222,6 +221,17 @@ def _cells(stage: PlannedStage) -> tuple[str, str, str, str]:
 def _scores(metrics: Mapping[str, float], prefix: str) -> str:
     names = [name for name in ("accuracy", "loss") if f"{prefix}{name}" in metrics]
     return ", ".join(f"{name} {metrics[prefix + name]:.4f}" for name in names)
+
+
+def _tested(summary: Summary) -> str:
+    """Returns the scores on the test split, the accuracy with its interval."""
+    scores = _scores(summary.metrics, "test/")
+    ends = summary.facts.get("intervals", {}).get("test/accuracy")
+    if not ends:
+        return scores
+    accuracy, separator, rest = scores.partition(", ")
+    low, high = ends
+    return f"{accuracy} ({100 * summary.facts['confidence']:g} %: {low:.4f} to {high:.4f}){separator}{rest}"
 
 
 def _epochs(summary: Summary) -> list[tuple[str, str]]:

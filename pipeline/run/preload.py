@@ -18,6 +18,7 @@ with quiet_stderr():
         "mlflow.store.model_registry.sqlalchemy_store",
         "matplotlib.backends.backend_agg",
         "pyarrow.pandas_compat",
+        "sklearn.metrics",
         "stages.strategy",
         "stages.load.digits",
         "stages.normalize",

@@ -53,6 +53,34 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     return save(figure, path)
 
 
+def plot_reliability(
+    counts: np.ndarray, accuracy: np.ndarray, confidence: np.ndarray, error: float, path: Path
+) -> Path:
+    """Draws the accuracy of the examples of each bin of confidence against their mean confidence; returns `path`.
+
+    Args:
+        counts, accuracy, confidence: of bins of equal width from 0 to 1, [bins] each.
+        error: expected calibration error.
+    """
+    figure = Figure(figsize=(4.5, 5))  # a constrained layout would draw it twice
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    figure.subplots_adjust(left=0.13, right=0.96, bottom=0.1, top=0.94, hspace=0.08)
+    width = 1 / len(counts)
+    centers = (np.arange(len(counts)) + 0.5) * width
+    filled = counts > 0
+    axes.bar(centers[filled], accuracy[filled], width, color="tab:blue", alpha=0.4, edgecolor="tab:blue")
+    axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="calibrated")
+    axes.plot(confidence[filled], accuracy[filled], color="tab:blue", marker=".", label="model")
+    axes.set(ylabel="accuracy", ylim=(0, 1), title=f"expected calibration error {error:.4f} ({len(counts)} bins)")
+    axes.title.set_fontsize(10)
+    axes.legend(loc="upper left")
+    below.bar(centers, counts, width, color="grey")
+    below.set(xlabel="confidence: probability of the predicted class", ylabel="examples", xlim=(0, 1))
+    for part in (axes, below):
+        part.grid(alpha=0.3)
+    return save(figure, path)
+
+
 def drawable(names: Sequence[str]) -> list[str]:
     """Returns class names as Matplotlib can draw them, cut to 24 letters.
 

@@ -13,12 +13,12 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.evaluate import by_class, evaluate
+from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
 from stages.export import export
 from stages.normalize import normalize
 from stages.optimization.optimizers import WarmUp, build_optimizer, learning_rate
-from stages.results import Trained
+from stages.results import Split, Trained
 from stages.seeds import derive
 from stages.settings.images import NormalizeSettings
 from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
@@ -26,6 +26,7 @@ from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
 from stages.strategy import strategy
 from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings, small_cnn
+from tests.stages.images import Telling
 
 
 def rate_at(step: int, given: ScheduleSettings) -> float:
@@ -93,13 +94,6 @@ def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
         assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
 
 
-def test_the_report_by_class() -> None:
-    precision, recall, f1 = by_class(np.array([[8, 2, 0], [1, 9, 0], [0, 0, 0]]))
-    assert list(precision) == pytest.approx([8 / 9, 9 / 11, 0])
-    assert list(recall) == pytest.approx([0.8, 0.9, 0])
-    assert list(f1) == pytest.approx([16 / 19, 18 / 21, 0])
-
-
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_export_equals_the_model(policy: str, replicas: int, tmp_path: Path) -> None:
@@ -158,7 +152,36 @@ def test_evaluate_writes_its_report(tmp_path: Path) -> None:
     result = evaluate(Trained(small_cnn(dataset, where), (), 1, 0), dataset, where, EvaluateSettings(), tmp_path)
     assert result.confusion.sum() == len(dataset.test)
     assert len((tmp_path / "test_by_class.csv").read_text().splitlines()) == 11
-    assert (tmp_path / "plots" / "confusion.png").stat().st_size > 5000
+    for plot in ("confusion", "reliability", "mistakes"):
+        assert (tmp_path / "plots" / f"{plot}.png").stat().st_size > 5000
+    with (tmp_path / "test_metrics.csv").open(newline="") as file:
+        rows = {row["metric"]: row for row in csv.DictReader(file)}
+    metrics, ends = result.record.metrics, result.record.summary["intervals"]
+    assert rows.keys() == ends.keys() < metrics.keys()
+    for name, row in rows.items():
+        assert [float(row["low"]), float(row["high"])] == ends[name]
+        assert ends[name][0] <= float(row["value"]) <= ends[name][1] or name == "test/ece"  # which has a bias
+    assert [metrics["test/accuracy_low"], metrics["test/accuracy_high"]] == ends["test/accuracy"]
+    assert metrics["evaluate/latency_milliseconds"] > 0
+    assert metrics["evaluate/images_per_second"] > 0
+    assert "bootstrap resamples" in (tmp_path / "test_metrics.md").read_text()
+
+
+def test_evaluate_does_no_more_than_it_is_asked(tmp_path: Path) -> None:
+    dataset, where, heard = real_digits(), one_device(), Telling()
+    test = dataset.test
+    kept = np.flatnonzero(test.labels != 3)
+    dataset = replace(dataset, test=Split(test.images[kept], test.labels[kept]))
+    trained = Trained(small_cnn(dataset, where), (), 1, 0)
+    settings = EvaluateSettings(resamples=0, timing=False, mistakes=0)
+    record = evaluate(trained, dataset, where, settings, tmp_path, heard).record
+    assert not (tmp_path / "plots" / "mistakes.png").exists()
+    assert "intervals" not in record.summary
+    assert not {name for name in record.metrics if name.startswith("evaluate/") or "_low" in name}
+    [line] = heard.lines
+    assert line.startswith("the test split has no example of 1 of 10 classes (3)")
+    assert not np.isnan(list(record.metrics.values())).any()
+    assert not list(evaluate(trained, dataset, where, settings).record.files)
 
 
 def test_strategies_are_what_they_say() -> None:

@@ -44,6 +44,9 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     assert "last epoch  30: val accuracy 0.9700, loss 0.0200\n" in printed
     assert "test        accuracy 0.9600, loss 0.0500\n" in printed
     assert "12,345 features/s" in printed
+    made.facts = {"intervals": {"test/accuracy": [0.94, 0.975]}, "confidence": 0.95}
+    Console().summary(made, None)
+    assert "test        accuracy 0.9600 (95 %: 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed
     made.weights = {"epoch": 30, "selection": "last", "monitor": "val_loss", "ema": True}
     Console().summary(made, None)

@@ -1,0 +1,125 @@
+"""Metrics of predictions, by scikit-learn wherever it has the metric."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stages.evaluation.predicted import ROWS, TOP, Predicted
+from stages.safe_places import safe_place
+
+ACCURACY, LOG_LOSS, TOP_ACCURACY, CALIBRATION = "accuracy", "log_loss", "top5_accuracy", "ece"
+ROC_AUC, AVERAGE_PRECISION = "roc_auc", "average_precision"
+MACRO = {"precision": "macro_precision", "recall": "macro_recall", "f1": "macro_f1"}
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """values: by name, those that the predictions define; by_class: float64 [classes] each, nan where undefined.
+
+    support: examples of each class, int64 [classes].
+    """
+
+    values: dict[str, float]
+    by_class: dict[str, np.ndarray]
+    support: np.ndarray
+
+
+def metrics_of(predicted: Predicted, bins: int) -> Metrics:
+    """Returns the metrics of predictions.
+
+    Macro means are scikit-learn's: precision, recall and F1 over the classes that are labels or predictions, a class
+    without a denominator counting 0; ROC-AUC and average precision one-vs-rest, over the classes that some examples
+    have and others have not. Of two classes these are of the second, as scikit-learn has it.
+
+    Args:
+        bins: of the calibration error.
+    """
+    from sklearn import metrics as sk  # some tenths of a second, which no other stage need wait for
+
+    labels, classes = predicted.labels, predicted.predicted
+    of_classes = sk.precision_recall_fscore_support(
+        labels, classes, labels=range(predicted.num_classes), zero_division=0
+    )
+    of_all = sk.precision_recall_fscore_support(labels, classes, average="macro", zero_division=0)
+    values = {ACCURACY: float(sk.accuracy_score(labels, classes))}
+    values |= {MACRO[name]: float(value) for name, value in zip(MACRO, of_all[:3], strict=True)}
+    by_class = dict(zip(MACRO, of_classes[:3], strict=True))
+    if predicted.is_finite:
+        values |= {LOG_LOSS: log_loss(predicted), CALIBRATION: calibration_error(predicted, bins)}
+        if predicted.num_classes > TOP:
+            values[TOP_ACCURACY] = _top_accuracy(predicted)
+        for name, score in ((ROC_AUC, sk.roc_auc_score), (AVERAGE_PRECISION, sk.average_precision_score)):
+            by_class[name] = _one_vs_rest(score, predicted)
+            chosen = averaged(by_class[name])
+            if not np.isnan(chosen).all():
+                values[name] = float(np.mean(chosen[~np.isnan(chosen)]))
+    return Metrics(values, by_class, of_classes[3])
+
+
+def _top_accuracy(predicted: Predicted) -> float:
+    from sklearn.metrics import top_k_accuracy_score
+
+    hits = 0.0
+    for start in range(0, len(predicted), ROWS):  # it sorts a copy of its own
+        rows = slice(start, start + ROWS)
+        hits += top_k_accuracy_score(
+            predicted.labels[rows],
+            predicted.probabilities[:, rows].T,
+            k=TOP,
+            labels=range(predicted.num_classes),
+            normalize=False,
+        )
+    return hits / len(predicted)
+
+
+def _one_vs_rest(score: Callable[[np.ndarray, np.ndarray], float], predicted: Predicted) -> np.ndarray:
+    """Returns the score of each class against the rest, float64 [classes]; nan where it is not defined."""
+    by_class = np.full(predicted.num_classes, np.nan)
+    for number in np.flatnonzero(ranked_classes(predicted)):
+        by_class[number] = score(predicted.labels == number, predicted.probabilities[number])
+        safe_place()
+    return by_class
+
+
+def ranked_classes(predicted: Predicted) -> np.ndarray:
+    """Returns which classes can be ranked against the rest, bool [classes]: some examples have them, others not."""
+    support = np.bincount(predicted.labels, minlength=predicted.num_classes)
+    return (support > 0) & (support < len(predicted))
+
+
+def averaged(by_class: np.ndarray) -> np.ndarray:
+    """Returns the classes that a one-vs-rest mean is of, of [classes, …]: of two the second, as scikit-learn has it."""
+    return by_class[1:] if len(by_class) == 2 else by_class
+
+
+def log_loss(predicted: Predicted) -> float:
+    """Returns scikit-learn's log loss of the predictions.
+
+    It depends on the probability of the label alone. That of all classes would have to be in memory, several times; so
+    the label is one of two classes here, which gives the same number to the last digit.
+    """
+    from sklearn import metrics as sk
+
+    return float(sk.log_loss(np.ones(len(predicted), np.int32), predicted.of_label, labels=[0, 1]))
+
+
+def losses(predicted: Predicted) -> np.ndarray:
+    """Returns the log loss of each example, float64 [n], of probabilities clipped as scikit-learn clips them."""
+    epsilon = np.finfo(np.float32).eps
+    return -np.log(np.clip(predicted.of_label, epsilon, 1 - epsilon).astype(np.float64))
+
+
+def calibration_error(predicted: Predicted, bins: int) -> float:
+    """Returns the expected calibration error (Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3).
+
+    The mean over the examples of |accuracy - mean confidence| of the bin that each is in; confidence is the probability
+    of the predicted class, and bins are equally wide.
+    """
+    sums = np.bincount(bins_of(predicted, bins), predicted.correct - predicted.of_predicted.astype(np.float64), bins)
+    return float(np.abs(sums).sum() / len(predicted))
+
+
+def bins_of(predicted: Predicted, bins: int) -> np.ndarray:
+    """Returns the bin of each example's confidence, from 0; borders belong to the lower bin, as in scikit-learn."""
+    return np.searchsorted(np.linspace(0.0, 1.0, bins + 1)[1:-1], predicted.of_predicted)

@@ -1,0 +1,99 @@
+"""Files of an evaluation: its metrics as CSV and Markdown, a table of the classes, and plots."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from stages.evaluation.metrics import Metrics, bins_of
+from stages.evaluation.predicted import Predicted
+from stages.plots.charts import drawable, plot_reliability
+from stages.plots.galleries import plot_batch
+from stages.results import Dataset
+from stages.storage.atomic import atomic_write
+
+METRICS, METRICS_TABLE, BY_CLASS = "test_metrics.md", "test_metrics.csv", "test_by_class.csv"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Metrics of the test split, with their intervals.
+
+    values: by their full names; intervals, by_class: their lower and upper ends, as far as there are intervals.
+    notes: sentences on what the numbers are, and on what is missing.
+    """
+
+    values: Mapping[str, float]
+    metrics: Metrics
+    class_names: Sequence[str]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_class: Mapping[str, np.ndarray] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    def write(self, folder: Path) -> tuple[Path, ...]:
+        """Writes the tables to `folder`; returns their paths."""
+        rows = [(name, value, *self.intervals.get(name, ("", ""))) for name, value in self.values.items()]
+        _write_csv(folder / METRICS_TABLE, ["metric", "value", "low", "high"], rows)
+        _write_csv(folder / BY_CLASS, *self._of_classes())
+        lines = ["# Test metrics", "", "| metric | value | low | high |", "| --- | ---: | ---: | ---: |"]
+        lines += [f"| {name} | {' | '.join(_written(value) for value in numbers)} |" for name, *numbers in rows]
+        atomic_write(folder / METRICS, "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n")
+        return folder / METRICS, folder / METRICS_TABLE, folder / BY_CLASS
+
+    def _of_classes(self) -> tuple[list[str], list[list[object]]]:
+        header = ["class"]
+        columns: list[list[object]] = [list(self.class_names)]
+        for name, values in self.metrics.by_class.items():
+            parts = {name: values}
+            if name in self.by_class:
+                parts |= {f"{name}_low": self.by_class[name][:, 0], f"{name}_high": self.by_class[name][:, 1]}
+            header += parts
+            columns += [["" if np.isnan(value) else float(value) for value in part] for part in parts.values()]
+        columns.append([int(examples) for examples in self.metrics.support])
+        return [*header, "examples"], [list(row) for row in zip(*columns, strict=True)]
+
+
+def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path) -> Path:
+    """Draws the reliability diagram; returns its path."""
+    places = bins_of(predicted, bins)
+    counts = np.bincount(places, minlength=bins)
+    sums = [np.bincount(places, values, bins) for values in (predicted.correct, predicted.of_predicted)]
+    accuracy, confidence = (part / np.maximum(counts, 1) for part in sums)
+    return plot_reliability(counts, accuracy, confidence, error, folder / "plots" / "reliability.png")
+
+
+def draw_mistakes(predicted: Predicted, dataset: Dataset, most: int, folder: Path) -> Path | None:
+    """Draws the mistakes whose label got the least probability, the hardest first; returns the path, None without any.
+
+    A plot of an earlier evaluation is removed.
+    """
+    path = folder / "plots" / "mistakes.png"
+    path.unlink(missing_ok=True)
+    wrong = np.flatnonzero(~predicted.correct)
+    hardest = wrong[np.argsort(predicted.of_label[wrong], kind="stable")][:most]
+    if not len(hardest):
+        return None
+    names = drawable(dataset.class_names)
+    titles = [
+        f"{names[predicted.labels[row]]} ({predicted.of_label[row]:.0%}) → "
+        f"{names[predicted.predicted[row]]} ({predicted.of_predicted[row]:.0%})"
+        for row in hardest
+    ]
+    title = f"{len(hardest)} of {len(wrong):,} mistakes: label → predicted class, with their probabilities"
+    return plot_batch(dataset.test.images[hardest], titles, dataset.pixel_range, title, path)
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    def write(partial: Path) -> None:
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            writer.writerows(rows)
+
+    atomic_write(path, write)
+
+
+def _written(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4f}"

@@ -1,0 +1,37 @@
+"""Predictions made without a model."""
+
+from pathlib import Path
+
+import numpy as np
+
+from stages.evaluation.eval_step import Scores, Sink
+from stages.evaluation.predictions import NAME, write_predictions
+from stages.results import Split
+
+
+def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, seed: int = 0) -> np.ndarray:
+    """Returns probabilities, float32 [n, classes], that favor the label.
+
+    Args:
+        parts: they are multiples of one by this, so that many are equal, or 0; None: none are.
+    """
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(len(labels), classes))
+    logits[np.arange(len(labels)), labels] += 1.5
+    values = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return (random.multinomial(parts, values) / parts if parts else values).astype(np.float32)
+
+
+def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
+    """Writes predictions of `labels` with `values` as their probabilities; returns the file's path."""
+    labels = labels.astype(np.int32)
+    split = Split(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
+    predicted = values.argmax(axis=1).astype(np.int32)
+
+    def score(add: Sink) -> Scores:
+        for rows in np.array_split(np.arange(len(labels)), 3):
+            add(values[rows], predicted[rows])
+        return Scores(0.0, np.zeros((1, 1), np.int64))
+
+    write_predictions(folder / NAME, split, [f"class {number}" for number in range(values.shape[1])], score)
+    return folder / NAME
