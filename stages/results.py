@@ -205,6 +205,8 @@ class Dataset:
     augmentation: applied to each training image by itself; None: none.
     mixing: then applied to pairs of training images; None: none.
     augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
+    resize: how an encoded image of another size becomes one of this set: `stretch`, `crop` or `pad`; see
+        `stages.data.decode.Decoder`.
 
     Raises:
         UserError: where a split is empty, shapes or labels do not fit, or the dtype is neither uint8 nor float32.
@@ -222,6 +224,7 @@ class Dataset:
     mixing: Mixing | None = None
     augments_in_step: bool = False
     record: Record = Record()
+    resize: str = "stretch"
 
     def __post_init__(self) -> None:
         for name, split in self.splits.items():
@@ -329,7 +332,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Exported:
-    """A SavedModel: `serving_default` takes float32 [N, H, W, C] unscaled pixels, gives float32 [N, classes].
+    """A SavedModel from unscaled pixels, [N, H, W, C], to probabilities; see `stages.exporters.saved_model.Serving`.
 
     max_abs_diff: the largest difference between its probabilities, reloaded, and the model's.
     format: its key under `exported` in `summary.json`.

@@ -26,7 +26,7 @@ FLOORS = {
         ("networks",),
         ("transfer", "optimization"),
         ("evaluation",),
-        ("training",),
+        ("training", "exporters"),
         STAGES,
     ),
     "pipeline": (

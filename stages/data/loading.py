@@ -15,7 +15,7 @@ from stages.errors import UserError
 from stages.images import Described, Images, Streamed, empty
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Split
-from stages.settings.data import SourceSettings
+from stages.settings.data import ImagesSettings, SourceSettings
 
 HELD_SHARE = 1 / 3
 """Share of the free memory that images may take where the settings name no limit."""
@@ -73,6 +73,8 @@ def _load(
     fingerprint = f"{source.fingerprint} {len(bad)} left out" if settings.cache == "off" else None
     digest = fingerprint_of(splits, fingerprint, rows)
     dataset = dataset_of(source.name, splits, listing.class_names, (0.0, 255.0), digest)
+    if isinstance(settings, ImagesSettings):
+        dataset = dataclasses.replace(dataset, resize=settings.resize)
     if held_in != "memory":
         size = np.prod(shape) / 2**30
         reporter.say(f"{source.name} is read from its {held_in} while training goes on: {size:.1f} GiB")

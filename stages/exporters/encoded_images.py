@@ -1,0 +1,228 @@
+"""From encoded images to pixels inside a TensorFlow graph, as `stages.data.decode` does it by Pillow for training."""
+
+import PIL
+import tensorflow as tf
+
+from stages.data.decode import MOST_PIXELS, ORIENTATION
+
+_MOST_BLOCKS = 10_000
+"""Limit for the parts of a file that are passed over in search of its EXIF data."""
+
+ROWS_MAY_BE_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
+"""Whether Pillow resamples the rows first where an image shrinks by far more of them than of its columns."""
+
+_PRECISION = 22
+"""Bits of the weights behind the point in Pillow's resampling of 8 bits (src/libImaging/Resample.c)."""
+
+
+def decode(content: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -> tf.Tensor:
+    """Returns uint8 `image_shape`, (H, W, C) with C 1 or 3, from one encoded JPEG, PNG, BMP or GIF, a string.
+
+    Decoded, put upright by its EXIF tag, converted to gray or RGB without transparency, and resized by Pillow's
+    bilinear filter in Pillow's own whole numbers. EXIF data is found in JPEG and PNG; an orientation that only XMP
+    states is not. A graph with this function raises InvalidArgumentError for bytes that are no whole image.
+
+    Args:
+        resize: `stretch`, `crop` or `pad`; see `stages.data.decode.Decoder`.
+    """
+    is_jpeg = tf.strings.substr(content, 0, 2) == b"\xff\xd8"
+    is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
+    with tf.control_dependencies([_refuse_large(content, is_jpeg, is_png)]):
+        pixels = tf.cond(
+            is_jpeg,
+            lambda: tf.io.decode_jpeg(content, dct_method="INTEGER_ACCURATE"),
+            lambda: tf.io.decode_image(content, expand_animations=False),
+        )
+    exif = tf.cond(is_jpeg, lambda: _exif_of_jpeg(content), lambda: tf.cond(is_png, lambda: _exif_of_png(content), _no))
+    orientation = tf.cond(exif > 0, lambda: _orientation(content, exif), lambda: tf.constant(1, tf.int64))
+    upright = _upright(_color(pixels, image_shape[-1]), orientation)
+    return tf.ensure_shape(_resized(upright, image_shape[:2], resize), image_shape)
+
+
+def _no() -> tf.Tensor:
+    return tf.constant(-1, tf.int64)
+
+
+def _refuse_large(content: tf.Tensor, is_jpeg: tf.Tensor, is_png: tf.Tensor) -> tf.Operation:
+    """Refuses a JPEG or PNG of more than MOST_PIXELS by its header, before memory is taken for its pixels."""
+    sides = tf.cond(
+        is_jpeg,
+        lambda: tf.cast(tf.io.extract_jpeg_shape(content)[:2], tf.int64),
+        lambda: _sides_of_png(content) * tf.cast(is_png, tf.int64),
+    )
+    return tf.debugging.assert_less_equal(
+        sides[0] * sides[1],
+        tf.constant(MOST_PIXELS, tf.int64),
+        f"an image of over {MOST_PIXELS // 10**6} million pixels",
+    )
+
+
+def _sides_of_png(content: tf.Tensor) -> tf.Tensor:
+    header = _bytes(content, 16, 8)
+    return tf.stack([_number(header[:4]), _number(header[4:])])
+
+
+def _bytes(content: tf.Tensor, begin: tf.Tensor | int, count: int) -> tf.Tensor:
+    """Returns int64 [count]: the bytes from `begin`; 0 past the end."""
+    begin = tf.clip_by_value(tf.cast(begin, tf.int64), 0, tf.cast(tf.strings.length(content), tf.int64))
+    part = tf.strings.substr(content, begin, tf.constant(count, tf.int64))
+    return tf.cast(tf.ensure_shape(tf.io.decode_raw(part, tf.uint8, fixed_length=count), [count]), tf.int64)
+
+
+def _number(digits: tf.Tensor, little: tf.Tensor | bool = False) -> tf.Tensor:
+    """Returns the whole number, int64, of 2 to 4 bytes, the most significant one first unless `little`."""
+    powers = tf.constant([256**power for power in reversed(range(digits.shape[0]))], tf.int64)
+    return tf.reduce_sum(digits * (powers if little is False else tf.where(little, powers[::-1], powers)))
+
+
+def _exif_of_jpeg(content: tf.Tensor) -> tf.Tensor:
+    """Returns where the TIFF header of the EXIF data begins; -1 where there is none."""
+    length = tf.cast(tf.strings.length(content), tf.int64)
+
+    def step(place: tf.Tensor, exif: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        header = _bytes(content, place, 4)
+        marker = _number(header[:2])
+        is_exif = (marker == 0xFFE1) & (tf.strings.substr(content, place + 4, 6) == b"Exif\x00\x00")
+        ends = (marker < 0xFF00) | (marker == 0xFFDA)  # damage, or the pixels begin
+        following = tf.where(marker == 0xFFFF, place + 1, place + 2 + _number(header[2:]))
+        return tf.where(ends, length, following), tf.where(is_exif, place + 10, exif)
+
+    return _walk(step, 2, length)
+
+
+def _exif_of_png(content: tf.Tensor) -> tf.Tensor:
+    """Returns where the TIFF header of the chunk `eXIf` begins; -1 where there is none."""
+    length = tf.cast(tf.strings.length(content), tf.int64)
+
+    def step(place: tf.Tensor, exif: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        is_exif = tf.strings.substr(content, place + 4, 4) == b"eXIf"
+        return place + 12 + _number(_bytes(content, place, 4)), tf.where(is_exif, place + 8, exif)
+
+    return _walk(step, 8, length)
+
+
+def _walk(step: object, begin: int, length: tf.Tensor) -> tf.Tensor:
+    _, exif = tf.while_loop(
+        lambda place, exif: (exif < 0) & (place + 12 <= length),
+        step,
+        (tf.constant(begin, tf.int64), _no()),
+        maximum_iterations=_MOST_BLOCKS,
+    )
+    return exif
+
+
+def _orientation(content: tf.Tensor, tiff: tf.Tensor) -> tf.Tensor:
+    """Returns the EXIF orientation, 1 to 8; 1 where the tag is absent or invalid."""
+    header = _bytes(content, tiff, 8)
+    little = header[0] == ord("I")
+    directory = tiff + _number(header[4:], little)
+    entries = _number(_bytes(content, directory, 2), little)
+
+    def step(index: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        entry = _bytes(content, directory + 2 + 12 * index, 12)
+        tag, kind, count = (_number(entry[part], little) for part in (slice(2), slice(2, 4), slice(4, 8)))
+        short, long = _number(entry[8:10], little), _number(entry[8:], little)
+        number = tf.where(kind == 3, short, tf.where(kind == 4, long, 1))
+        return index + 1, tf.where((tag == ORIENTATION) & (count == 1), number, value)
+
+    begin = (tf.constant(0, tf.int64), tf.constant(1, tf.int64))
+    _, value = tf.while_loop(
+        lambda index, value: (index < entries) & (value == 1), step, begin, maximum_iterations=1000
+    )
+    return tf.where((value >= 1) & (value <= 8), value, 1)
+
+
+def _upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Returns an image [h, w, C] put upright, as `ImageOps.exif_transpose` does: transposed first, then turned."""
+    turned = tf.cond(orientation >= 5, lambda: tf.transpose(pixels, [1, 0, 2]), lambda: pixels)
+    for axis, values in ((0, (3, 4, 7, 8)), (1, (2, 3, 6, 7))):
+        reverse = tf.reduce_any(orientation == tf.constant(values, tf.int64))
+        turned = tf.cond(
+            reverse, lambda turned=turned, axis=axis: tf.reverse(turned, [axis]), lambda turned=turned: turned
+        )
+    return turned
+
+
+def _color(pixels: tf.Tensor, channels: int) -> tf.Tensor:
+    """Returns uint8 [h, w, channels] of gray or RGB pixels, with or without transparency, by Pillow's own formula."""
+    is_color = tf.shape(pixels)[2] >= 3
+    rgb = tf.gather(pixels, tf.where(is_color, [0, 1, 2], [0, 0, 0]), axis=2)
+    if channels == 3:
+        return rgb
+    gray = tf.tensordot(tf.cast(rgb, tf.int32), tf.constant([19595, 38470, 7471]), 1)  # of 2**16: ITU-R 601-2
+    return tf.cast(tf.bitwise.right_shift(gray + 2**15, 16), tf.uint8)[..., None]
+
+
+def _resized(pixels: tf.Tensor, size: tuple[int, int], resize: str) -> tf.Tensor:
+    """Returns uint8 [*size, C] from [h, w, C], as `Image.resize`, `ImageOps.fit` or `ImageOps.pad` do."""
+    sides = tf.cast(tf.shape(pixels)[:2], tf.float64)
+    if resize == "crop":
+        ratio = size[1] / size[0]
+        is_wide = sides[1] / sides[0] >= ratio
+        crop = tf.where(is_wide, tf.stack([sides[0], ratio * sides[0]]), tf.stack([sides[1] / ratio, sides[1]]))
+        begin = (sides - crop) * 0.5
+        return _resampled(pixels, tf.constant(size), begin, begin + crop)
+    if resize != "pad":
+        return _resampled(pixels, tf.constant(size), tf.zeros_like(sides), sides)
+    ratio = size[1] / size[0]
+    is_wide = sides[1] / sides[0] > ratio
+    inside = tf.where(
+        is_wide,
+        tf.stack([tf.round(sides[0] / sides[1] * size[1]), size[1]]),
+        tf.stack([size[0], tf.round(sides[1] / sides[0] * size[0])]),
+    )
+    inside = tf.maximum(tf.cast(inside, tf.int32), 1)
+    image = _resampled(pixels, inside, tf.zeros_like(sides), sides)
+    before = tf.cast(tf.round(tf.cast(tf.constant(size) - inside, tf.float64) * 0.5), tf.int32)
+    after = tf.constant(size) - inside - before
+    return tf.pad(image, [[before[0], after[0]], [before[1], after[1]], [0, 0]])
+
+
+def _resampled(pixels: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    """Returns the part of an image from `begin` to `end`, float64 [2], in a new size, one axis after the other."""
+    # Pillow keeps the corners of the part, and their difference, in float32.
+    begin, end = tf.cast(begin, tf.float32), tf.cast(end, tf.float32)
+    begin, lengths = tf.cast(begin, tf.float64), tf.cast(end - begin, tf.float64)
+    shrinks_by = tf.shape(pixels)[:2] - size
+    rows_first = ROWS_MAY_BE_FIRST & (shrinks_by[0] > 0) & (shrinks_by[0] > 2 * shrinks_by[1])
+    first = tf.cast(rows_first, tf.int32)
+    order = tf.stack([first, 1 - first])
+    pixels = tf.transpose(pixels, tf.concat([order, [2]], 0))  # now the second axis is the one to begin with
+    for axis in (order[1], order[0]):
+        pixels = tf.transpose(_with_columns(pixels, size[axis], begin[axis], lengths[axis]), [1, 0, 2])
+    return tf.transpose(pixels, tf.concat([order, [2]], 0))
+
+
+@tf.function(
+    autograph=False,
+    input_signature=[
+        tf.TensorSpec((None, None, None), tf.uint8),
+        tf.TensorSpec((), tf.int32),
+        tf.TensorSpec((), tf.float64),
+        tf.TensorSpec((), tf.float64),
+    ],
+)
+def _with_columns(pixels: tf.Tensor, count: tf.Tensor, begin: tf.Tensor, covers: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 [h, count, C] from [h, w, C]: each new pixel is a weighted sum over old ones under a triangle.
+
+    Source: `precompute_coeffs`, `normalize_coeffs_8bpc` and `ImagingResampleHorizontal_8bpc` of Pillow's Resample.c.
+    """
+    width = tf.shape(pixels)[1]
+    scale = covers / tf.cast(count, tf.float64)
+    support = tf.maximum(scale, 1.0)
+    centers = begin + (tf.cast(tf.range(count), tf.float64) + 0.5) * scale
+    first = tf.maximum(tf.cast(centers - support + 0.5, tf.int32), 0)
+    last = tf.minimum(tf.cast(centers + support + 0.5, tf.int32), width)
+    taps = tf.cast(tf.math.ceil(support), tf.int32) * 2 + 1
+    places = first + tf.range(taps)[:, None]
+    distances = (tf.cast(places, tf.float64) - centers + 0.5) * (1.0 / support)
+    weights = tf.where(places < last, tf.maximum(1.0 - tf.abs(distances), 0.0), 0.0)
+    weights = tf.cast(0.5 + weights / tf.reduce_sum(weights, axis=0) * 2**_PRECISION, tf.int32)[..., None]
+    places = tf.minimum(places, width - 1)
+
+    def step(tap: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tap + 1, total + tf.cast(tf.gather(pixels, places[tap], axis=1), tf.int32) * weights[tap]
+
+    total = tf.fill([tf.shape(pixels)[0], count, tf.shape(pixels)[2]], 2 ** (_PRECISION - 1))
+    _, total = tf.while_loop(lambda tap, _: tap < taps, step, (tf.constant(0), total))
+    return tf.cast(tf.clip_by_value(tf.bitwise.right_shift(total, _PRECISION), 0, 255), tf.uint8)

@@ -1,0 +1,171 @@
+"""The signatures of the SavedModel: types, names, encoded images as training decodes them."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from stages.data.decode import ORIENTATION, Decoder
+from stages.export import export
+from stages.exporters.encoded_images import decode
+from stages.load.synthetic import synthetic
+from stages.optimization.losses import probabilities
+from stages.results import Dataset, Model, Trained
+from stages.settings.data import SyntheticSettings
+from stages.settings.results import ExportSettings
+from tests.stages.experiments import one_device, real_digits, small_cnn
+
+NAMES = ("null", "один", "$3$", "d")
+
+
+def photo(height: int, width: int, mode: str = "RGB") -> Image.Image:
+    """Returns a smooth random image, as a photograph is."""
+    small = np.random.default_rng(height * width).integers(0, 256, (6, 7, 4), dtype=np.uint8)
+    return Image.fromarray(small, "RGBA").resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def with_orientation(image: Image.Image, kind: str, value: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x010F], exif[ORIENTATION] = "a camera", value
+    return encoded(image, kind, exif=exif)
+
+
+@pytest.fixture(scope="module")
+def photos() -> Dataset:
+    data = SyntheticSettings(examples=60, test_examples=40, height=20, width=24, num_classes=4)
+    return replace(synthetic(data), class_names=NAMES, resize="crop")
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Dataset) -> Model:
+    return small_cnn(photos, one_device())
+
+
+@pytest.fixture(scope="module")
+def loaded(photos: Dataset, trained: Model, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("run")
+    return tf.saved_model.load(str(export(Trained(trained, (), 1, 0), photos, ExportSettings(), folder).path))
+
+
+def test_pixels_of_both_types_give_the_named_outputs(photos: Dataset, trained: Model, loaded: Any) -> None:
+    images = np.asarray(photos.test.images[:7])
+    expected = probabilities(trained.network(images.astype(np.float32)), trained.outputs).numpy()
+    float32 = loaded.signatures["serving_default"](images=tf.constant(images, tf.float32))
+    uint8 = loaded.signatures["serve_uint8"](images=tf.constant(images))
+    for outputs in (float32, uint8):
+        assert set(outputs) == {"probabilities", "class_name", "score"}
+        np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
+        assert [name.decode() for name in outputs["class_name"].numpy()] == [NAMES[row.argmax()] for row in expected]
+        np.testing.assert_allclose(outputs["score"], expected.max(axis=1), atol=1e-6)
+        assert {name: value.dtype.name for name, value in outputs.items()} == {
+            "probabilities": "float32", "class_name": "string", "score": "float32",
+        }  # fmt: skip
+    for pixels in (images, images.astype(np.float32)):
+        np.testing.assert_allclose(loaded(tf.constant(pixels)), expected, atol=1e-6)
+    for count in (1, 200):
+        assert loaded(tf.zeros((count, 20, 24, 3), tf.uint8)).shape == (count, 4)
+    assert tuple(name.decode() for name in loaded.class_names.numpy()) == NAMES
+
+
+def test_encoded_images_give_what_their_decoded_pixels_give(loaded: Any) -> None:
+    """JPEG and PNG of several sizes in one batch, by the set's own way of resizing."""
+    contents = [
+        encoded(photo(33, 70), "JPEG"),
+        encoded(photo(20, 24, "RGBA"), "PNG"),
+        with_orientation(photo(50, 31), "JPEG", 6),
+    ]
+    pixels = np.stack([Decoder((20, 24, 3), "crop")(content) for content in contents])
+    outputs = loaded.signatures["serve_bytes"](encoded=tf.constant(contents))
+    np.testing.assert_array_equal(outputs["probabilities"], loaded(tf.constant(pixels)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no image", encoded(photo(40, 40), "JPEG")[:200], encoded(photo(40, 40), "PNG")[:200]],
+    ids=["empty", "text", "half a JPEG", "half a PNG"],
+)
+def test_what_is_no_whole_image_is_an_error(loaded: Any, content: bytes) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        loaded.signatures["serve_bytes"](encoded=tf.constant([content]))
+
+
+def test_a_bomb_is_refused_by_its_header(loaded: Any) -> None:
+    """A PNG of a kilobyte that says it has a thousand million pixels takes no memory for them."""
+    bomb = bytearray(encoded(photo(8, 8), "PNG"))
+    bomb[16:24] = (30_000).to_bytes(4) + (40_000).to_bytes(4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="over 80 million pixels"):
+        loaded.signatures["serve_bytes"](encoded=tf.constant([bytes(bomb)]))
+
+
+def test_encoded_images_get_the_range_of_the_data(tmp_path: Path) -> None:
+    """Digits have pixels of 0 to 16; an image file of 0 to 255 is scaled to them."""
+    dataset, model = real_digits(64), small_cnn(real_digits(64), one_device())
+    saved = tf.saved_model.load(str(export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path).path))
+    content = encoded(photo(8, 8, "L"), "PNG")
+    pixels = Decoder((8, 8, 1), "stretch")(content)[None].astype(np.float32) * 16 / 255
+    outputs = saved.signatures["serve_bytes"](encoded=tf.constant([content]))
+    np.testing.assert_allclose(outputs["probabilities"], saved(tf.constant(pixels)), atol=1e-6)
+
+
+Decode = Callable[[bytes], np.ndarray]
+
+
+def in_graph(shape: tuple[int, int, int], resize: str) -> Decode:
+    function = tf.function(
+        lambda content: decode(content, shape, resize), [tf.TensorSpec((), tf.string)], autograph=False
+    )
+    return lambda content: function(content).numpy()
+
+
+KINDS: dict[str, Callable[[int, int], bytes]] = {
+    "JPEG": lambda h, w: encoded(photo(h, w), "JPEG"),
+    "JPEG, progressive, 4:4:4": lambda h, w: encoded(photo(h, w), "JPEG", progressive=True, subsampling=0),
+    "gray JPEG": lambda h, w: encoded(photo(h, w, "L"), "JPEG"),
+    "PNG": lambda h, w: encoded(photo(h, w), "PNG"),
+    "gray PNG": lambda h, w: encoded(photo(h, w, "L"), "PNG"),
+    "transparent PNG": lambda h, w: encoded(photo(h, w, "RGBA"), "PNG"),
+    "gray transparent PNG": lambda h, w: encoded(photo(h, w, "LA"), "PNG"),
+    "PNG with a palette": lambda h, w: encoded(photo(h, w).convert("P"), "PNG"),
+    "PNG of 16 bits": lambda h, w: encoded(
+        Image.fromarray((np.arange(h * w).reshape(h, w) * 37 % 65536).astype(np.uint16)), "PNG"
+    ),
+    "turned JPEG": lambda h, w: with_orientation(photo(h, w), "JPEG", 8),
+    "turned PNG": lambda h, w: with_orientation(photo(h, w), "PNG", 5),
+    "BMP": lambda h, w: encoded(photo(h, w), "BMP"),
+}
+
+
+@pytest.mark.parametrize("resize", ["stretch", "crop", "pad"])
+@pytest.mark.parametrize("shape", [(32, 24, 3), (28, 28, 1)], ids=["color", "gray"])
+def test_the_graph_decodes_to_the_bit_as_training_does(resize: str, shape: tuple[int, int, int]) -> None:
+    """Shrunk and enlarged, by more rows than columns (Pillow 13 then resamples rows first) and by fewer."""
+    graph, training = in_graph(shape, resize), Decoder(shape, resize)
+    for kind, make in KINDS.items():
+        for height, width in ((130, 61), (53, 201), (31, 30), (32, 24), (9, 11)):
+            content = make(height, width)
+            np.testing.assert_array_equal(graph(content), training(content), f"{kind}, {height}×{width}")
+
+
+def test_orientations_are_those_of_training() -> None:
+    graph, training = in_graph((12, 16, 3), "stretch"), Decoder((12, 16, 3), "stretch")
+    for value in (*range(10), 70000 % 65536):
+        for kind in ("JPEG", "PNG"):
+            content = with_orientation(photo(40, 60), kind, value)
+            np.testing.assert_array_equal(graph(content), training(content), f"{kind} {value}")
+    broken = bytearray(with_orientation(photo(40, 60), "JPEG", 6))
+    begin = broken.index(b"Exif\x00\x00") + 6
+    for damage in (b"\xff" * 8, b"II*\x00\xff\xff\xff\x7f", b"MM\x00*\x00\x00\xff\xff"):
+        broken[begin : begin + 8] = damage
+        assert graph(bytes(broken)).shape == (12, 16, 3)
