@@ -1,17 +1,20 @@
 """The `evaluate` stage: the trained model on the test split."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.distribution.collectives import is_chief
+from stages.evaluation.against import check_other, check_same_examples, compare_predictions
 from stages.evaluation.eval_step import Scorer, Scores, Sink
 from stages.evaluation.intervals import resampled
 from stages.evaluation.metrics import CALIBRATION, LOG_LOSS, metrics_of
-from stages.evaluation.predicted import Predicted, read_predictions
-from stages.evaluation.predictions import NAME, facts_of, write_predictions
+from stages.evaluation.predicted import NAME, Predicted, read_predictions
+from stages.evaluation.predictions import write_predictions
 from stages.evaluation.report import Report, draw_mistakes, draw_reliability
+from stages.evaluation.test_set import facts_of
 from stages.evaluation.timing import time_inference
 from stages.plots.charts import plot_confusion
 from stages.reporter import Reporter, Silent
@@ -43,6 +46,8 @@ def evaluate(
     if not is_chief(strategy):  # computes its part of them
         scores = score(lambda probabilities, predicted: None)
         return Evaluation(scores.loss, scores.accuracy, scores.confusion)
+    reporter = reporter or Silent()
+    other = _other(dataset, settings)
     files: dict[str, Any] = {}
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / NAME
@@ -53,19 +58,39 @@ def evaluate(
             timed = time_inference(trained.model, dataset.test, settings.batch_size) if settings.timing else {}
             report = _report(predicted, scores.loss, dataset, settings)
             if folder is not None:
-                files["report"] = report.write(folder)
                 files["plots"] = _draw(predicted, scores, report.metrics.values, dataset, settings, folder)
+        against = compare_predictions(path, other, settings.confidence) if other is not None else None
+    if against is not None:
+        report = replace(report, notes=[*report.notes, against.sentence])
+    if folder is not None:
+        files["report"] = report.write(folder)
     for note in report.notes[1:]:
-        (reporter or Silent()).say(note)
-    accuracy = report.intervals.get("test/accuracy")
-    ends = dict(zip(("test/accuracy_low", "test/accuracy_high"), accuracy, strict=True)) if accuracy else {}
-    metrics = {**report.values, **ends, **{f"evaluate/{name}": value for name, value in timed.items()}}
+        reporter.say(note)
+    metrics = {**report.values, **_ends(report), **{f"evaluate/{name}": value for name, value in timed.items()}}
     summary: dict[str, Any] = {**facts_of(dataset.test)}
     if report.intervals:
         summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
         summary["confidence"] = settings.confidence
+    if against is not None:
+        metrics |= against.metrics
+        summary["against"] = against.facts
     record = Record(metrics=metrics, files=files, summary=summary)
     return Evaluation(scores.loss, scores.accuracy, scores.confusion, record)
+
+
+def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
+    """Returns the folder of the run to compare with, whose predictions are of these classes and examples."""
+    if settings.against is None:
+        return None
+    folder = Path(settings.against)
+    check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.class_names)
+    return folder
+
+
+def _ends(report: Report) -> dict[str, float]:
+    """Returns the interval of the accuracy as metrics; those of all others would flood MLflow's charts."""
+    ends = report.intervals.get("test/accuracy")
+    return dict(zip(("test/accuracy_low", "test/accuracy_high"), ends, strict=True)) if ends else {}
 
 
 def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: EvaluateSettings) -> Report:

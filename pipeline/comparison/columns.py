@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.paired_tests import AccuracyDifference
 from pipeline.comparison.rows import RATES, Row
+from stages.evaluation.paired_tests import AccuracyDifference
 
 MINUS = "\N{MINUS SIGN}"
 

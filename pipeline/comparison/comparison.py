@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.comparison.compared_run import ComparedRun
-from pipeline.comparison.paired_tests import AccuracyDifference, accuracy_difference
 from pipeline.comparison.rows import Row, best_row, chosen_metric, rows_of
 from stages.errors import UserError
+from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference
+from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,8 @@ def _is_same_test_set(run: ComparedRun, other: ComparedRun) -> bool:
     """Returns whether both were tested on the same examples, of the same pixels where their images are of one size."""
     if run.test_set is None or other.test_set is None:
         return False
-    (examples, pixels), (other_examples, other_pixels) = run.test_set, other.test_set
-    shape, other_shape = pixels.partition(" ")[0], other_pixels.partition(" ")[0]
-    return examples == other_examples and (pixels == other_pixels or shape != other_shape)
+    facts, others = (dict(zip((EXAMPLES, PIXELS), digests, strict=True)) for digests in (run.test_set, other.test_set))
+    return is_same_test_set(facts, others)
 
 
 def _paired(base: Row, correct: np.ndarray, row: Row, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:

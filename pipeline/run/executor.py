@@ -12,11 +12,12 @@ from typing import Any
 
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
+from pipeline.run.against import other_run
 from pipeline.run.console import Console
 from pipeline.run.job import DONE, FAILED, Job, PrunedError
 from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned
 from pipeline.run.plan import PlannedStage
-from pipeline.run.runner import bind, one_line, run_stages, with_local_weights
+from pipeline.run.runner import bind, one_line, run_stages, with_local_weights, with_other_run
 from pipeline.run.settle import mark_killed
 from pipeline.run.summary import StageOutcome, Summary
 from pipeline.system import pulse, signals
@@ -55,6 +56,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             with console.working("starting TensorFlow and MLflow"):
                 with signals.interruptible(IMPORT_GRACE_SECONDS):
                     stages = with_local_weights(bind(plan, job.experiment), job.experiment)
+                    stages = with_other_run(stages, other_run(job.experiment))
                 pulse.beat()
                 run = begin(job, console, resources)
             signals.check()  # raised here, where there is a run to end
@@ -88,6 +90,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         try:
             with console.working("starting TensorFlow"), signals.interruptible(IMPORT_GRACE_SECONDS):
                 stages = [] if task.serves else with_local_weights(bind(plan, job.experiment), job.experiment)
+                stages = with_other_run(stages, None)
                 servers = import_module("stages.distribution.cluster_strategies")
             pulse.beat()
             if job.experiment.cluster.kind == "tf_config":

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from pipeline.checks.precision import advice
 from pipeline.cluster.task import cluster_settings, task_of_environment
+from pipeline.run.against import other_run
 from pipeline.run.console import Console
 from pipeline.run.executor import work
 from pipeline.run.job import DONE, Job, prepare
@@ -25,6 +26,7 @@ def run_job(job: Job, console: Console) -> int:
     for line in advice(experiment):
         console.warn(line)
     job = resolve(job, console)
+    other_run(experiment)
     if experiment.dry_run:
         return DONE
     if job.resumed is not None and job.resumed.status == "FINISHED":

@@ -23,6 +23,7 @@ from pipeline.run.settle import is_unsent
 from pipeline.run.source_digest import new_for_other_code, sources
 from pipeline.run.summary import NAME, Summary
 from stages.errors import UserError
+from stages.settings.places import resolved
 
 CHANGEABLE = ("strategy",)
 """Settings that may also differ in a run that is resumed by its id, in addition to those without an effect."""
@@ -150,13 +151,13 @@ def find(text: str, outputs: Path, option: str) -> Summary:
     """Returns the run with this folder or beginning of an id.
 
     Args:
-        option: the setting whose value `text` is, `resume` or `fork`.
+        option: the setting whose value `text` is, such as `resume` or `fork`.
 
     Raises:
         UserError: where there is none, or several.
     """
-    path = Path(text).expanduser()
-    folders = [path] if (path / NAME).is_file() or (path / ORIGIN).is_file() else []
+    path = resolved(text)
+    folders = [path] if path is not None and ((path / NAME).is_file() or (path / ORIGIN).is_file()) else []
     if not folders and len(text) >= SHORTEST_ID:
         all_folders = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in _run_folders(outputs, pattern)]
         folders = [folder for folder in all_folders if folder.name == text or _has_id(folder, text)]

@@ -26,9 +26,10 @@ from pipeline.tracking.tracker import Tracker
 from pipeline.tracking.weights import local_weights
 from stages.errors import UserError
 from stages.reporter import Stop
-from stages.results import Record
+from stages.results import Dataset, Record
 from stages.safe_places import on_safe_place, safe_place
 from stages.settings.model import ModelSettings
+from stages.settings.results import EvaluateSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +171,7 @@ def run_stages(
             with signals.interruptible():
                 result = stage.function(**_arguments(stage, results, provided))
             _check_result(stage, result, stages[index + 1 :])
+            _check_examples(result, stages[index + 1 :])
         except BaseException as error:
             how = "ran" if isinstance(error, PrunedError) else "failed"
             summary.stages[name] = StageOutcome(how, time.perf_counter() - began)
@@ -220,6 +222,18 @@ def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -
             )
         if later_stage.planned.makes == makes:
             return
+
+
+def _check_examples(result: object, later: Sequence[BoundStage]) -> None:
+    """Raises UserError where a stage has made a data set whose test split the other run was not tested on."""
+    if not isinstance(result, Dataset):
+        return
+    for stage in later:
+        if isinstance(stage.settings, EvaluateSettings) and stage.settings.against is not None:
+            from stages.evaluation.against import check_other, check_same_examples
+
+            against = stage.settings.against
+            check_same_examples(check_other(Path(against), against), against, result.test, result.class_names)
 
 
 def _accepts_none(function: Callable[..., Any], name: str) -> bool:
@@ -274,6 +288,18 @@ def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> 
     return [
         dataclasses.replace(stage, settings=dataclasses.replace(stage.settings, weights=str(folder)))
         if isinstance(stage.settings, ModelSettings) and (folder := local_weights(stage.settings, experiment))
+        else stage
+        for stage in stages
+    ]
+
+
+def with_other_run(stages: Sequence[BoundStage], folder: Path | None) -> list[BoundStage]:
+    """Returns bound stages with the folder in place of what the user has typed; None: compared by another process."""
+    return [
+        dataclasses.replace(
+            stage, settings=dataclasses.replace(stage.settings, against=str(folder) if folder is not None else None)
+        )
+        if isinstance(stage.settings, EvaluateSettings)
         else stage
         for stage in stages
     ]

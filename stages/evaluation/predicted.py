@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+NAME = "predictions.parquet"
+
 TOP = 5
 
 IN_MEMORY_BYTES = 2**28

@@ -1,6 +1,5 @@
-"""`predictions.parquet`: what a model predicts for each test example, and which test set that is."""
+"""`predictions.parquet`: what a model predicts for each test example."""
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.evaluation.eval_step import Scores, Sink
+from stages.evaluation.test_set import facts_of, numbers_of
 from stages.results import Split
 from stages.storage.atomic import atomic_write
-
-NAME = "predictions.parquet"
 
 
 def write_predictions(path: Path, split: Split, class_names: Sequence[str], score: Callable[[Sink], Scores]) -> Scores:
@@ -37,7 +35,7 @@ def write_predictions(path: Path, split: Split, class_names: Sequence[str], scor
         ],
         metadata={"class_names": json.dumps(list(class_names)), **facts_of(split)},
     )
-    numbers = _numbers(split)
+    numbers = numbers_of(split)
     results: list[Scores] = []
 
     def make(partial: Path) -> None:
@@ -63,24 +61,3 @@ def write_predictions(path: Path, split: Split, class_names: Sequence[str], scor
 
     atomic_write(path, make)
     return results[0]
-
-
-def facts_of(split: Split) -> dict[str, str]:
-    """Returns what tells a test set from others: digests of its examples and of their pixels.
-
-    test_examples: of numbers (or files) and labels, in order. test_pixels: the images' shape and a digest of all
-    pixels, which are others for the same examples at another size; empty where nobody has read them all.
-    """
-    content = hashlib.blake2b(digest_size=16)
-    content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else _numbers(split).data)
-    content.update(np.ascontiguousarray(split.labels, np.int32).data)
-    facts = {"test_examples": content.hexdigest(), "test_pixels": ""}
-    if split.cached is not None or isinstance(split.images, np.ndarray):
-        pixels = hashlib.blake2b(split.described.digests.data, digest_size=16).hexdigest()
-        facts["test_pixels"] = f"{'x'.join(map(str, split.images.shape[1:]))} {pixels}"
-    return facts
-
-
-def _numbers(split: Split) -> np.ndarray:
-    numbers = split.numbers if split.numbers is not None else np.arange(len(split))
-    return np.ascontiguousarray(numbers, np.int64)

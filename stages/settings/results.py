@@ -22,6 +22,8 @@ class EvaluateSettings:
     )
     timing: bool = True
     """Measures the latency of one example and the throughput of a batch."""
+    against: str | None = None
+    """A run, by its folder or the beginning of its id, that was tested on the same examples, to compare with."""
 
 
 @dataclass(kw_only=True)

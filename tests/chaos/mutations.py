@@ -141,8 +141,8 @@ MUTATIONS = (
         "tests/pipeline/comparison/test_comparison.py", "-k", "fastest",
     ),
     mutation(
-        "pipeline/comparison/paired_tests.py", "second.sum(axis=0, dtype=np.int64) * len(first)",
-        "first.sum(axis=0, dtype=np.int64) * len(first)", "tests/pipeline/comparison/test_paired_tests.py",
+        "stages/evaluation/paired_tests.py", "second.sum(axis=0, dtype=np.int64) * len(first)",
+        "first.sum(axis=0, dtype=np.int64) * len(first)", "tests/stages/evaluation/test_paired_tests.py",
         "-k", "scipy",
     ),
     mutation(

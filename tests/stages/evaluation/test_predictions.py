@@ -13,7 +13,8 @@ from benchmarks.clusters import run_workers
 from stages.data.batches import evaluation_input, places
 from stages.evaluate import evaluate
 from stages.evaluation import eval_step
-from stages.evaluation.predictions import NAME, facts_of
+from stages.evaluation.predicted import NAME
+from stages.evaluation.test_set import facts_of
 from stages.results import Dataset, Evaluation, Split, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings

@@ -12,7 +12,7 @@ LEVEL = 0.95
 class AccuracyDifference:
     """A difference in test accuracy, as a fraction: that of the second setting minus that of the first.
 
-    low, high: ends of the 95 % interval; p: McNemar's; seeds: how many of each setting, the smaller number.
+    low, high: ends of the interval; p: McNemar's; seeds: how many of each setting, the smaller number.
     """
 
     difference: float
@@ -29,7 +29,7 @@ class AccuracyDifference:
 
 
 def accuracy_difference(
-    first: np.ndarray, second: np.ndarray, paired: bool, resamples: int = RESAMPLES, seed: int = 0
+    first: np.ndarray, second: np.ndarray, paired: bool, resamples: int = RESAMPLES, level: float = LEVEL
 ) -> AccuracyDifference:
     """Compares two settings on the same test examples.
 
@@ -37,8 +37,9 @@ def accuracy_difference(
         first: whether each test example is classified correctly by each run of the first setting, bool [runs, n].
         second: the same of the second setting.
         paired: whether the runs of both are of the same seeds, in the same order.
+        level: of the interval.
     """
-    low, high = bootstrap_interval(first, second, paired, resamples, seed)
+    low, high = bootstrap_interval(first, second, paired, resamples, level=level)
     difference = float(second.mean() - first.mean())
     return AccuracyDifference(
         difference, low, high, mcnemar_p(first, second), min(len(first), len(second)), first.shape[1]
@@ -46,7 +47,12 @@ def accuracy_difference(
 
 
 def bootstrap_interval(
-    first: np.ndarray, second: np.ndarray, paired: bool, resamples: int = RESAMPLES, seed: int = 0
+    first: np.ndarray,
+    second: np.ndarray,
+    paired: bool,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
 ) -> tuple[float, float]:
     """Returns the ends of an interval of the difference of the mean accuracies.
 
@@ -69,7 +75,7 @@ def bootstrap_interval(
     for layout in layouts:
         if (variance := _variance_between_seeds(layout)) > 0:
             means += random.standard_t(len(layout) - 1, resamples) * (variance / len(layout)) ** 0.5
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

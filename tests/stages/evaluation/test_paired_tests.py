@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.comparison.paired_tests import accuracy_difference, bootstrap_interval, mcnemar_p
+from stages.evaluation.paired_tests import accuracy_difference, bootstrap_interval, mcnemar_p
 
 
 def answers(seed: int, runs: int, examples: int = 360, accuracy: float = 0.9) -> np.ndarray:

@@ -1,0 +1,38 @@
+"""Test sets told apart: digests of their examples and of their pixels."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from stages.results import Split
+
+EXAMPLES, PIXELS = "test_examples", "test_pixels"
+
+
+def facts_of(split: Split) -> dict[str, str]:
+    """Returns what tells a test set from others: digests of its examples and of their pixels.
+
+    test_examples: of numbers (or files) and labels, in order. test_pixels: the images' shape and a digest of all
+    pixels, which are others for the same examples at another size; empty where nobody has read them all.
+    """
+    content = hashlib.blake2b(digest_size=16)
+    content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
+    content.update(np.ascontiguousarray(split.labels, np.int32).data)
+    facts = {EXAMPLES: content.hexdigest(), PIXELS: ""}
+    if split.cached is not None or isinstance(split.images, np.ndarray):
+        pixels = hashlib.blake2b(split.described.digests.data, digest_size=16).hexdigest()
+        facts[PIXELS] = f"{'x'.join(map(str, split.images.shape[1:]))} {pixels}"
+    return facts
+
+
+def is_same_test_set(facts: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Returns whether both are of the same examples, of the same pixels where their images are of one size."""
+    shape, other_shape = (part[PIXELS].partition(" ")[0] for part in (facts, other))
+    return facts[EXAMPLES] == other[EXAMPLES] and (facts[PIXELS] == other[PIXELS] or shape != other_shape)
+
+
+def numbers_of(split: Split) -> np.ndarray:
+    """Returns the numbers of the examples in their source, int64 [n]; their places in the split where it has none."""
+    numbers = split.numbers if split.numbers is not None else np.arange(len(split))
+    return np.ascontiguousarray(numbers, np.int64)

@@ -1,0 +1,80 @@
+"""Predictions against those of another run: NumPy's and SciPy's numbers, on the same examples alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from stages.errors import UserError
+from stages.evaluation.against import check_other, check_same_examples, compare_predictions
+from stages.evaluation.predicted import NAME
+from stages.results import Split
+from tests.stages.evaluation import made
+
+LABELS = np.random.default_rng(1).integers(5, size=300)
+
+
+def two(folder: Path) -> tuple[Path, Path, np.ndarray, np.ndarray]:
+    """Returns the folders of two runs, and their probabilities."""
+    first, second = (made.probabilities(LABELS, 5, seed=seed) for seed in (1, 2))
+    for name, values in (("a", first), ("b", second)):
+        (folder / name).mkdir()
+        made.write(folder / name, LABELS, values)
+    return folder / "a", folder / "b", first, second
+
+
+def test_the_comparison_is_that_of_numpy_and_scipy(tmp_path: Path) -> None:
+    ours, theirs, first, second = two(tmp_path)
+    against = compare_predictions(ours / NAME, theirs, 0.95)
+    by_example = np.abs(first - second).max(axis=1)
+    assert against.largest_difference == by_example.max()
+    assert against.mean_difference == pytest.approx(by_example.mean(), rel=1e-6)
+    assert against.agreement == np.mean(first.argmax(axis=1) == second.argmax(axis=1))
+    correct, other = (values.argmax(axis=1) == LABELS for values in (first, second))
+    assert against.accuracy.difference == pytest.approx(correct.mean() - other.mean())
+    discordant = int((correct & ~other).sum()), int((other & ~correct).sum())
+    assert against.accuracy.p == pytest.approx(stats.binomtest(discordant[0], sum(discordant)).pvalue)
+    narrow = compare_predictions(ours / NAME, theirs, 0.5).accuracy
+    assert against.accuracy.low < narrow.low < against.accuracy.difference < narrow.high < against.accuracy.high
+    back = compare_predictions(theirs / NAME, ours, 0.95)
+    assert back.accuracy.difference == -against.accuracy.difference
+    assert "against b: accuracy" in against.sentence
+    assert "of 300 predictions agree" in against.sentence
+
+
+def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
+    ours, *_ = two(tmp_path)
+    against = compare_predictions(ours / NAME, ours, 0.95)
+    assert (against.agreement, against.largest_difference, against.mean_difference) == (1, 0, 0)
+    assert (against.accuracy.low, against.accuracy.high, against.accuracy.p) == (0, 0, 1)
+    assert "which the data cannot tell from none" in against.sentence
+
+
+def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
+    folder, *_ = two(tmp_path)
+    split = Split(np.zeros((300, 1, 1, 1), np.uint8), LABELS.astype(np.int32))
+    names = [f"class {number}" for number in range(5)]
+    other = check_other(folder, "abc")
+    check_same_examples(other, "abc", split, names)
+    check_same_examples(other, "abc", replace(split, images=np.zeros((300, 2, 2, 1), np.uint8)), names)  # resized
+    with pytest.raises(UserError, match=r"evaluate.against=abc was tested on other examples"):
+        check_same_examples(other, "abc", replace(split, labels=split.labels[::-1]), names)
+    with pytest.raises(UserError, match=r"abc was tested on other examples"):
+        check_same_examples(other, "abc", replace(split, images=np.ones((300, 1, 1, 1), np.uint8)), names)
+    with pytest.raises(UserError, match=r"abc has other classes: 5 \(class 0, class 1, class 2…\), not 5 \(a, b, c…\)"):
+        check_same_examples(other, "abc", split, list("abcde"))
+
+
+def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"evaluate.against=abc has no predictions.parquet"):
+        check_other(tmp_path, "abc")
+    (tmp_path / NAME).write_text("nonsense")
+    with pytest.raises(UserError, match=r"abc: its predictions.parquet is damaged"):
+        check_other(tmp_path, "abc")
+    table = pq.read_table(made.write(tmp_path, LABELS, made.probabilities(LABELS, 5)))
+    pq.write_table(table.replace_schema_metadata(), tmp_path / NAME)
+    with pytest.raises(UserError, match=r"abc: its predictions.parquet is damaged"):
+        check_other(tmp_path, "abc")
