@@ -121,7 +121,7 @@ def start(
         trains: whether the command needs TensorFlow, itself or for the jobs of a sweep.
     """
     order = {
-        "jobs": trains and "-m" in arguments,
+        "jobs": trains and any(word == "-m" or word.startswith("sweep=") for word in arguments),
         "arguments": arguments,
         "module": module,
         "cwd": str(cwd),

@@ -12,6 +12,9 @@ from pipeline.config.experiment import Experiment, read
 QUICK = ("train.epochs=2", "model.network.filters=[8,16]")
 """Settings of a run that is over in about two seconds."""
 
+BARE = ("pipeline.inspect=null", "pipeline.export=null")
+"""Settings without the stages that take longer than such a run, for tests that do not look at what these make."""
+
 
 @functools.cache
 def _composer() -> Composer:

@@ -40,7 +40,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> 
     """A search that nothing has interrupted: its folder, and what it printed."""
     outputs = tmp_path_factory.mktemp("searched")
     (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
-    done = commands.run(*FIXED, *SPACE, f"outputs={outputs}", trains=False)
+    done = commands.run(*FIXED, *SPACE, f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     return database.parent, done.stdout
@@ -84,12 +84,12 @@ def test_the_best_is_an_experiment_that_runs_as_it_is(searched: tuple[Path, str]
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:
     """The same points, and the same results to the bit; the trial that was interrupted is resumed in its folder."""
-    command = commands.start(*FIXED, *SPACE, f"outputs={outputs}", trains=False)
+    command = commands.start(*FIXED, *SPACE, f"outputs={outputs}")
     _wait(lambda: len(list(outputs.glob("sweeps/*/3_*/summary.json"))) > 0)
     command.kill()
     assert command.wait(120) == -signal.SIGKILL
     _wait(lambda: not any(is_locked(path.parent) for path in outputs.glob("sweeps/*/*/summary.json")))
-    again = commands.run(*FIXED, *SPACE, f"outputs={outputs}", trains=False)
+    again = commands.run(*FIXED, *SPACE, f"outputs={outputs}")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resuming search" in again.stdout
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
@@ -111,7 +111,7 @@ def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
     done = commands.run(
         "-m", "sweep=random", "sweep.sampler=grid", "data=synthetic", "data.height=8", "data.width=8", "model=mlp",
         "train.epochs=1", "pipeline.export=null", "pipeline.inspect=null", "sweep.metric=val/best_accuracy",
-        "strategy.device=/gpu:7,/cpu:0", "tracking=off", f"outputs={outputs}", trains=False,
+        "strategy.device=/gpu:7,/cpu:0", "tracking=off", f"outputs={outputs}",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")

@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from pipeline.sweep.comparison import compare, latest
 from tests import commands
-from tests.pipeline.experiments import QUICK
+from tests.pipeline.experiments import BARE, QUICK
 from tests.pipeline.tracking.test_tracking import free_port, running_server
 
 pytestmark = pytest.mark.slow
@@ -20,8 +20,8 @@ def test_jobs_that_have_finished_elsewhere_are_not_run_again(tmp_path: Path, mig
     shutil.copy(migrated_store, tmp_path / "server.db")
     here, there = tmp_path / "here", tmp_path / "there"
     with running_server(tmp_path, free_port()) as address:
-        given = ("-m", "strategy.device=/cpu:0,/gpu:7", *QUICK, "train.epochs=1", "tracking=server",
-                 f"tracking.uri={address}")  # fmt: skip
+        given = ("-m", "strategy.device=/cpu:0,/gpu:7", *QUICK, *BARE, "train.epochs=1",
+                 "tracking=server", f"tracking.uri={address}")  # fmt: skip
         first = commands.run(*given, f"outputs={there}")
         assert first.returncode == 3, first.stdout + first.stderr
         assert "finished elsewhere" not in first.stdout
