@@ -16,6 +16,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.redaction.mask import redact, redact_file
 from pipeline.run.console import Console
 from pipeline.run.job import OnEpoch, PrunedError
+from pipeline.run.model_files import write_model_files
 from pipeline.run.plan import PlannedStage
 from pipeline.run.records import Recorded, clean_metrics, metric_name, recorded
 from pipeline.run.summary import StageOutcome, Summary
@@ -182,6 +183,7 @@ def run_stages(
         summary.stages[name] = StageOutcome("ran", seconds)
         record_of_stage = recorded(name, stage.planned.makes, result, folder, records)
         _record(record_of_stage, name, reporter, tracker, summary)
+        _record_models(record_of_stage, list(results.values()), tracker, summary)
         on_exit += record_of_stage.on_exit
         if isinstance(record := getattr(result, "record", None), Record):
             records.append(record)
@@ -254,8 +256,22 @@ def _record(recorded_values: Recorded, stage: str, reporter: RunReporter, tracke
     summary.add_facts(recorded_values.summary)
     for dataset in recorded_values.datasets:
         tracker.dataset(dataset)
-    for model in recorded_values.models:
-        summary.exported[model.format] = str(model.path)
+
+
+def _record_models(recorded_values: Recorded, results: Sequence[Any], tracker: Tracker, summary: Summary) -> None:
+    """Records exported models with their files.
+
+    Args:
+        results: of the stages before.
+    """
+    models = recorded_values.models
+    if not models:
+        return
+    summary.exported |= {model.format: str(model.path) for model in models}
+    dataset = next((result for result in reversed(results) if isinstance(result, Dataset)), None)
+    if summary.folder:  # a worker that only assists has none
+        tracker.artifact(write_model_files(summary, models, dataset))
+    for model in models:
         tracker.model(model)
 
 

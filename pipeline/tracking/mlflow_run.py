@@ -192,7 +192,7 @@ class MlflowRun(StoredRun):
         begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
         logged = begun[0] if begun else self._create_model()
         if str(logged.status) != "READY":
-            with mlflow_model(exported, self.run_id, logged.model_id) as folder:
+            with mlflow_model(exported, self.spec.folder, self.run_id, logged.model_id) as folder:
                 for file, inside in _files_below(folder, ""):
                     self._allow(file)
                     self._client.log_model_artifact(logged.model_id, str(file), inside or None)

@@ -16,6 +16,9 @@ MOST_ELEMENTS = 16
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 
+CARD, CONFIGURATION, INPUT_EXAMPLE = "model_card.md", "config.yaml", "input_example.json"
+"""Files of a run that are kept with its model, in the folder `export` or in the run's own."""
+
 
 def of_configuration(document: DictConfig) -> dict[str, Any]:
     """Returns every value of a configuration under its dotted name, once.
