@@ -29,7 +29,7 @@ from pipeline.sweep.jobs import job_labels, slug
 from pipeline.sweep.run import run_sweep
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import BARE, QUICK, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def runs(outputs: Path) -> tuple[Run, list[Run]]:
 
 def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, outputs: Path) -> None:
     axes = ["strategy=one_device,mirrored", "precision=float32,mixed"]
-    done = pipeline_command("-m", *axes, *QUICK, "model.network.dropout=0", "seed=3", f"outputs={outputs}")
+    done = pipeline_command("-m", *axes, *QUICK, *BARE, "model.network.dropout=0", "seed=3", f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
     folder = latest(outputs)
     comparison = compare(folder)
@@ -100,7 +100,7 @@ def wait_for_log(outputs: Path, text: str, job: int = 1) -> None:
 
 
 def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, outputs: Path) -> None:
-    done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *QUICK, f"outputs={outputs}")
+    done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *QUICK, *BARE, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
     jobs = compare(latest(outputs)).runs
     assert [job.status for job in jobs] == ["FAILED", "FINISHED"]
@@ -124,7 +124,8 @@ def kill_itself(settings: object) -> None:
 
 def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
     given = [
-        "-m", f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, f"outputs={outputs}",
+        "-m", f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, *BARE,
+        f"outputs={outputs}",
     ]  # fmt: skip
     done = commands.run(*given)
     assert done.returncode == 3, done.stdout + done.stderr
@@ -216,7 +217,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
 
 def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     """Stopped in its second job; then the same command; then once more, which is a new sweep."""
-    given = ["-m", "seed=1,2", *QUICK, "train.epochs=8", f"outputs={outputs}"]
+    given = ["-m", "seed=1,2", *QUICK, *BARE, "train.epochs=8", f"outputs={outputs}"]
     with commands.start(*given, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         wait_for_log(outputs, "epoch 1/8", job=2)
@@ -236,7 +237,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
     assert len(children) == 2
     assert [job.status for job in compare(latest(outputs)).runs] == ["FINISHED"] * 2
-    first_job = experiment("seed=1", *QUICK, "train.epochs=8", outputs=outputs)
+    first_job = experiment("seed=1", *QUICK, *BARE, "train.epochs=8", outputs=outputs)
     index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
     assert unfinished(index, first_job, sources(first_job), print, has_everything) is None
 
