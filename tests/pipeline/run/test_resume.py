@@ -29,7 +29,7 @@ from pipeline.run.summary import Summary
 from pipeline.run.trust import with_overrides_of_run
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import BARE, QUICK, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -189,7 +189,7 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(out
 
 
 def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
-    given = (*QUICK, "train.epochs=1", "pipeline.export=null", "tracking=off")
+    given = (*QUICK, *BARE, "train.epochs=1", "tracking=off")
     assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
     run = last(outputs)
     again = Job(experiment(*given, outputs=outputs), given)
@@ -199,7 +199,7 @@ def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
 
 
 def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = (*QUICK, "train.epochs=2", "pipeline.export=null")
+    given = (*QUICK, *BARE)
     assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
     source = last(outputs)
     asked = (*given, "train.epochs=4", "optimizer.learning_rate=0.01", f"fork={source.run_id}")
@@ -242,7 +242,7 @@ def test_a_fork_of_a_run_without_a_checkpoint_is_refused(outputs: Path, tmp_path
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:
-    given = (*QUICK, "pipeline.export=null")
+    given = (*QUICK, *BARE)
     folder = outputs / "runs" / "digits_cnn" / "20260101-000000-aaaaaaaa"
     folder.mkdir(parents=True)
     made = experiment(*given, outputs=outputs)

@@ -16,7 +16,7 @@ from pipeline.run.summary import StageOutcome, Summary
 from pipeline.sweep.comparison import compare
 from stages.errors import UserError
 from stages.settings.ranges import check
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import BARE, QUICK, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_the_comparison_says_so_too(tmp_path: Path) -> None:
 
 
 def test_a_run_of_one_epoch_too_many_says_whose_weights_it_has(tmp_path: Path) -> None:
-    given = [*QUICK, "train.restore_best=false", "optimizer.learning_rate=0.05", "tracking=off", "pipeline.export=null"]
+    given = [*QUICK, "train.restore_best=false", "optimizer.learning_rate=0.05", "tracking=off", *BARE]
     assert run_job(Job(experiment(*given, "train.epochs=3", outputs=tmp_path)), Console()) == 0
     [path] = tmp_path.glob("runs/*/*/summary.json")
     found = Summary.read(path.parent)

@@ -28,7 +28,7 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
-LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
+LONG = ("train.epochs=4000", "model.network.filters=[8,16]", "pipeline.inspect=null")
 
 
 def busy(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from pipeline.checks.registry import check_rules
 from stages.errors import UserError
 from tests import commands
 from tests.engines import PASSWORD, mlflow_server, postgresql
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import BARE, QUICK, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_the_model_has_the_run_s_scores_settings_and_data(served: Served) -> Non
 
 
 def test_a_run_that_is_stopped_and_resumed_has_every_point_once(served: Served, tmp_path: Path) -> None:
-    arguments = ["name=resumed", "model=mlp", "train.epochs=30", *served.arguments]
+    arguments = ["name=resumed", "model=mlp", "train.epochs=30", *BARE, *served.arguments]
     with commands.start(*arguments, cwd=tmp_path, stdout=subprocess.PIPE) as command:
         assert command.stdout is not None
         for line in command.stdout:

@@ -1,6 +1,6 @@
 """A fork begins with the weights that the other run reported: its first validation is that run's, to the digit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Lines(Stopper):
 
 def run(by: str, folder: Path, at: int | None = None, **changes: Any) -> tuple[Trained | None, Lines]:
     reporter, where = Lines(at), one_device()
-    given = settings(**{"epochs": 4, "steps_per_call": 1, "optimizer": adam(), **changes})
+    given = settings(**{"epochs": 3, "steps_per_call": 1, "optimizer": adam(), **changes})
     if by == "fit":
         plain = {field.name: getattr(given, field.name) for field in fields(TrainSettings) if field.name != "_target_"}
         given = FitSettings(**plain)
@@ -59,9 +59,29 @@ def run(by: str, folder: Path, at: int | None = None, **changes: Any) -> tuple[T
 
 
 EMA = adam(ema_momentum=0.5, ema_use=True)
+Source = Callable[..., tuple[Path, Trained | None, Lines]]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """Trains what is forked, once for all tests that fork it: returns its checkpoints, its result, what it has told."""
+    made: dict[str, tuple[Path, Trained | None, Lines]] = {}
+
+    def of(
+        by: str, at: int | None = None, before: Mapping[str, Any] | None = None
+    ) -> tuple[Path, Trained | None, Lines]:
+        key = f"{by} {at} {before or {}}"
+        if key not in made:
+            folder = tmp_path_factory.mktemp("source")
+            made[key] = (folder / "checkpoints", *run(by, folder, at, callbacks=[Spoil()], **(before or {})))
+        return made[key]
+
+    return of
+
+
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
     "plain": ("loop", {}, {}, None),
-    "stopped within an epoch": ("loop", {}, {}, 14),
+    "stopped within an epoch": ("loop", {}, {}, 10),
     "EMA, and EMA": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
     "EMA, then none": ("loop", {"optimizer": EMA}, {}, None),
     "EMA of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
@@ -73,64 +93,64 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_first_validation_is_what_the_other_run_reported(case: str, tmp_path: Path) -> None:
+def test_the_first_validation_is_what_the_other_run_reported(case: str, source: Source, tmp_path: Path) -> None:
     by, before, now, at = CASES[case]
-    source, fork = tmp_path / "a", tmp_path / "b"
-    trained, told = run(by, source, at, callbacks=[Spoil()], **before)
+    checkpoints, trained, told = source(by, at, before)
     last = "restore_best" in before
-    epoch = 4 if last else 2
-    start_from(source / "checkpoints", fork / "checkpoints", "best", "4d9eb298")
-    result, heard = run(by, fork, epochs=5, **now)
+    epoch = 3 if last else 2
+    start_from(checkpoints, tmp_path / "checkpoints", "best", "4d9eb298")
+    result, heard = run(by, tmp_path, epochs=4, **now)
     assert result is not None
     for name in ("loss", "accuracy"):
         assert result.record.metrics[f"val/start_{name}"] == told.rows[epoch][f"val/{name}"]
         if trained is not None and not last:
             assert result.record.metrics[f"val/start_{name}"] == trained.record.metrics[f"val/best_{name}"]
-    assert list(heard.rows) == list(range(epoch + 1, 6))
+    assert list(heard.rows) == list(range(epoch + 1, 5))
     [line] = [line for line in heard.said if line.startswith("forked from 4d9eb298: weights of epoch")]
     assert f"weights of epoch {epoch} ({'the last' if last else 'best'}" in line
     assert f"epoch {epoch + 1} is next" in line
     assert ("the optimizer starts again" in line) == (not last)
-    assert result.record.metrics["train/last_epoch"] == 5
+    assert result.record.metrics["train/last_epoch"] == 4
 
 
-def test_by_last_it_is_continued_exactly(tmp_path: Path) -> None:
-    source, fork = tmp_path / "a", tmp_path / "b"
-    _, told = run("loop", source, callbacks=[Spoil()])
-    start_from(source / "checkpoints", fork / "checkpoints", "last", "4d9eb298")
-    result, heard = run("loop", fork, epochs=5)
+def test_by_last_it_is_continued_exactly(source: Source, tmp_path: Path) -> None:
+    checkpoints, _, told = source("loop")
+    start_from(checkpoints, tmp_path / "checkpoints", "last", "4d9eb298")
+    result, heard = run("loop", tmp_path, epochs=4)
     assert result is not None
-    assert result.record.metrics["val/start_loss"] == told.rows[4]["val/loss"]
-    assert any("weights of epoch 4 (the last), with their optimizer" in line for line in heard.said)
+    assert result.record.metrics["val/start_loss"] == told.rows[3]["val/loss"]
+    assert any("weights of epoch 3 (the last), with their optimizer" in line for line in heard.said)
 
 
 def test_where_the_best_is_the_last_both_are_the_same(tmp_path: Path) -> None:
-    run("loop", tmp_path / "a")
+    run("loop", tmp_path / "a", epochs=2)
     results = []
     for weights in ("best", "last"):
         start_from(tmp_path / "a" / "checkpoints", tmp_path / weights / "checkpoints", weights)
-        result, _ = run("loop", tmp_path / weights, epochs=6)
+        result, _ = run("loop", tmp_path / weights, epochs=3)
         assert result is not None
         results.append(flat(result.model.network))
     np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize("by", ["loop", "fit"])
-def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(by: str, tmp_path: Path) -> None:
-    cosine: dict[str, Any] = {"schedule": ScheduleSettings(name="cosine"), "epochs": 6}
-    run(by, tmp_path / "a", callbacks=[Spoil()])
+def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(
+    by: str, source: Source, tmp_path: Path
+) -> None:
+    cosine: dict[str, Any] = {"schedule": ScheduleSettings(name="cosine"), "epochs": 5}
+    checkpoints, _, _ = source(by)
     for name in ("b", "c"):
-        start_from(tmp_path / "a" / "checkpoints", tmp_path / name / "checkpoints", "best")
+        start_from(checkpoints, tmp_path / name / "checkpoints", "best")
     whole, told = run(by, tmp_path / "b", **cosine)
     assert whole is not None
-    steps = 4 * 6
-    expected = [0.0005 * (1 + np.cos(np.pi * (4 * epoch - 1) / steps)) for epoch in (3, 4, 5, 6)]
+    steps = 4 * 5
+    expected = [0.0005 * (1 + np.cos(np.pi * (4 * epoch - 1) / steps)) for epoch in (3, 4, 5)]
     assert [row["train/learning_rate"] for row in whole.history] == pytest.approx(expected, rel=1e-5)
-    assert run(by, tmp_path / "c", 18, **cosine)[0] is None
+    assert run(by, tmp_path / "c", 14, **cosine)[0] is None
     resumed, again = run(by, tmp_path / "c", **cosine)
     assert resumed is not None
     assert again.rows == told.rows
-    assert list(again.rows) == [3, 4, 5, 6]
+    assert list(again.rows) == [3, 4, 5]
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
     assert resumed.record.metrics["val/start_loss"] == whole.record.metrics["val/start_loss"]
 

@@ -28,14 +28,15 @@ pytestmark = pytest.mark.slow
 
 
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "mirrored 3, adam, EMA, clipped": (
+    "mirrored 3, adam, EMA, clipped, mixed_float16": (
         lambda: mirrored(3),
-        {"optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True)},
+        {"optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True), "policy": "mixed_float16", "epochs": 3},
     ),
-    "mirrored 2, mixed_float16": (lambda: mirrored(2), {"policy": "mixed_float16"}),
-    "one device, bfloat16": (one_device, {"policy": "bfloat16"}),
-    "central storage": (lambda: strategy(CentralStorageSettings(deterministic=False)), {}),
-    "model parallel": (lambda: strategy(ModelParallelSettings(deterministic=False)), {}),
+    "central storage, bfloat16": (
+        lambda: strategy(CentralStorageSettings(deterministic=False)),
+        {"policy": "bfloat16", "epochs": 3},
+    ),
+    "model parallel": (lambda: strategy(ModelParallelSettings(deterministic=False)), {"epochs": 3}),
     "patience": (one_device, {"monitor": "val_accuracy", "epochs": 6, "optimizer": SgdSettings(learning_rate=1e-5)}),
     "plateau": (
         one_device,
@@ -44,7 +45,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
             "early_stopping_patience": 4,
             "schedule": ScheduleSettings(name="plateau", patience=1),
             "optimizer": SgdSettings(learning_rate=1e-5),
-            "epochs": 6,
+            "epochs": 4,
         },
     ),
     "own patience": (
@@ -58,6 +59,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
 }
+"""Several things at once, wherever what is not restored would show: the weights are compared to the bit."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -72,9 +74,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one(case: str, tmp_path: Pat
     assert_resumes_as(whole, told, make, tmp_path, 13, **changes)
 
 
-@pytest.mark.parametrize("at", [1, 5, 16, 31])
+@pytest.mark.parametrize("at", [1, 16, 31])
 def test_it_does_wherever_it_is_stopped(at: int, whole: Whole, tmp_path: Path) -> None:
-    """After the first step, within an epoch, at its end and at the end of the last one."""
+    """After the first step, at the end of an epoch and of the last one; the cases above are stopped within one."""
     assert_resumes_as(whole.trained, whole.told, one_device, tmp_path, at)
 
 
@@ -125,7 +127,7 @@ def test_loss_scale_ema_and_sums_are_restored(tmp_path: Path) -> None:
 
 
 def test_stopped_again_and_again_it_is_still_the_same(whole: Whole, tmp_path: Path) -> None:
-    for at in (2, 7, 8, 15, 25):
+    for at in (2, 7, 15):
         assert run(one_device(), tmp_path, at)[0] is None
     resumed, _ = run(one_device(), tmp_path)
     assert resumed is not None
@@ -144,14 +146,15 @@ def test_a_training_that_was_over_is_not_trained_again(whole: Whole, tmp_path: P
 
 def test_the_number_of_devices_may_change(tmp_path: Path) -> None:
     """From two replicas to one device, or to four."""
-    whole, told = run(one_device(), None, dropout=0)
+    shorter: dict[str, Any] = {"dropout": 0, "epochs": 3}
+    whole, told = run(one_device(), None, **shorter)
     assert whole is not None
-    stopped, first = run(mirrored(2), tmp_path / "2", 13, dropout=0)
+    stopped, first = run(mirrored(2), tmp_path / "2", 13, **shorter)
     assert stopped is None
     for now in (one_device(), mirrored(4)):
         folder = tmp_path / str(now.in_sync)
         shutil.copytree(tmp_path / "2", folder)
-        resumed, second = run(now, folder, dropout=0)
+        resumed, second = run(now, folder, **shorter)
         assert resumed is not None
         assert second.resumed_from == first.done
         assert np.max(np.abs(flat(whole.model.network) - flat(resumed.model.network))) <= 1e-6
@@ -159,17 +162,15 @@ def test_the_number_of_devices_may_change(tmp_path: Path) -> None:
             assert second.rows[epoch] == pytest.approx(row, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["EMA", "loss scale"])
-def test_fit_goes_on_with_the_last_epoch(kind: str, tmp_path: Path) -> None:
+def test_fit_goes_on_with_the_last_epoch(tmp_path: Path) -> None:
+    """With an EMA and a loss scale, either of which would show in the weights."""
     dataset = real_digits(512)
-    optimizer = adam(ema_momentum=0.9, ema_use=True) if kind == "EMA" else adam()
-    policy = "mixed_float16" if kind == "loss scale" else "float32"
-    ours = given(optimizer=optimizer, steps_per_call=None)
+    ours = given(optimizer=adam(ema_momentum=0.9, ema_use=True), steps_per_call=None)
     told = FitSettings(**{field.name: getattr(ours, field.name) for field in fields(ours) if field.name != "_target_"})
 
     def train_by_fit(folder: Path | None, at: int | None = None) -> tuple[Trained | None, Stopper]:
         reporter, where = Stopper(at), one_device()
-        model = small_cnn(dataset, where, policy, dropout=0.3)
+        model = small_cnn(dataset, where, "mixed_float16", dropout=0.3)
         try:
             return fit(model, dataset, where, told, reporter, folder), reporter
         except KeyboardInterrupt:
@@ -187,7 +188,6 @@ def test_fit_goes_on_with_the_last_epoch(kind: str, tmp_path: Path) -> None:
     assert again is not None
     assert (third.resumed_from, third.rows) == (32, first.rows)
     np.testing.assert_array_equal(flat(whole.model.network), flat(again.model.network))
-    if kind == "loss scale":
-        found = newest(tmp_path / "checkpoints", print)
-        assert found is not None
-        assert "float32 []" in found.facts["parts"]["optimizer"]  # the scale
+    found = newest(tmp_path / "checkpoints", print)
+    assert found is not None
+    assert "float32 []" in found.facts["parts"]["optimizer"]  # the scale
