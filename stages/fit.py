@@ -17,6 +17,7 @@ from stages.optimization.losses import accuracy, class_weight, cross_entropy
 from stages.optimization.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
+from stages.reuse import reusable
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
 from stages.training.callbacks import Callbacks, build_callbacks, prepare_callbacks
@@ -26,10 +27,12 @@ from stages.training.forks import description, forked, is_fork, with_schedule
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.progress import Progress, epoch_line, epoch_metrics, report_resumed
+from stages.training.saved import restore_trained, save_trained
 from stages.training.state import State, progress_of
 from stages.training.timing import Timing
 
 
+@reusable(save_trained, restore_trained)
 def fit(
     model: Model,
     dataset: Dataset,

@@ -7,6 +7,7 @@ from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
+from stages.reuse import reusable
 from stages.settings.train import TrainSettings
 from stages.training.callbacks import build_callbacks, save_weights
 from stages.training.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
@@ -19,10 +20,12 @@ from stages.training.outcome import result_of, write_files
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
 from stages.training.phases import phases, starting_phase
 from stages.training.progress import Progress
+from stages.training.saved import restore_trained, save_trained
 from stages.training.state import progress_of, restore_weights
 from stages.training.timing import Timing
 
 
+@reusable(save_trained, restore_trained)
 def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     model: Model,
     dataset: Dataset,

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 
 CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rglob("*.py")]
 
-VOCABULARY = ("errors", "images", "reporter", "results", "safe_places", "seeds", "settings", "targets")
+VOCABULARY = ("errors", "images", "reporter", "results", "reuse", "safe_places", "seeds", "settings", "targets")
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
 STAGES = ("load", "normalize", "augment", "inspect", "strategy", "model", "train", "fit", "evaluate", "export")

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.checks.refusal import Condition, train, values
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.experiment import Experiment
-from pipeline.config.schemas import TopSettings
+from pipeline.config.schemas import TopSettings, top_level_key
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings, TfdsSettings
 from stages.settings.images import AugmentSettings
@@ -54,7 +54,7 @@ def refuse_unused(experiment: Experiment, names: Iterable[str]) -> None:
 def _refuse_without_stage(experiment: Experiment, name: str) -> None:
     group = re.split(r"[./@]", name)[0]
     stages = {group: stage for stage, group in experiment.groups.items()}
-    top_level = {entry.name for entry in dataclasses.fields(TopSettings)} | _NO_STAGE
+    top_level = {top_level_key(entry.name) for entry in dataclasses.fields(TopSettings)} | _NO_STAGE
     stage = NEEDED_BY.get(group, stages.get(group, "load" if group == "data" else group))
     if group not in top_level and stage not in experiment.pipeline:
         raise UserError(

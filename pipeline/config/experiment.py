@@ -16,7 +16,7 @@ from pipeline.config.errors import explain, unknown_key
 from pipeline.config.keys import dotted
 from pipeline.config.limits import check_values
 from pipeline.config.options import read_options
-from pipeline.config.schemas import GROUPS, SCHEMAS, ClusterSettings, TopSettings, TrackingSettings
+from pipeline.config.schemas import GROUPS, SCHEMAS, ClusterSettings, TopSettings, TrackingSettings, top_level_key
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import CONF, default_outputs
 from pipeline.redaction.mask import learn
@@ -57,6 +57,8 @@ class Experiment:
     resume: str
     fork: str | None
     fork_weights: str
+    from_stage: str | None
+    run: str | None
     pipeline: Mapping[str, str]
     tracking: TrackingSettings
     cluster: ClusterSettings
@@ -84,12 +86,13 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         assert isinstance(values, dict)
         learn(values)
         check_values(values)
-        names = {entry.name for entry in dataclasses.fields(TopSettings)}
-        typed = OmegaConf.merge(OmegaConf.structured(TopSettings), {key: values[key] for key in names & values.keys()})
+        names = {top_level_key(entry.name): entry.name for entry in dataclasses.fields(TopSettings)}
+        given = {names[key]: values[key] for key in names.keys() & values.keys()}
+        typed = OmegaConf.merge(OmegaConf.structured(TopSettings), given)
         top = OmegaConf.to_object(typed)
         assert isinstance(top, TopSettings)
         pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}
-        _refuse_unknown(values, names | set(GROUPS) | top.pipeline.keys())
+        _refuse_unknown(values, names.keys() | set(GROUPS) | top.pipeline.keys())
         _refuse_added(document)
         for group, schema in _SCHEMA_OF.items():
             _refuse_without_schema(document, group, schema)
@@ -118,6 +121,8 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         resume=top.resume,
         fork=top.fork,
         fork_weights=top.fork_weights,
+        from_stage=top.from_,
+        run=top.run,
         pipeline=pipeline,
         tracking=tracking,
         cluster=cluster,

@@ -114,15 +114,32 @@ class TopSettings:
     fork_weights: str = choice("best", "best", "last")
     """`best`: the weights that the forked run reported and exported; `last`: those of its last step, with its
     optimizer."""
+    from_: str | None = None
+    """`from`: the stage that a new run begins with, on the results of `run`."""
+    run: str | None = None
+    """With `from`: the run whose results are reused, by its folder, the beginning of its id, or its model in MLflow's
+    registry (`models:/<name>@<alias>`)."""
     trust: bool = False
-    """Whether a run that is resumed or forked may bring code, addresses and places that no file of the configuration
-    names."""
+    """Whether a run that is resumed, forked or reused may bring code, addresses and places that no file of the
+    configuration names."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
     """From each stage, in order, to the name of its result; null leaves a stage out."""
 
     def check(self, path: str) -> None:
         if self.fork_weights != "best" and self.fork is None:
             raise no_fork(self.fork_weights)
+        if (self.from_ is None) != (self.run is None):
+            raise UserError(
+                f"from={self.from_} without run" if self.run is None else f"run={self.run} without from",
+                "both: the stage to begin with, and the run whose results it takes",
+                f"from={self.from_ or 'evaluate'} run={self.run or '<run id>'}",
+            )
+        if self.run is not None and self.fork is not None:
+            raise UserError(
+                f"fork={self.fork} with run={self.run}: the one trains on, the other does not train",
+                "one of them",
+                f"from={self.from_} run={self.run}",
+            )
         if self.name is not None and (
             not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
         ):
@@ -132,6 +149,11 @@ class TopSettings:
                 f"letters, digits and _ . = + -, a letter, digit or _ first, {LONGEST_NAME} bytes at most",
                 f"name={short or 'mine'}",
             )
+
+
+def top_level_key(field_name: str) -> str:
+    """Returns the key of a field of `TopSettings`: `from` of `from_`, as Python has a keyword of that name."""
+    return field_name.removesuffix("_")
 
 
 def no_fork(weights: str) -> UserError:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.config.experiment import Experiment
-from pipeline.run.resume import find
+from pipeline.run.finding import find_run
 from stages.settings.results import EvaluateSettings
 
 SETTING = "evaluate.against"
@@ -20,6 +20,6 @@ def other_run(experiment: Experiment) -> Path | None:
         return None
     from stages.evaluation.against import check_other  # needs pyarrow, part of a second
 
-    folder = Path(find(settings.against, experiment.outputs, SETTING).folder)
+    folder = Path(find_run(settings.against, experiment.outputs, SETTING).folder)
     check_other(folder, settings.against)
     return folder

@@ -121,10 +121,12 @@ class Console:
         self.say(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
         widths = [max((len(text) for text in column), default=0) for column in zip(*map(_cells, plan), strict=True)]
         digits = len(str(len(plan)))
+        partly = any(stage.action != "runs" for stage in plan)
         for index, stage in enumerate(plan, 1):
             name, option, inputs, makes = _cells(stage)
-            row = f"  {index:>{digits}}  {name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
-            self.say(row.rstrip())
+            action = f"{stage.action:8}" if partly else ""
+            row = f"{name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
+            self.say(f"  {index:>{digits}}  {action}{row}".rstrip())
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         rate = f"{images_per_second:,.0f} images/s" if images_per_second else ""

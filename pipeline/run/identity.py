@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -35,3 +36,9 @@ def relevant_settings(document: Any, ignored: tuple[str, ...]) -> dict[str, Any]
         for name, value in flatten(document)
         if not any(name == prefix or name.startswith(f"{prefix}.") for prefix in ignored)
     }
+
+
+def as_override(name: str, value: Any) -> str:
+    """Returns the override that sets `name` to `value`, quoted for a shell."""
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return shlex.quote(f"{name}={text}")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
-from pipeline.run.plan import PlannedStage, make_plan
+from pipeline.run.plan import PlannedStage
+from pipeline.run.reuse import plan_of
 from pipeline.run.summary import Summary
 
 DONE = 0
@@ -92,4 +93,4 @@ def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:
         UserError: before TensorFlow is imported and before anything is recorded.
     """
     check_rules(experiment)
-    return make_plan(experiment)
+    return plan_of(experiment)

@@ -10,6 +10,7 @@ from pipeline.run.console import Console
 from pipeline.run.executor import work
 from pipeline.run.job import DONE, Job, prepare
 from pipeline.run.resume import resolve
+from pipeline.run.reuse import announce
 from pipeline.run.settle import close_finished
 from pipeline.run.supervisor import run_cluster
 
@@ -22,6 +23,7 @@ def run_job(job: Job, console: Console) -> int:
     """
     experiment = job.experiment
     plan = prepare(experiment)
+    announce(experiment, plan, console)
     console.plan(experiment, plan)
     for line in advice(experiment):
         console.warn(line)

@@ -27,6 +27,7 @@ from pipeline.run.naming import run_name
 from pipeline.run.origin import Origin
 from pipeline.run.outputs import unknown_to_git
 from pipeline.run.resume import has_finished
+from pipeline.run.reuse import reused_run
 from pipeline.run.runner import one_line
 from pipeline.run.settle import flush, record_end
 from pipeline.run.summary import NAME, Summary
@@ -147,6 +148,8 @@ def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
     experiment = job.experiment
     overrides = redact_overrides(list(job.overrides))
     tags = begun_tags(experiment.tracking, code)
+    if (reused := reused_run(experiment)) is not None:
+        tags["reused_run"] = reused.run_id or reused.folder
     if job.forked is not None:
         tags["forked_from"] = job.forked.run_id or job.forked.folder
         tags["fork_weights"] = experiment.fork_weights

@@ -5,6 +5,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.config.experiment import Experiment
@@ -18,13 +19,24 @@ FROM_RUNNER = ("settings", "reporter", "folder", "cache")
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """target: the function's import path; inputs: the results that it takes; makes: the name of its own."""
+    """target: the function's import path; inputs: the results that it takes; makes: the name of its own.
+
+    saved: the folder with its result of an earlier run, which is taken over; None: the stage runs.
+    is_needed: whether it runs at all; False for one before `from` whose result nothing takes.
+    """
 
     name: str
     target: str
     option: str
     inputs: tuple[str, ...]
     makes: str
+    saved: Path | None = None
+    is_needed: bool = True
+
+    @property
+    def action(self) -> str:
+        """What happens to it in a run that begins with a later stage."""
+        return "skipped" if not self.is_needed else "runs" if self.saved is None else "reused"
 
     def load(self) -> Callable[..., Any]:
         """Imports the function, and with it TensorFlow; see `imported`."""

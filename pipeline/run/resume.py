@@ -1,11 +1,8 @@
 """The run that a command resumes or forks, or the decision to start a new one."""
 
-import json
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
@@ -15,20 +12,17 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import no_fork
 from pipeline.paths import shorter
 from pipeline.run.console import Console
-from pipeline.run.identity import WITHOUT_EFFECT, identity, relevant_settings, settings_of
+from pipeline.run.finding import find_run, run_folders
+from pipeline.run.identity import WITHOUT_EFFECT, as_override, identity, relevant_settings, settings_of
 from pipeline.run.job import Job, Predecessor
-from pipeline.run.origin import NAME as ORIGIN
 from pipeline.run.rebuild import read_run
 from pipeline.run.settle import is_unsent
 from pipeline.run.source_digest import new_for_other_code, sources
-from pipeline.run.summary import NAME, Summary
+from pipeline.run.summary import Summary
 from stages.errors import UserError
-from stages.settings.places import resolved
 
 CHANGEABLE = ("strategy",)
 """Settings that may also differ in a run that is resumed by its id, in addition to those without an effect."""
-
-SHORTEST_ID = 4
 
 
 def resolve(job: Job, console: Console) -> Job:
@@ -84,7 +78,7 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
 
 def _named_by_resume(experiment: Experiment) -> Summary:
     """Returns the run of `resume=<run>`."""
-    run = find(experiment.resume, experiment.outputs, "resume")
+    run = find_run(experiment.resume, experiment.outputs, "resume")
     if run.status != "FINISHED":
         check_same(experiment, run)
     elif not is_unsent(run, experiment):
@@ -98,7 +92,7 @@ def _named_by_resume(experiment: Experiment) -> Summary:
 
 def _to_fork(experiment: Experiment, text: str, console: Console) -> Summary:
     """Returns the run of `fork=<run>`, which has a checkpoint."""
-    run = find(text, experiment.outputs, "fork")
+    run = find_run(text, experiment.outputs, "fork")
     folder = Path(run.folder)
     if not any((folder / "checkpoints").glob("*.npz")):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
@@ -119,16 +113,11 @@ def _announce(verb: str, run: Summary, console: Console) -> None:
 def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:
     """Returns the last run with the identity of `experiment`; calls `warn` for each damaged file."""
     digest = identity(experiment)
-    for folder in reversed(_run_folders(experiment.outputs / "runs" / experiment.name, "*")):
+    for folder in reversed(run_folders(experiment.outputs / "runs" / experiment.name, "*")):
         summary = read_run(folder, warn)
         if summary is not None and summary.identity == digest:
             return summary
     return None
-
-
-def _run_folders(top: Path, pattern: str) -> list[Path]:
-    """Returns the folders of runs below `top`, including those whose summary is missing."""
-    return sorted({path.parent for name in (NAME, ORIGIN) for path in top.glob(f"{pattern}/{name}")})
 
 
 def _ignore(line: str) -> None:
@@ -145,38 +134,6 @@ def has_finished(folder: Path) -> bool:
     """Returns whether `folder` holds a run that is FINISHED."""
     summary = read_run(folder, _ignore)
     return summary is not None and summary.status == "FINISHED"
-
-
-def find(text: str, outputs: Path, option: str) -> Summary:
-    """Returns the run with this folder or beginning of an id.
-
-    Args:
-        option: the setting whose value `text` is, such as `resume` or `fork`.
-
-    Raises:
-        UserError: where there is none, or several.
-    """
-    path = resolved(text)
-    folders = [path] if path is not None and ((path / NAME).is_file() or (path / ORIGIN).is_file()) else []
-    if not folders and len(text) >= SHORTEST_ID:
-        all_folders = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in _run_folders(outputs, pattern)]
-        folders = [folder for folder in all_folders if folder.name == text or _has_id(folder, text)]
-    damaged: list[str] = []
-    runs = [summary for folder in folders if (summary := read_run(folder, damaged.append)) is not None]
-    if not runs and damaged:
-        raise UserError(f"{option}={text}: {damaged[0]}", "a run whose files are whole", f"{option}=<run id>")
-    if len(runs) != 1:
-        raise UserError(
-            f"{option}={text} is {'no run' if not runs else f'{len(runs)} runs'} under {shorter(outputs)}",
-            f"the folder of a run, or the beginning of its id ({SHORTEST_ID} digits or more)",
-            f"{option}=<run id>",
-        )
-    return runs[0]
-
-
-def _has_id(folder: Path, text: str) -> bool:
-    summary = read_run(folder, _ignore)
-    return summary is not None and (summary.run_id or "").startswith(text)
 
 
 def check_same(experiment: Experiment, run: Summary) -> None:
@@ -201,11 +158,5 @@ def check_same(experiment: Experiment, run: Summary) -> None:
             raise UserError(
                 f"resume={experiment.resume}: {name} was {before.get(name)} and is {now.get(name)}",
                 f"the settings of the run (its strategy may change), or a new run: fork={experiment.resume}",
-                override(name, before.get(name)),
+                as_override(name, before.get(name)),
             )
-
-
-def override(name: str, value: Any) -> str:
-    """Returns the override that sets `name` to `value`, quoted for a shell."""
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return shlex.quote(f"{name}={text}")

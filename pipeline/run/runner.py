@@ -1,7 +1,9 @@
 """Runs the stages of a plan: calls, times and records each."""
 
 import dataclasses
+import functools
 import inspect
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,7 @@ from pipeline.run.job import OnEpoch, PrunedError
 from pipeline.run.model_files import write_model_files
 from pipeline.run.plan import PlannedStage
 from pipeline.run.records import Recorded, clean_metrics, metric_name, recorded
+from pipeline.run.reuse import RESULTS
 from pipeline.run.summary import StageOutcome, Summary
 from pipeline.source_code.annotations import as_dataclass
 from pipeline.system import machine, pulse, signals
@@ -28,9 +31,11 @@ from pipeline.tracking.weights import local_weights
 from stages.errors import UserError
 from stages.reporter import Stop
 from stages.results import Dataset, Record
+from stages.reuse import Reuse, reuse_of
 from stages.safe_places import on_safe_place, safe_place
 from stages.settings.model import ModelSettings
 from stages.settings.results import EvaluateSettings
+from stages.storage.atomic import atomic_write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,13 +169,15 @@ def run_stages(
     on_safe_place(_visit_safe_place)
     for index, stage in enumerate(stages):
         name = stage.planned.name
+        if not stage.planned.is_needed:
+            continue
         reporter.begin(name)
         began = time.perf_counter()
         console.doing(name)
         try:
             _visit_safe_place()
             with signals.interruptible():
-                result = stage.function(**_arguments(stage, results, provided))
+                result = _result(stage, results, provided)
             _check_result(stage, result, stages[index + 1 :])
             _check_examples(result, stages[index + 1 :])
         except BaseException as error:
@@ -180,7 +187,7 @@ def run_stages(
         finally:
             console.end_progress()
         seconds = time.perf_counter() - began
-        summary.stages[name] = StageOutcome("ran", seconds)
+        summary.stages[name] = StageOutcome("ran" if stage.planned.saved is None else "reused", seconds)
         record_of_stage = recorded(name, stage.planned.makes, result, folder, records)
         _record(record_of_stage, name, reporter, tracker, summary)
         _record_models(record_of_stage, list(results.values()), tracker, summary)
@@ -205,10 +212,35 @@ def _visit_safe_place() -> None:
     signals.check()
 
 
-def _arguments(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> dict[str, Any]:
-    accepted = inspect.signature(stage.function).parameters
-    from_runner = {name: value for name, value in {"settings": stage.settings, **provided}.items() if name in accepted}
-    return {name: results[name] for name in stage.planned.inputs} | from_runner
+def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> Any:
+    """Returns the result of a stage: that of an earlier run, which is kept in this run, too, or else its own, saved."""
+    reuse, saved = reuse_of(stage.function), stage.planned.saved
+    inputs = {name: results[name] for name in stage.planned.inputs}
+    provided = {"settings": stage.settings, **provided}
+    kept = Path(provided["folder"]) / RESULTS / stage.planned.name
+    if saved is not None:
+        if reuse is None:
+            raise UserError(f"{stage.planned.target} can no longer restore a result", "a stage that is `reusable`")
+        result = reuse.restore(**_accepted(reuse.restore, {**inputs, **provided, "saved": saved}))
+        atomic_write(kept, lambda partial: shutil.copytree(saved, partial))
+        return result
+    result = stage.function(**_accepted(stage.function, {**provided, **inputs}))
+    if reuse is not None:
+        kept.parent.mkdir(exist_ok=True)
+        atomic_write(kept, lambda partial: _save(reuse, result, partial, inputs))
+    return result
+
+
+def _save(reuse: Reuse, result: Any, folder: Path, inputs: Mapping[str, Any]) -> None:
+    folder.mkdir()
+    save = functools.partial(reuse.save, result, folder)
+    save(**_accepted(save, inputs))
+
+
+def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of `arguments` that `function` takes."""
+    parameters = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -> None:

@@ -1,4 +1,4 @@
-"""Overrides that a command inherits from the run it resumes or forks: settings, but no code of that run's own."""
+"""Overrides that a command inherits from the run it resumes, forks or reuses: settings, but no code of its own."""
 
 import dataclasses
 import re
@@ -9,12 +9,13 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from pipeline.config.schemas import SCHEMAS
+from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, default_outputs, shorter
 from pipeline.redaction.mask import MASK
-from pipeline.run.resume import find
+from pipeline.run.finding import find_run
 from pipeline.run.source_digest import targets_in
 from pipeline.run.summary import Summary
+from pipeline.tracking.weights import run_of_model
 from stages.errors import UserError
 
 ELSEWHERE = ("tracking.uri", "strategy.name", "outputs")
@@ -24,7 +25,7 @@ _KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
 
 
 def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
-    """Returns a command line with the overrides of the run that it resumes or forks, unless it sets them itself.
+    """Returns a command line with the overrides of the run that it resumes, forks or reuses, unless it has its own.
 
     The run's name is quoted, as 4e123456 would be a number.
 
@@ -36,22 +37,32 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
     is_sweep = "-m" in arguments or "--multirun" in arguments
     quoted = list(arguments)
     inherited: list[str] = []
-    for option in ("resume", "fork"):
+    for option in ("resume", "fork", "run"):
         name = typed.get(option, "auto")
         if name in ("auto", "never", "null") or (is_sweep and "," in name):
             continue
+        outputs = Path(typed["outputs"]).expanduser() if "outputs" in typed else default_outputs()
+        if option == "run" and name.startswith(("models:/", "runs:/")):
+            name = _run_of_model(name, typed, outputs)
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
-        outputs = Path(typed["outputs"]).expanduser() if "outputs" in typed else default_outputs()
-        run = find(name, outputs, option)
+        run = find_run(name, outputs, option)
         overrides = [text for text in run.overrides if _key(text) not in {*typed, "trust"}]
+        if option == "run":  # settings of an option that this command replaces
+            overrides = [text for text in overrides if _key(text).partition(".")[0] not in typed]
         _refuse_forgotten(overrides, f"{option}={name}", typed)
         inherited = [text for text in overrides if MASK not in text]
         check_overrides(run, inherited, f"{option}={name}")
         if typed.get("trust", "").lower() not in ("true", "yes", "on", "1"):
             check_trust(run, inherited, outputs, config_dirs, f"{option}={name}")
     return quoted + inherited
+
+
+def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path) -> str:
+    """Returns the id of the run that has exported a model of MLflow's, in the store that the command line names."""
+    address = typed.get("tracking.uri")
+    return run_of_model(uri, TrackingSettings("server" if address else "local", address), outputs.resolve())
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:

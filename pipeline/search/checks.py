@@ -15,7 +15,7 @@ from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.search_settings import SearchSettings
 from pipeline.run.identity import identity
-from pipeline.run.plan import make_plan
+from pipeline.run.reuse import plan_of
 from pipeline.run.source_digest import Sources, sources
 from pipeline.search.plan import SearchPlan, make_search_plan
 from pipeline.search.space import Axis, probes
@@ -61,7 +61,7 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
         files |= sources(experiment).files
         try:
             check_rules(experiment, surroundings=first is None)
-            make_plan(experiment)
+            plan_of(experiment)
         except UserError as error:
             refused = refused or error.within(f"trial {' '.join(lines)}")
             if settings.refused == "fail":

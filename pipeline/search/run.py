@@ -10,7 +10,7 @@ from pipeline.run.console import Console
 from pipeline.run.job import DONE, SWEEP_FAILED, SweepRun
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
-from pipeline.run.plan import make_plan
+from pipeline.run.reuse import plan_of
 from pipeline.run.source_digest import new_for_other_code
 from pipeline.search.best import FOLDER, write_experiment
 from pipeline.search.checks import Search
@@ -43,7 +43,7 @@ def run_search(search: Search, options: Options, console: Console) -> int:
     first = search.first
     if first.dry_run:
         _say_plan(search, console)
-        console.plan(first, make_plan(first))
+        console.plan(first, plan_of(first))
         return DONE
     folder = _to_resume(search, console.say)
     if folder is None:

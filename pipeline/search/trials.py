@@ -12,8 +12,8 @@ from pipeline.run.console import Console
 from pipeline.run.identity import identity
 from pipeline.run.job import DONE, FAILED, STOPPED, Job, SweepRun
 from pipeline.run.lifecycle import PRUNED
-from pipeline.run.plan import make_plan
 from pipeline.run.rebuild import read_run
+from pipeline.run.reuse import plan_of
 from pipeline.run.settle import send_rest
 from pipeline.run.source_digest import sources
 from pipeline.search.checks import Search, read_trial
@@ -152,7 +152,7 @@ def trial_job(search: Search, trial: Trial) -> SweepJob:
     """
     composed, experiment = read_trial(search.compose, trial.lines)
     check_rules(experiment, surroundings=False)
-    make_plan(experiment)
+    plan_of(experiment)
     return SweepJob(
         number=trial.ordinal,
         label=" ".join(redact_overrides([shortened(line) for line in trial.lines])),

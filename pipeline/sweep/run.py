@@ -21,8 +21,8 @@ from pipeline.run.lifecycle import begun_tags
 from pipeline.run.lock import locked
 from pipeline.run.naming import sweep_name
 from pipeline.run.origin import Origin
-from pipeline.run.plan import make_plan
 from pipeline.run.resume import has_finished
+from pipeline.run.reuse import plan_of
 from pipeline.run.settle import flush, send_rest
 from pipeline.run.source_digest import Sources
 from pipeline.sweep.comparison import compare
@@ -89,7 +89,7 @@ def _show_plans(jobs: Sequence[SweepJob], console: Console) -> None:
         if job.refused is not None:
             console.say(f"skipped: {job.refused}")
         else:
-            console.plan(job.experiment, make_plan(job.experiment))
+            console.plan(job.experiment, plan_of(job.experiment))
 
 
 class _Sweep:

@@ -1,11 +1,13 @@
 """Weights of a tracked run or of a model in MLflow, as a folder on this machine."""
 
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import TrackingSettings
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
 
@@ -21,21 +23,41 @@ def local_weights(settings: ModelSettings, experiment: Experiment) -> Path | Non
     """
     if not settings.is_tracked:
         return None
-    from mlflow.exceptions import MlflowException  # seconds to import
-    from sqlalchemy.exc import SQLAlchemyError
-
     from pipeline.tracking.store import open_client, store_uri
 
-    try:
+    with _one_error("model.weights", settings.weights):
         client = open_client(experiment.tracking, experiment.outputs)
         model = logged_model(client, settings.weights)
         return _download(client, model, store_uri(experiment.tracking, experiment.outputs), experiment.outputs)
+
+
+def run_of_model(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
+    """Returns the id of the run that has exported the model at `uri`.
+
+    Raises:
+        UserError: where MLflow cannot be asked, or has no such model.
+    """
+    from pipeline.tracking.store import open_client
+
+    with _one_error("run", uri):
+        client = open_client(tracking, outputs)
+        return str(client.get_logged_model(logged_model(client, uri)).source_run_id)
+
+
+@contextmanager
+def _one_error(setting: str, uri: str) -> Iterator[None]:
+    """Raises whatever MLflow or its database raise as a UserError about `setting`, whose value is `uri`."""
+    from mlflow.exceptions import MlflowException  # seconds to import
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"model.weights={settings.weights} cannot be had ({reason})",
+            f"{setting}={uri} cannot be had ({reason})",
             "runs:/<id of a run that exported>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>",
-            "model.weights=<one of them>",
+            f"{setting}=<one of them>",
         ) from error
 
 

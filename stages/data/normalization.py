@@ -1,8 +1,16 @@
-"""Scalings of pixels: composed, fitted to a data set, and as parameters to record."""
+"""Scalings of pixels: composed, fitted to a data set, saved, and as parameters to record."""
+
+import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 
-from stages.results import Dataset, Normalization
+from stages.errors import UserError
+from stages.results import Dataset, Normalization, Record
+from stages.storage.atomic import atomic_write
+
+NAME = "scaling.json"
 
 
 def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
@@ -31,3 +39,24 @@ def facts(scaling: Normalization) -> dict[str, list[float]]:
         "scale": [float(f"{x:.6g}") for x in scaling.scale],
         "offset": [float(f"{x:.6g}") for x in scaling.offset],
     }
+
+
+def save_scaling(dataset: Dataset, folder: Path) -> None:
+    """Writes how the pixels of `dataset` are scaled, every digit of it."""
+    scaling = dataset.normalization
+    values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
+    atomic_write(folder / NAME, json.dumps({**values, "automatic": scaling.automatic}))
+
+
+def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
+    """Returns `dataset` with the scaling that `save_scaling` has written: a trained model keeps it on other data, too.
+
+    Raises:
+        UserError: where the file is damaged.
+    """
+    try:
+        values = json.loads((saved / NAME).read_text())
+        scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
+    return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))

@@ -21,7 +21,7 @@ from pipeline.checks.registry import check_rules
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
 from pipeline.config.limits import check_arguments
-from pipeline.config.schemas import SCHEMAS, TopSettings, is_address
+from pipeline.config.schemas import SCHEMAS, TopSettings, is_address, top_level_key
 from pipeline.paths import CONF
 from stages.errors import UserError
 from tests.pipeline.experiments import compose
@@ -106,7 +106,7 @@ def test_every_setting_takes_every_value_or_refuses_it(part: tuple[str, list[str
             continue
         SEEN.add((first_definition(schema, field.name), field.name))
         for value in TEXT if typing.get_type_hints(schema)[field.name] in (str, str | None) else HOSTILE:
-            path = f"{place}.{field.name}".lstrip(".")
+            path = f"{place}.{field.name}".lstrip(".") if place else top_level_key(field.name)
             error = refusal(saved, choices, path, value)
             if error is None:
                 assert is_valid(value, field, schema), f"{path}={value!r:.80} is taken"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.config.schemas import SCHEMAS, TopSettings
+from pipeline.config.schemas import SCHEMAS, TopSettings, top_level_key
 from pipeline.paths import CONF
 
 OPTIONS = [path for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in ("experiment", "pipeline")]
@@ -56,4 +56,4 @@ def test_a_repeated_default_is_seen() -> None:
 def test_the_primary_configuration_and_its_schema_have_the_same_defaults() -> None:
     primary, defaults = plain(OmegaConf.load(CONF / "config.yaml")), plain(OmegaConf.structured(TopSettings))
     del defaults["pipeline"]  # a group
-    assert {name: primary[name] for name in defaults} == defaults
+    assert {name: primary[top_level_key(name)] for name in defaults} == defaults

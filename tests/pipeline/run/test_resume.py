@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.run import resume
+from pipeline.run import finding
 from pipeline.run.console import Console
+from pipeline.run.finding import find_run
 from pipeline.run.identity import identity
 from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from pipeline.run.lock import locked
 from pipeline.run.rebuild import checkpoint_rows
-from pipeline.run.resume import find, resolve
+from pipeline.run.resume import resolve
 from pipeline.run.settle import end_lost
 from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import Summary
@@ -132,10 +133,10 @@ def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Pat
     run = last(killed)
     assert run.run_id is not None
     for text in (run.folder, Path(run.folder).name, run.run_id, run.run_id[:6]):
-        assert find(text, killed, "resume").run_id == run.run_id
+        assert find_run(text, killed, "resume").run_id == run.run_id
     for text in (run.run_id[:3], "0000000", "no/such/folder"):
         with pytest.raises(UserError, match=r"resume=.* is no run under .*Try: resume=<run id>"):
-            find(text, killed, "resume")
+            find_run(text, killed, "resume")
 
 
 def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed: Path) -> None:
@@ -280,4 +281,4 @@ def test_a_wrong_name_is_answered_in_one_line(pipeline_command: Command, tmp_pat
     done = pipeline_command("resume=12345678", f"outputs={tmp_path}/outputs", trains=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Expected the folder of a run")
-    assert resume.SHORTEST_ID == 4
+    assert finding.SHORTEST_ID == 4

@@ -1,0 +1,49 @@
+"""Runs on disk, by their folder or the beginning of their id."""
+
+from pathlib import Path
+
+from pipeline.paths import shorter
+from pipeline.run.origin import NAME as ORIGIN
+from pipeline.run.rebuild import read_run
+from pipeline.run.summary import NAME, Summary
+from stages.errors import UserError
+from stages.settings.places import resolved
+
+SHORTEST_ID = 4
+
+
+def find_run(text: str, outputs: Path, option: str) -> Summary:
+    """Returns the run with this folder or beginning of an id.
+
+    Args:
+        option: the setting whose value `text` is, such as `resume`.
+
+    Raises:
+        UserError: where there is none, or several.
+    """
+    path = resolved(text)
+    folders = [path] if path is not None and ((path / NAME).is_file() or (path / ORIGIN).is_file()) else []
+    if not folders and len(text) >= SHORTEST_ID:
+        all_folders = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in run_folders(outputs, pattern)]
+        folders = [folder for folder in all_folders if folder.name == text or _has_id(folder, text)]
+    damaged: list[str] = []
+    runs = [summary for folder in folders if (summary := read_run(folder, damaged.append)) is not None]
+    if not runs and damaged:
+        raise UserError(f"{option}={text}: {damaged[0]}", "a run whose files are whole", f"{option}=<run id>")
+    if len(runs) != 1:
+        raise UserError(
+            f"{option}={text} is {'no run' if not runs else f'{len(runs)} runs'} under {shorter(outputs)}",
+            f"the folder of a run, or the beginning of its id ({SHORTEST_ID} digits or more)",
+            f"{option}=<run id>",
+        )
+    return runs[0]
+
+
+def _has_id(folder: Path, text: str) -> bool:
+    summary = read_run(folder, lambda line: None)
+    return summary is not None and (summary.run_id or "").startswith(text)
+
+
+def run_folders(top: Path, pattern: str) -> list[Path]:
+    """Returns the folders of runs below `top`, including those whose summary is missing."""
+    return sorted({path.parent for name in (NAME, ORIGIN) for path in top.glob(f"{pattern}/{name}")})

@@ -1,0 +1,136 @@
+"""The plan of a run that begins with a later stage, on the saved results of an earlier run: `from=` and `run=`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from pipeline.config.experiment import Experiment
+from pipeline.paths import shorter
+from pipeline.run.console import Console
+from pipeline.run.finding import find_run
+from pipeline.run.identity import WITHOUT_EFFECT, as_override, relevant_settings, settings_of
+from pipeline.run.plan import PlannedStage, make_plan
+from pipeline.run.source_digest import sources
+from pipeline.run.summary import Summary
+from stages.errors import UserError
+
+RESULTS = "results"
+"""Folder of a run with what its stages have saved, by stage."""
+
+CHANGEABLE = (*WITHOUT_EFFECT, "from", "run", "fork", "fork_weights", "deterministic", "strategy", "pipeline")
+"""Settings that may differ from those of the run whose results are reused, in addition to the data's."""
+
+
+def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
+    """Returns the stages of `experiment` in order; with `from` and `run`, which of them are reused or left out.
+
+    A stage before `from` is reused where the run has saved its result; otherwise it runs again if a stage that is not
+    left out takes its result.
+
+    Raises:
+        UserError: where there is no such stage or run, the run has not completed a stage whose result is needed, or it
+            was made with other settings.
+    """
+    plan = make_plan(experiment)
+    run = reused_run(experiment)
+    if run is None:
+        return plan
+    names = [stage.name for stage in plan]
+    if experiment.from_stage not in names:
+        raise UserError(f"from={experiment.from_stage} is no stage of `pipeline`", names, f"from={names[-1]}")
+    first = names.index(experiment.from_stage)
+    results = Path(run.folder) / RESULTS
+    saved = [replace(stage, saved=_saved(results / stage.name)) for stage in plan[:first]]
+    needed = _needed([*saved, *plan[first:]], first)
+    _check_completed(needed[:first], run, experiment)
+    _check_settings(needed, first, run, experiment)
+    return tuple(needed)
+
+
+def reused_run(experiment: Experiment) -> Summary | None:
+    """Returns the run whose results `experiment` begins with, or None."""
+    return find_run(experiment.run, experiment.outputs, "run") if experiment.run is not None else None
+
+
+def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
+    """Prints whose results are reused, and what of its code or data is another now."""
+    run = reused_run(experiment)
+    if run is None:
+        return
+    folder = Path(run.folder)
+    console.say(f"beginning with {experiment.from_stage}, on the results of {shorter(folder)} (status: {run.status})")
+    if run.overrides:
+        console.say(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
+    again = [stage.name for stage in plan[: _place(plan, experiment)] if stage.action == "runs"]
+    reused = [stage.name for stage in plan if stage.action == "reused"]
+    saved = f"reused {', '.join(reused)}; " if reused else ""
+    console.say(f"{saved}run again, as their results are not saved: {', '.join(again)}")
+    now = sources(experiment)
+    if reused and run.code != now.digest:
+        changed = now.changed(folder) or "files that its list does not name"
+        console.warn(f"the code has changed since that run ({changed}): its results are reused as they are")
+
+
+def _place(plan: Sequence[PlannedStage], experiment: Experiment) -> int:
+    return [stage.name for stage in plan].index(str(experiment.from_stage))
+
+
+def _saved(folder: Path) -> Path | None:
+    return folder if folder.is_dir() else None
+
+
+def _needed(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
+    """Returns `plan` with the stages before `first` left out whose results no stage takes that is not."""
+    wanted: set[str] = set()
+    stages: list[PlannedStage] = []
+    for index in reversed(range(len(plan))):
+        stage = plan[index]
+        is_needed = index >= first or stage.makes in wanted
+        if is_needed:
+            wanted = (wanted - {stage.makes}) | set(stage.inputs)
+        stages.append(replace(stage, is_needed=is_needed))
+    return stages[::-1]
+
+
+def _check_completed(before: Iterable[PlannedStage], run: Summary, experiment: Experiment) -> None:
+    """Raises UserError where `run` ended before a stage whose result is needed, which would be made from scratch."""
+    for stage in before:
+        outcome = run.stages.get(stage.name)
+        if stage.action == "runs" and outcome is not None and outcome.status in ("skipped", "failed"):
+            raise UserError(
+                f"run={experiment.run} has not completed its stage {stage.name} (status: {run.status})",
+                "a run that has",
+                f"resume={experiment.run}",
+            )
+
+
+def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, experiment: Experiment) -> None:
+    """Raises UserError for the first setting that differs from the one with which a reused result was made."""
+    path = Path(run.folder) / "config.yaml"
+    free = {name for stage in [*plan[first:], *_left_out(plan)] for name in (stage.name, experiment.groups[stage.name])}
+    ignored = (*CHANGEABLE, "data", "load", *sorted(free))
+    try:
+        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(path)), ignored)
+    except Exception as error:
+        raise UserError(
+            f"run={experiment.run}: {shorter(path)} cannot be read ({type(error).__name__}); it says how its "
+            "results were made",
+            "a run with its configuration",
+            "run=<another run>",
+        ) from error
+    now = settings_of(experiment, ignored)
+    reused = [stage.name for stage in plan if stage.action == "reused"]
+    for name in dict.fromkeys([*before, *now]) if reused else ():
+        if str(before.get(name)) != str(now.get(name)):
+            raise UserError(
+                f"{name} was {before.get(name)} in run={experiment.run}, and is {now.get(name)}: the reused results of "
+                f"{', '.join(reused)} were not made with it",
+                "the settings of the run; others for the data, the strategy, and the stages that run",
+                f"{as_override(name, before.get(name))}, or fork={experiment.run}",
+            )
+
+
+def _left_out(plan: Sequence[PlannedStage]) -> list[PlannedStage]:
+    return [stage for stage in plan if not stage.is_needed]

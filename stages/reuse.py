@@ -1,0 +1,37 @@
+"""How a later run takes over the result of a stage instead of running the stage again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """How the result of a stage is saved and restored.
+
+    Both functions take results of earlier stages by their names, as stages do.
+
+    save: takes the result, a new folder, and any inputs of the stage.
+    restore: takes that folder as `saved`, and what the stage may take; returns the result as the stage would.
+    """
+
+    save: Callable[..., None]
+    restore: Callable[..., Any]
+
+
+def reusable(save: Callable[..., None], restore: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Marks a stage's function as one whose result can be saved; see `Reuse`."""
+
+    def mark(function: Function) -> Function:
+        function.__dict__["reuse"] = Reuse(save, restore)
+        return function
+
+    return mark
+
+
+def reuse_of(function: Callable[..., Any]) -> Reuse | None:
+    """Returns how the result of a stage is saved and restored; None where the stage runs again each time."""
+    reuse = getattr(function, "reuse", None)
+    return reuse if isinstance(reuse, Reuse) else None

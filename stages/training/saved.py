@@ -1,0 +1,117 @@
+"""The result of a training on disk, for a later run to evaluate or export again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stages.errors import UserError
+from stages.images import Described
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Model, Record, Split, Strategy, Trained
+from stages.training.checkpoints import Checkpoint, read, write
+
+NAME = "trained.npz"
+
+
+def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
+    """Writes weights, history, and what must be known of the data when the model meets other data.
+
+    That is the names of the classes, the shape and range of the images, and a digest of each training image, by which
+    test images are seen that the model was trained on; the digests only where all images have been read anyway.
+    """
+    described = described_already(dataset.train)
+    arrays = {f"weight.{index}": array for index, array in enumerate(trained.model.network.get_weights())}
+    if described is not None:
+        arrays["train_digests"] = described.digests
+    facts = {
+        "step": trained.steps,
+        "best_epoch": trained.best_epoch,
+        "history": [dict(row) for row in trained.history],
+        "weights": dict(trained.record.weights or {}),
+        "metrics": {
+            name: float(value) for name, value in trained.record.metrics.items() if name.startswith(("val/", "train/"))
+        },
+        "names": [weight.path for weight in trained.model.network.weights],
+        "data": _facts_of(dataset),
+    }
+    write(Checkpoint(facts, arrays), folder / NAME)
+
+
+def restore_trained(
+    saved: Path, model: Model, dataset: Dataset, strategy: Strategy, reporter: Reporter | None = None
+) -> Trained:
+    """Returns the result of an earlier training, with `model` set to its weights; on one device where servers hold it.
+
+    Args:
+        saved: the folder that `save_trained` has written.
+        reporter: warns of test images that the model was trained on.
+
+    Raises:
+        UserError: where the file is damaged, the network is another one, or the data has other classes or images.
+    """
+    try:
+        checkpoint = read(saved / NAME)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{saved / NAME} cannot be read: {error}", "the file as it was written", "fork=<run>"
+        ) from error
+    facts, arrays = checkpoint.facts, checkpoint.arrays
+    _check_data(facts["data"], dataset)
+    weights = [arrays[f"weight.{index}"] for index in range(len(facts["names"]))]
+    expected = [tuple(weight.shape) for weight in model.network.weights]
+    if [array.shape for array in weights] != expected:
+        raise UserError(
+            f"the trained weights in {saved} are of another network: {len(weights)} arrays, here {len(expected)}",
+            "the code and the settings that the network was trained with",
+            "from=train",
+        )
+    model.network.set_weights(weights)
+    trained = model.on_one_device() if strategy.coordinator is not None else model
+    _warn_of_known_images(arrays.get("train_digests"), dataset.test, reporter or Silent())
+    kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
+    metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
+    record = Record(metrics=metrics, weights=facts["weights"] or None)
+    return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
+
+
+def described_already(split: Split) -> Described | None:
+    """Returns digests of a split's images where they are in memory or in a cache; None where reading may take hours."""
+    is_at_hand = split.cached is not None or isinstance(split.images, np.ndarray)
+    return split.described if is_at_hand else None
+
+
+def _facts_of(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "class_names": list(dataset.class_names),
+        "image_shape": list(dataset.image_shape),
+        "pixel_range": [float(end) for end in dataset.pixel_range],
+    }
+
+
+def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
+    """Raises UserError for data that the model would silently give wrong answers for."""
+    now = _facts_of(dataset)
+    for name, before in trained_on.items():
+        if now[name] != before:
+            raise UserError(
+                f"{dataset.name} has {name} {_shown(now[name])}, and the model was trained on {_shown(before)}",
+                "data with the same classes in the same order, and images of the same shape and range",
+                "data=<another option>, or data.size=<pixels> for images of another size",
+            )
+
+
+def _shown(values: list[Any]) -> str:
+    text = ", ".join(map(str, values[:8]))
+    return f"[{text}{', …' if len(values) > 8 else ''}]"
+
+
+def _warn_of_known_images(trained_on: np.ndarray | None, test: Split, reporter: Reporter) -> None:
+    described = described_already(test)
+    if trained_on is None or described is None:
+        return
+    known = int(np.isin(described.digests, trained_on).sum())
+    if known:
+        reporter.warn(
+            f"the model was trained on {known:,} of these {len(test):,} test images: its metrics are too good"
+        )
