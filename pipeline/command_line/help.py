@@ -18,8 +18,8 @@ The same command resumes a run, or a sweep, that was interrupted. resume=never b
 that one, with its settings; fork=<run> starts a new run with its settings and those that you give, such as
 fork=4d9eb298 train.epochs=60: from the best weights, which it reported, or with fork_weights=last from the last ones
 and their optimizer. from=evaluate run=4d9eb298 evaluates and exports that run again, without training, also on other
-data, in another format or on other devices. A run is named by its folder or the beginning of its id. Code, addresses and places that its folder
-asks for, and no file of the configuration names, need trust=true.
+data, in another format or on other devices. A run is named by its folder or the beginning of its id. Code, addresses
+and places that its folder asks for, and no file of the configuration names, need trust=true.
 
 Choose an option of a group by group=option (the first one is the default):
 
