@@ -163,7 +163,7 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
     done = commands.run("from=report", f"run={run}", "trust=true", f"outputs={outputs}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("reused count" in done.stdout) == (function == "kept")
-    assert ("run again, as their results are not saved: strategy, load, count" in done.stdout) == (function == "slow")
+    assert ("run again, as their results are not saved: load, count" in done.stdout) == (function == "slow")
     assert (tmp_path / "slow").read_text() == calls
     assert [summary(folder)["metrics"]["report/n"] for folder in outputs.glob("runs/*/*")] == [64, 64]
 
