@@ -1,38 +1,102 @@
-"""The `export` stage: a SavedModel, reloaded and compared."""
+"""The `export` stage: the trained model in one or several formats, each reloaded and compared with it."""
 
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from stages.exporters.saved_model import write_saved_model
-from stages.networks.inference_memory import scoring_batch
-from stages.optimization.losses import probabilities
-from stages.results import Dataset, Exported, Model, Record, Trained
-from stages.settings.results import ExportSettings
+from stages.errors import UserError
+from stages.exporters.comparison import Compared, Reference, lines, refuse_beyond_limits, write_tables
+from stages.exporters.exporter import Exporter
+from stages.exporters.fresh_process import fresh_processes
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Exported, Record, Trained
+from stages.safe_places import safe_place
+from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
+from stages.targets import import_target
 
 
-def export(trained: Trained, dataset: Dataset, settings: ExportSettings, folder: Path) -> Exported:
-    """Writes `folder/export/saved_model`, reloads it and compares its predictions with the model's.
+def export(
+    trained: Trained, dataset: Dataset, settings: ExportSettings, folder: Path, reporter: Reporter | None = None
+) -> Exported:
+    """Writes every format to `folder/export`, reloads it and compares its answers with the model's on test examples.
 
-    It takes unscaled pixels, as the data set has them, or encoded images: see `stages.exporters.saved_model.Serving`.
+    All formats take unscaled pixels, as the data set has them, and return probabilities. The table of their differences
+    is in `export/formats.md` and `export/formats.csv`.
+
+    Raises:
+        UserError: where the model cannot be written in a format, or the file differs by more than the format's limits.
     """
-    path = folder / "export" / "saved_model"
-    model = trained.model.on_one_device()
-    path.parent.mkdir(exist_ok=True)
-    atomic_write(path, lambda partial: write_saved_model(model, dataset, partial))
-    compared = dataset.test.images[: settings.compared_examples].astype(np.float32)
-    difference = _largest_difference(trained.model, path, compared)
-    record = Record(metrics={"export/max_abs_diff": difference})
-    return Exported(path, dataset.image_shape, dataset.class_names, difference, record)
+    reporter = reporter or Silent()
+    exporters = {name: _exporter(name, part) for name, part in _formats(settings).items()}
+    place = folder / "export"
+    place.mkdir(exist_ok=True)
+    runtimes = {exporter.runtime for exporter in exporters.values() if exporter.loader is not None}
+    with fresh_processes(runtimes if settings.reload == "process" else set()) as processes:
+        model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
+        reference = Reference.of(trained.model, dataset, settings.compared_examples)
+        paths: dict[str, Path] = {}
+        rows: list[Compared] = []
+        for name, exporter in exporters.items():
+            path = paths[name] = place / _file(name, exporter.suffix)
+            reporter.doing(f"export {name}")
+            atomic_write(path, partial(exporter.write, model, dataset))
+            safe_place()
+            if exporter.loader is not None:
+                process = processes.get(exporter.runtime)
+                rows.append(reference.compare(name, path, exporter.loader, process, settings.reload_seconds))
+            safe_place()
+    if len(rows) > 1:
+        for line in lines(rows):
+            reporter.say(f"export      {line}")
+    tables = write_tables(rows, place)
+    refuse_beyond_limits(rows, exporters, trained.model.policy)
+    return _exported(paths, rows, tables, dataset)
 
 
-def _largest_difference(model: Model, path: Path, images: np.ndarray) -> float:
-    reloaded = tf.saved_model.load(str(path))  # kept by name: a function of a collected object cannot be called
-    # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
-    predict = tf.function(lambda batch: probabilities(model.network(batch, training=False), model.outputs))
-    size = min(scoring_batch(model.network), 64)
-    batches = np.array_split(images, -(-len(images) // size))
-    differences = [tf.reduce_max(tf.abs(reloaded(batch) - predict(batch))) for batch in map(tf.constant, batches)]
-    return float(np.max(differences))  # unlike Python's max it keeps nan
+def _file(name: str, suffix: str) -> str:
+    return f"model{suffix}" if suffix == f".{name}" else f"{name}{suffix}"
+
+
+def _formats(settings: ExportSettings) -> Mapping[str, Any]:
+    return settings.formats or {"saved_model": SavedModelSettings()}
+
+
+def _exporter(name: str, settings: Any) -> Exporter:
+    """Returns the exporter that `_target_` names, with its settings.
+
+    Raises:
+        UserError: where it cannot be imported, or does not take them.
+    """
+    arguments = dict(settings if isinstance(settings, Mapping) else vars(settings))
+    target = str(arguments.pop("_target_", ""))
+    try:
+        exporter = import_target(target)(**arguments)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"export.formats.{name}._target_={target} cannot be made ({error})",
+            "a class that extends stages.exporters.exporter.Exporter, and its settings",
+            f"export.formats.{name}._target_=stages.exporters.saved_model.SavedModel",
+        ) from error
+    if not isinstance(exporter, Exporter):
+        raise UserError(
+            f"export.formats.{name}._target_={target} is no exporter",
+            "a class that extends stages.exporters.exporter.Exporter",
+            f"export.formats.{name}._target_=stages.exporters.saved_model.SavedModel",
+        )
+    return exporter
+
+
+def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Path, ...], dataset: Dataset) -> Exported:
+    first = "saved_model" if "saved_model" in paths else next(iter(paths))
+    differences = {row.name: row.max_abs_diff for row in rows}
+    difference = differences.get(first, float("nan"))
+    metrics = {name: value for row in rows for name, value in row.metrics.items()}
+    if first in differences:
+        metrics["export/max_abs_diff"] = difference
+    others = {name: path for name, path in paths.items() if name != first}
+    own = () if first == "saved_model" else (paths[first],)
+    record = Record(metrics=metrics, files={"export": (*own, *others.values(), *tables)})
+    return Exported(paths[first], dataset.image_shape, dataset.class_names, difference, record, first, others)

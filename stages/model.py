@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,16 @@ def model(
     function, arguments = _function(settings.network)
     scaling = _scaling(function, arguments, dataset, reporter or Silent())
 
-    def build(placed: bool) -> keras.Model:
+    def build(placed: bool, policy: str = policy) -> keras.Model:
         with _policy(policy), float32_initial_values():
             network = _build(function, arguments, dataset)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
             return with_scaling(scaling, dataset.image_shape, network, policy)
 
-    def build_on_one_device() -> keras.Model:
+    def build_on_one_device(policy: str = policy) -> keras.Model:
         with tf.device("/cpu:0"):
-            return build(placed=False)
+            return build(placed=False, policy=policy)
 
     draw_in_float32()
     cast_exactly()
@@ -87,7 +88,9 @@ def model(
     metrics = tuple(network.core.metrics)
     rebuild = build_on_one_device if split else None
     in_step = dataset.augmentation if dataset.augments_in_step else None
-    return Model(network, outputs, policy, metrics, rebuild, record, in_step, dataset.mixing is not None)
+    mixed = dataset.mixing is not None
+    in_float32 = partial(build_on_one_device, "float32")
+    return Model(network, outputs, policy, metrics, rebuild, record, in_step, mixed, in_float32)
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None) -> Record:

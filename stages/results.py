@@ -274,6 +274,7 @@ class Model:
     outputs: `logits` or `probabilities`.
     policy: the Keras dtype policy that it was built under.
     rebuild: makes the same network on one device, with other weights; None where this one works everywhere.
+    rebuild_in_float32: the same, in float32 whatever the policy; None for a model that cannot be built again.
     metrics: the network's own; their state must be sums, which replicas can add to.
     augmentation: applied by the training step before the network; None where the input applies it.
     mixed_labels: whether training labels are float32 [b, classes], rows that add up to 1, and not int32 [b].
@@ -287,6 +288,7 @@ class Model:
     record: Record = Record()
     augmentation: Augmentation | None = None
     mixed_labels: bool = False
+    rebuild_in_float32: Callable[[], keras.Model] | None = None
 
     @property
     def has_own_loss(self) -> bool:
@@ -304,6 +306,25 @@ class Model:
         copy = self.rebuild()
         copy.set_weights(self.network.get_weights())
         return dataclasses.replace(self, network=copy, rebuild=None)
+
+    @cached_property
+    def in_float32(self) -> Model:
+        """This model on one device, its network in float32, with the weights that it has now, at the first use.
+
+        Raises:
+            UserError: where the network computes in another precision and cannot be built again.
+        """
+        if self.policy == "float32":
+            return self.on_one_device()
+        if self.rebuild_in_float32 is None:
+            raise UserError(
+                f"a network in {self.policy} that cannot be built again in float32",
+                "Model.rebuild_in_float32, as the stage model sets it",
+                "precision=float32",
+            )
+        copy = self.rebuild_in_float32()
+        copy.set_weights([np.asarray(weight, np.float32) for weight in self.network.get_weights()])
+        return dataclasses.replace(self, network=copy, policy="float32", rebuild=None)
 
 
 @dataclass(frozen=True)
@@ -332,10 +353,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Exported:
-    """A SavedModel from unscaled pixels, [N, H, W, C], to probabilities; see `stages.exporters.saved_model.Serving`.
+    """Files from unscaled pixels, [N, H, W, C], to probabilities; see `stages.exporters`.
 
+    path: the SavedModel, else the first file.
     max_abs_diff: the largest difference between its probabilities, reloaded, and the model's.
-    format: its key under `exported` in `summary.json`.
+    format: its key under `exported` in `summary.json`; only a `saved_model` becomes an MLflow model.
+    others: further files by their formats; artifacts of the run.
     """
 
     path: Path
@@ -344,6 +367,7 @@ class Exported:
     max_abs_diff: float
     record: Record = Record()
     format: str = "saved_model"
+    others: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def implied_record(self) -> Record:

@@ -16,6 +16,7 @@ from tests import commands
 environment.prepare()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` would have every command ignore it
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the laws are about logical CPU devices, whatever the machine has
+os.environ.setdefault("EXPORT_RELOAD", "here")  # a fresh process would import TensorFlow for each of hundreds of runs
 
 with environment.quiet_stderr():
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""The environment of a run: the folder of its results, the TPU, the data set."""
+"""The environment of a run: the folder of its results, the TPU, the data set, the packages of exporters."""
 
 import os
 import socket
@@ -6,9 +6,11 @@ import tempfile
 from pathlib import Path
 
 from pipeline.config.experiment import Experiment
+from pipeline.source_code.packages import find_package
 from stages.data import class_folders, tfds_folder
 from stages.errors import UserError
 from stages.settings.data import ImageFolderSettings, TfdsSettings
+from stages.settings.results import ExportSettings
 from stages.settings.strategy import TpuSettings
 
 PATTERNS = "*?[]\\%"
@@ -47,6 +49,19 @@ def data_is_usable(experiment: Experiment) -> None:
         tfds_folder.check(settings)
     if isinstance(settings, ImageFolderSettings):
         class_folders.split_folders(settings.folder)
+
+
+def exporters_are_installed(experiment: Experiment) -> None:
+    """Refuses a format whose packages are not installed."""
+    settings = experiment.settings.get("export")
+    for name, part in settings.formats.items() if isinstance(settings, ExportSettings) else ():
+        missing = [package for package in getattr(part, "requires", ()) if find_package(package) is None]
+        if missing:
+            raise UserError(
+                f"export.formats.{name}: the package {missing[0]} is not installed",
+                f"the extra {part.extra} of this project: {', '.join(part.requires)}",
+                f"pip install {' '.join(missing)}",
+            )
 
 
 def outputs_can_be_written(experiment: Experiment) -> None:

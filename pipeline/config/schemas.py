@@ -211,6 +211,14 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "train": {"loop": train.TrainSettings, "fit": train.FitSettings},
     "evaluate": {"evaluate": results.EvaluateSettings},
     "export": {"export": results.ExportSettings},
+    "format": {
+        "saved_model": results.SavedModelSettings,
+        "keras": results.KerasSettings,
+        "litert_float32": results.LiteRTSettings,
+        "litert_float16": results.LiteRTFloat16Settings,
+        "litert_int8": results.LiteRTInt8Settings,
+        "onnx": results.OnnxSettings,
+    },
 }
 
 

@@ -170,9 +170,9 @@ class Console:
         if summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
             rows.append(("continue", f"{command()}  (from its last checkpoint)"))
         for kind, path in summary.exported.items():
-            difference = metrics.get("export/max_abs_diff", float("nan"))
             rows.append(("export", f"{shorter(Path(path))} ({kind})"))
-            rows.append(("", f"its predictions differ from the model's by {difference:.1e} at most"))
+            if (difference := metrics.get(f"export/{kind}/max_abs_diff")) is not None:
+                rows.append(("", f"its predictions differ from the model's by {difference:.1e} at most"))
         self.say()
         for label, text in rows:
             self.say(f"{label:11} {text}")

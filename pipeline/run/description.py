@@ -39,7 +39,7 @@ def of_run(summary: Summary, command: str, note: str | None) -> str:
         lines.append(f"- Speed: {speed}{where}, {summary.seconds:.1f} s in all")
     for kind, path in summary.exported.items():
         lines.append(f"- Model: {code(shorter(Path(path)))} ({kind})")
-        if summary.run_id:
+        if summary.run_id and kind == "saved_model":
             load = f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model_name(summary.name)}")'
             lines.append(f"- In Python: {code(load)}")
     difference = metrics.get("export/max_abs_diff")

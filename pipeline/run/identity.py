@@ -15,6 +15,7 @@ WITHOUT_EFFECT = (
     "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tracking",
     "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
+    "export.reload", "export.reload_seconds",
 )  # fmt: skip
 """Settings that do not change the results of a run."""
 

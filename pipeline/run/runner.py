@@ -299,12 +299,15 @@ def _record_models(recorded_values: Recorded, results: Sequence[Any], tracker: T
     models = recorded_values.models
     if not models:
         return
-    summary.exported |= {model.format: str(model.path) for model in models}
+    for model in models:
+        files = {model.format: model.path, **model.others}
+        summary.exported |= {name: str(path) for name, path in files.items()}
     dataset = next((result for result in reversed(results) if isinstance(result, Dataset)), None)
     if summary.folder:  # a worker that only assists has none
         tracker.artifact(write_model_files(summary, models, dataset))
     for model in models:
-        tracker.model(model)
+        if model.format == "saved_model":
+            tracker.model(model)
 
 
 def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:

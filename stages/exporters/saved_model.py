@@ -1,19 +1,28 @@
 """A SavedModel: TensorFlow's own format, for TensorFlow Serving, MLflow and every language with TensorFlow."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from stages.exporters import encoded_images
+from stages.exporters.exporter import LOADERS, Exporter
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 
 
-def write_saved_model(model: Model, dataset: Dataset, path: Path) -> None:
-    """Writes the folder `path`; for its signatures see `Serving`."""
-    serving = Serving(model, dataset)
-    tf.saved_model.save(serving, str(path), serving.signatures())
+@dataclass(frozen=True, kw_only=True)
+class SavedModel(Exporter):
+    """A folder whose signatures are those of `Serving`."""
+
+    runtime = "tensorflow"
+    loader = LOADERS / "saved_model.py"
+
+    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
+        """See `Exporter`."""
+        serving = Serving(model, dataset)
+        tf.saved_model.save(serving, str(path), serving.signatures())
 
 
 class Serving(tf.Module):

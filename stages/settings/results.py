@@ -1,8 +1,13 @@
 """Settings of the stages `evaluate` and `export`."""
 
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from stages.settings.ranges import number
+from stages.errors import UserError
+from stages.settings.ranges import check, choice, number
 
 
 @dataclass(kw_only=True)
@@ -27,8 +32,100 @@ class EvaluateSettings:
 
 
 @dataclass(kw_only=True)
+class FormatSettings:
+    """A format of export: its exporter, and how far its answers may be from the model's on real test examples."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Packages without which it cannot be written or reloaded."""
+    extra: ClassVar[str] = ""
+    """The project's extra with these packages."""
+
+    _target_: str = "???"
+    """A class that extends `stages.exporters.exporter.Exporter`."""
+    largest_difference: float | None = number(None, at_least=0, at_most=1, unit="of a probability")
+    """null: 0.0001 for a network that computes in float32 or float64, 0.05 in half precision."""
+    least_agreement: float = number(0.995, at_least=0, at_most=1, unit="of the examples, with the same class")
+
+
+@dataclass(kw_only=True)
+class SavedModelSettings(FormatSettings):
+    """TensorFlow's own format, with signatures for pixels and encoded images."""
+
+    _target_: str = "stages.exporters.saved_model.SavedModel"
+
+
+@dataclass(kw_only=True)
+class KerasSettings(FormatSettings):
+    """A `.keras` file of Keras' own layers."""
+
+    _target_: str = "stages.exporters.keras_file.KerasFile"
+
+
+@dataclass(kw_only=True)
+class LiteRTSettings(FormatSettings):
+    """A LiteRT (TensorFlow Lite) file."""
+
+    _target_: str = "stages.exporters.litert.LiteRT"
+    weights: str = choice("float32", "float32", "float16", "int8")
+    """`int8`: activations, too, by the ranges that representative examples take."""
+    representative_examples: int = number(200, at_least=1, at_most=10_000, unit="training examples, for int8")
+
+
+@dataclass(kw_only=True)
+class LiteRTFloat16Settings(LiteRTSettings):
+    """A LiteRT file whose weights have 11 bits."""
+
+    weights: str = choice("float16", "float32", "float16", "int8")
+    largest_difference: float | None = number(0.05, at_least=0, at_most=1, unit="of a probability")
+
+
+@dataclass(kw_only=True)
+class LiteRTInt8Settings(LiteRTSettings):
+    """A LiteRT file in whole numbers of 8 bits, which move probabilities much where two classes are close."""
+
+    weights: str = choice("int8", "float32", "float16", "int8")
+    largest_difference: float | None = number(0.5, at_least=0, at_most=1, unit="of a probability")
+    least_agreement: float = number(0.99, at_least=0, at_most=1, unit="of the examples, with the same class")
+
+
+@dataclass(kw_only=True)
+class OnnxSettings(FormatSettings):
+    """An ONNX file."""
+
+    requires: ClassVar[tuple[str, ...]] = ("tf2onnx", "onnx", "onnxruntime")
+    extra: ClassVar[str] = "onnx"
+
+    _target_: str = "stages.exporters.onnx_file.OnnxFile"
+    opset: int = number(18, at_least=13, at_most=18, unit="version of ONNX's operators")
+
+
+RELOAD = "EXPORT_RELOAD"
+"""Environment variable with the default of `export.reload`, for all runs of a shell."""
+
+
+@dataclass(kw_only=True)
 class ExportSettings:
-    """A SavedModel, compared after reloading."""
+    """Formats of the trained model, each reloaded and compared with it."""
 
     _target_: str = "stages.export.export"
-    compared_examples: int = number(256, at_least=1, unit="test examples on which the reloaded model is compared")
+    formats: dict[str, Any] = field(default_factory=dict)
+    """From names of files to exporters, each a mapping with `_target_`; empty: a SavedModel alone."""
+    compared_examples: int = number(256, at_least=1, unit="test examples on which reloaded files are compared")
+    reload: str = field(
+        default_factory=lambda: os.environ.get(RELOAD, "process"), metadata={"options": ("process", "here")}
+    )
+    """`process`: files are reloaded in fresh processes that import nothing of this project, which takes some seconds;
+    `here`: in the run's own."""
+    reload_seconds: float = number(600.0, at_least=10, unit="seconds in which a file has to be reloaded and compared")
+
+    def check(self, path: str) -> None:
+        for name, settings in self.formats.items():
+            place = f"{path}.formats.{name}"
+            if not re.fullmatch(r"\w[\w.-]{0,99}", str(name)):
+                raise UserError(f"{place} cannot name a file", "letters, digits and _ . -", f"~{place}")
+            target = settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", None)
+            if not isinstance(target, str):
+                raise UserError(
+                    f"{place}={settings} names no exporter", "a mapping with `_target_`", "export=saved_model"
+                )
+            check(settings, place)

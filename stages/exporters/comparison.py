@@ -1,0 +1,156 @@
+"""Exported files, reloaded and compared with the model on real examples."""
+
+import csv
+import io
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.exporters import standalone
+from stages.exporters.exporter import Exporter
+from stages.exporters.fresh_process import FreshProcess
+from stages.networks.inference_memory import scoring_batch
+from stages.optimization.losses import probabilities
+from stages.results import Dataset, Model
+
+CALLS = 30
+"""Calls of which the median time is the latency of one example."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A file, reloaded, against the model.
+
+    max_abs_diff: of a probability; nan where either has one. agreement: fraction of the examples with the same class.
+    bytes: of the file or folder. milliseconds: median time of one example.
+    """
+
+    name: str
+    path: Path
+    max_abs_diff: float
+    agreement: float
+    bytes: int
+    milliseconds: float
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics by their full names."""
+        names = {"max_abs_diff": self.max_abs_diff, "agreement": self.agreement}
+        names |= {"mib": self.bytes / 2**20, "milliseconds": self.milliseconds}
+        return {f"export/{self.name}/{name}": value for name, value in names.items()}
+
+    def refuse(self, exporter: Exporter, policy: str) -> None:
+        """Raises UserError where the file is beyond the limits of its format."""
+        limit, setting = exporter.limit(policy), f"export.formats.{self.name}"
+        if not self.max_abs_diff <= limit:  # nan is no number below it
+            raise UserError(
+                f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} in a probability",
+                f"at most {limit:g}",
+                f"{setting}.largest_difference={_above(self.max_abs_diff)}, if that is good enough",
+            )
+        if self.agreement < exporter.least_agreement:
+            raise UserError(
+                f"{self.path.name}, reloaded, gives {self.agreement:.2%} of the examples the model's class",
+                f"at least {exporter.least_agreement:.2%}",
+                f"{setting}.least_agreement={np.floor(self.agreement * 1000) / 1000:g}, if that is good enough",
+            )
+
+
+def _above(difference: float) -> str:
+    return f"{min(2 * difference, 1):.1g}" if np.isfinite(difference) else "…"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Real examples, and what the model answers.
+
+    images: uint8 or float32 [N, H, W, C]; expected: float32 [N, classes].
+    """
+
+    images: np.ndarray
+    expected: np.ndarray
+    batch: int
+
+    @classmethod
+    def of(cls, model: Model, dataset: Dataset, examples: int) -> "Reference":
+        """Returns at most `examples` test examples, evenly spread: a split may be in the order of its classes."""
+        count = min(examples, len(dataset.test))
+        rows = np.linspace(0, len(dataset.test) - 1, count).astype(int)
+        images = np.asarray(dataset.test.images[rows])
+        batch = min(scoring_batch(model.network), 64)
+        # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
+        predict = tf.function(lambda pixels: probabilities(model.network(pixels, training=False), model.outputs))
+        parts = [images[begin : begin + batch] for begin in range(0, count, batch)]
+        answers = [predict(tf.constant(part, tf.float32)).numpy() for part in parts]
+        return cls(images, np.concatenate(answers), batch)
+
+    def compare(self, name: str, path: Path, loader: Path, process: FreshProcess | None, seconds: float) -> Compared:
+        """Reloads the file `path`, in `process` or, if that is None, here.
+
+        Raises:
+            UserError: where it cannot be reloaded.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            images, answers = Path(folder, "images.npy"), Path(folder, "answers.npy")
+            np.save(images, self.images)
+            order: dict[str, Any] = {
+                "loader": str(loader), "path": str(path), "images": str(images), "answers": str(answers),
+                "batch": self.batch, "calls": CALLS,
+            }  # fmt: skip
+            if process is not None:
+                milliseconds = process.ask(order, seconds)["milliseconds"]
+            else:
+                milliseconds = standalone.measure(**order)
+            rows = np.load(answers)
+        if rows.shape != self.expected.shape:
+            raise UserError(
+                f"export: {path.name} answers with the shape {rows.shape}",
+                f"{self.expected.shape}",
+                "export=saved_model",
+            )
+        agreement = float(np.mean(rows.argmax(axis=1) == self.expected.argmax(axis=1)))
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        size = sum(file.stat().st_size for file in files)
+        return Compared(name, path, float(np.max(np.abs(rows - self.expected))), agreement, size, milliseconds)
+
+
+COLUMNS = ("format", "largest difference", "same class", "MiB", "ms an example")
+
+
+def _cells(row: Compared) -> tuple[str, ...]:
+    size, time = f"{row.bytes / 2**20:.2f}", f"{row.milliseconds:.2f}"
+    return row.name, f"{row.max_abs_diff:.1e}", f"{row.agreement:.2%}", size, time
+
+
+def lines(rows: Sequence[Compared]) -> list[str]:
+    """Returns the table for the console, its header first."""
+    table = [COLUMNS, *map(_cells, rows)]
+    widths = [max(len(cells[column]) for cells in table) for column in range(len(COLUMNS))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in table]
+
+
+def write_tables(rows: Sequence[Compared], folder: Path) -> tuple[Path, Path]:
+    """Writes `formats.md` and `formats.csv`, which has all digits, into `folder`, and returns their paths."""
+    bars = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *map(_cells, rows))]
+    markdown, table = folder / "formats.md", folder / "formats.csv"
+    markdown.write_text("\n".join(bars) + "\n")
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("format", "file", "max_abs_diff", "agreement", "bytes", "milliseconds"))
+    writer.writerows(
+        (row.name, row.path.name, row.max_abs_diff, row.agreement, row.bytes, row.milliseconds) for row in rows
+    )
+    table.write_text(text.getvalue())
+    return markdown, table
+
+
+def refuse_beyond_limits(rows: Sequence[Compared], exporters: Mapping[str, Exporter], policy: str) -> None:
+    """Raises UserError for the first file that is beyond its format's limits."""
+    for row in rows:
+        row.refuse(exporters[row.name], policy)

@@ -1,0 +1,50 @@
+"""What every exporter has: a file's name, a loader, limits; and how it writes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from stages.results import Dataset, Model
+
+LOADERS = Path(__file__).parent / "loaders"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporter:
+    """Writes a model in one format, which takes unscaled pixels and returns probabilities, float32 [N, classes].
+
+    suffix: of the file, whose name is that of the format in `export.formats`, or `model` where that is the suffix;
+        empty for a folder.
+    runtime: the module that reloads the file, or several by commas of which the first that is installed does; the fresh
+        process imports it while the file is still being written.
+    loader: a Python file that imports nothing of this project, with a function `load(path)` that returns another one,
+        from pixels, uint8 or float32 [N, H, W, C], to probabilities, an array [N, classes]. None: files are not
+        reloaded.
+    largest_difference: of a probability from the model's; None: see `limit`. least_agreement: fraction of the examples
+        that get the model's class. Beyond these the stage fails.
+    """
+
+    suffix: ClassVar[str] = ""
+    runtime: ClassVar[str] = ""
+    loader: ClassVar[Path | None] = None
+
+    largest_difference: float | None = None
+    least_agreement: float = 0.995
+
+    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
+        """Writes the file or folder `path`.
+
+        Args:
+            model: on one device. Its network takes unscaled pixels, float32 [N, H, W, C].
+            dataset: for class names, the shape of images and representative examples.
+        """
+        raise NotImplementedError
+
+    def limit(self, policy: str) -> float:
+        """Returns the largest difference that is allowed for a network of the Keras policy `policy`.
+
+        Half precision has 3 or 4 digits, and where a format knows none the network is written in float32.
+        """
+        if self.largest_difference is not None:
+            return self.largest_difference
+        return 1e-4 if policy in ("float32", "float64") else 0.05

@@ -1,0 +1,47 @@
+"""A LiteRT file, formerly TensorFlow Lite: for phones and small devices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from stages.exporters.exporter import LOADERS, Exporter
+from stages.exporters.function import probabilities_of
+from stages.results import Dataset, Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiteRT(Exporter):
+    """A file with the signature `serving_default`, from `images` to `probabilities`, both float32, any batch size.
+
+    A network of another precision is written in float32. weights: `float32`, `float16` (half the size), or `int8`: a
+    quarter of it, and whole numbers in the layers that have them, by the ranges that `representative_examples` of the
+    training split take.
+    """
+
+    suffix = ".tflite"
+    runtime = "ai_edge_litert.interpreter,tensorflow"
+    loader = LOADERS / "litert.py"
+
+    weights: str = "float32"
+    representative_examples: int = 200
+
+    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
+        """See `Exporter`."""
+        function, owner = probabilities_of(model.in_float32, dataset.image_shape)
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], owner)
+        if self.weights != "float32":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if self.weights == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        if self.weights == "int8":
+            converter.representative_dataset = lambda: self._representative(dataset)
+        path.write_bytes(converter.convert())
+
+    def _representative(self, dataset: Dataset) -> Iterator[list[np.ndarray]]:
+        """Yields images one by one, evenly spread over the training split, whose order may be that of the classes."""
+        count = min(self.representative_examples, len(dataset.train))
+        for row in np.linspace(0, len(dataset.train) - 1, count).astype(int):
+            yield [np.asarray(dataset.train.images[row : row + 1], np.float32)]

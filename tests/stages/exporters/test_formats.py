@@ -1,0 +1,194 @@
+"""Every format answers as the model does, in a process without this project, in every precision and placement."""
+
+import csv
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.errors import UserError
+from stages.export import export
+from stages.exporters.litert import LiteRT
+from stages.exporters.saved_model import SavedModel
+from stages.model import model
+from stages.results import Dataset, Exported, Model, Strategy, Trained
+from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
+from stages.settings.results import (
+    ExportSettings,
+    KerasSettings,
+    LiteRTFloat16Settings,
+    LiteRTInt8Settings,
+    LiteRTSettings,
+    OnnxSettings,
+    SavedModelSettings,
+)
+from stages.settings.strategy import ModelParallelSettings
+from stages.strategy import strategy
+from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings
+
+pytestmark = pytest.mark.slow
+
+FORMATS: dict[str, Any] = {
+    "saved_model": SavedModelSettings(),
+    "keras": KerasSettings(),
+    "litert_float32": LiteRTSettings(),
+    "litert_float16": LiteRTFloat16Settings(),
+    "litert_int8": LiteRTInt8Settings(),
+}
+if all(importlib.util.find_spec(package) for package in OnnxSettings.requires):
+    FORMATS["onnx"] = OnnxSettings()
+
+
+@cache
+def digits() -> Dataset:
+    return real_digits()
+
+
+@cache
+def weights() -> list[np.ndarray]:
+    """Weights of a small network that has learned digits, for all precisions and placements."""
+    built, _ = after_steps(one_device(), digits(), settings(), steps=120, build=lambda data, where: built_on(where))
+    return [np.asarray(weight) for weight in built.network.get_weights()]
+
+
+def built_on(where: Strategy, policy: str = "float32") -> Model:
+    network = CnnSettings(filters=[8, 16], dropout=0.1)
+    given = ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1)
+    return model(digits(), where, given)
+
+
+def trained(where: Strategy, policy: str = "float32") -> Trained:
+    built = built_on(where, policy)
+    built.network.set_weights(weights())
+    return Trained(built, (), 1, 0)
+
+
+def exported(folder: Path, result: Trained, reload: str = "here", **formats: Any) -> Exported:
+    return export(result, digits(), ExportSettings(formats=formats or FORMATS, reload=reload), folder)
+
+
+@pytest.fixture(scope="module")
+def all_formats(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
+    """Every format of a network in float32, reloaded in fresh processes."""
+    folder = tmp_path_factory.mktemp("run")
+    return folder, exported(folder, trained(one_device()), "process")
+
+
+def test_every_format_answers_as_the_model_in_a_process_without_the_project(all_formats: tuple[Path, Exported]) -> None:
+    folder, result = all_formats
+    metrics = result.record.metrics
+    with (folder / "export" / "formats.csv").open(newline="") as file:
+        rows = {row["format"]: row for row in csv.DictReader(file)}
+    assert list(rows) == list(FORMATS) == [result.format, *result.others]
+    for name, row in rows.items():
+        difference, agreement = float(row["max_abs_diff"]), float(row["agreement"])
+        assert difference == metrics[f"export/{name}/max_abs_diff"]
+        assert difference <= {"litert_float16": 0.01, "litert_int8": 0.2}.get(name, 1e-5), name
+        assert agreement >= (0.99 if name == "litert_int8" else 0.995), name
+        assert float(row["milliseconds"]) > 0
+        assert int(row["bytes"]) > 1000
+        assert (folder / "export" / row["file"]).exists()
+        assert f"| {name} | " in (folder / "export" / "formats.md").read_text()
+    assert metrics["export/max_abs_diff"] == metrics["export/saved_model/max_abs_diff"]
+    sizes = [int(rows[f"litert_{weights}"]["bytes"]) for weights in ("float32", "float16", "int8")]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16", "float16", "float64"])
+def test_every_precision_is_exported_in_every_format(policy: str, tmp_path: Path) -> None:
+    """Within the limits that the formats have by themselves; in float64 as in float32."""
+    metrics = exported(tmp_path, trained(one_device(), policy)).record.metrics
+    for name in FORMATS:
+        assert metrics[f"export/{name}/agreement"] >= (0.99 if name == "litert_int8" else 0.995), name
+        if policy == "float64" and "litert_" not in name:
+            assert metrics[f"export/{name}/max_abs_diff"] <= 1e-5, name
+
+
+def spread() -> Strategy:
+    return strategy(ModelParallelSettings(deterministic=False, devices=["/cpu:0", "/cpu:1"]))
+
+
+@pytest.mark.parametrize("where", [mirrored, spread], ids=["two replicas", "layers on two devices"])
+def test_models_on_several_devices_are_exported_in_every_format(where: Any, tmp_path: Path) -> None:
+    """The formats read the weights of one replica, or of a copy on one device. Servers make the same copy."""
+    metrics = exported(tmp_path, trained(where())).record.metrics
+    for name in FORMATS:
+        assert metrics[f"export/{name}/max_abs_diff"] <= {"litert_float16": 0.01, "litert_int8": 0.2}.get(name, 1e-5)
+
+
+TRAINS = """
+import sys, numpy as np, keras
+model = keras.models.load_model(sys.argv[1])
+names = [layer.name for layer in model.layers]
+kinds = {type(layer).__module__.partition(".")[0] for layer in model._flatten_layers()}
+model.compile("sgd", "sparse_categorical_crossentropy")
+images, labels = np.zeros((8, 8, 8, 1), "float32"), np.arange(8)
+before = model.get_weights()
+model.fit(images, labels, epochs=1, verbose=0)
+changed = sum(not np.array_equal(a, b) for a, b in zip(before, model.get_weights()))
+assert not {"stages", "pipeline"} & set(sys.modules)
+print(names, sorted(kinds), changed)
+"""
+
+
+def test_a_keras_file_has_its_layers_and_can_be_trained_by_keras_alone(tmp_path: Path) -> None:
+    """A network with the project's own BatchNorm, which the file has as Keras' own."""
+    given = ModelSettings(network=ResnetSettings(), precision=PrecisionSettings(policy="float32"), seed=1)
+    built = model(digits(), one_device(), given)
+    kinds = [type(layer) for layer in built.network.core.layers]
+    result = exported(tmp_path, Trained(built, (), 1, 0), keras=KerasSettings())
+    assert (result.format, result.path.name) == ("keras", "model.keras")
+    assert [type(layer) for layer in built.network.core.layers] == kinds
+    command = [sys.executable, "-I", "-c", TRAINS, str(result.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path)
+    names, kinds_loaded, changed = done.stdout.strip().rsplit(" [", 1)[0], "['keras']", int(done.stdout.split()[-1])
+    assert names.startswith("['images', 'scaling', 'resnet")
+    assert "'probabilities'" in names
+    assert kinds_loaded in done.stdout
+    assert changed >= 20
+
+
+def test_int8_is_quantized_by_examples_of_the_training_split() -> None:
+    images = np.concatenate([part for [part] in LiteRT(representative_examples=50)._representative(digits())])
+    assert images.dtype == np.float32
+    assert len(images) == 50
+    training = {image.tobytes() for image in np.asarray(digits().train.images, np.float32)}
+    assert {image.tobytes() for image in images} <= training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skewed(SavedModel):
+    """A SavedModel of another model."""
+
+    by: float = 0.0
+
+    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
+        weights = model.network.get_weights()
+        model.network.set_weights([*weights[:-1], weights[-1] + np.linspace(0, self.by, len(weights[-1]))])
+        super().write(model, dataset, path)
+        model.network.set_weights(weights)
+
+
+def test_a_format_beyond_its_limits_fails_with_what_to_set(tmp_path: Path) -> None:
+    given = {"_target_": f"{__name__}.Skewed", "by": 0.02}
+    with pytest.raises(UserError, match=r"skewed, reloaded, differs from the model by 0\.\d+") as failed:
+        exported(tmp_path, trained(one_device()), skewed=given)
+    setting, _, value = failed.value.fix.partition(",")[0].partition("=")
+    assert setting == "export.formats.skewed.largest_difference"
+    result = exported(tmp_path, trained(one_device()), skewed={**given, "largest_difference": float(value)})
+    assert (tmp_path / "export" / "formats.md").exists()
+    assert 0 < result.max_abs_diff <= float(value)
+    with pytest.raises(UserError, match=r"gives \d+.\d+% of the examples the model's class. Expected at least 99.50%"):
+        exported(tmp_path, trained(one_device()), skewed={**given, "by": 40.0, "largest_difference": 1.0})
+
+
+def test_an_exporter_that_is_none_is_refused(tmp_path: Path) -> None:
+    for target in ("stages.nothing.There", "pathlib.Path", "stages.exporters.saved_model.Serving"):
+        with pytest.raises(UserError, match=r"export\.formats\.mine\._target_"):
+            exported(tmp_path, trained(one_device()), mine={"_target_": target})
