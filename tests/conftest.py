@@ -37,6 +37,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
 )
 tf.config.experimental.enable_op_determinism()
+tf.config.threading.set_intra_op_parallelism_threads(1)  # the operations are small; commands have as many as anywhere
 # What TensorFlow makes of a graph before it runs takes a third of the time of a short training. Commands do it.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
