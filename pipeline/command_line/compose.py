@@ -298,11 +298,14 @@ class Composer:
 
     def _refuse_hydras_own(self, document: DictConfig) -> None:
         """Refuses what a file says of Hydra's own settings: they have no effect."""
-        bare = self.loader.load_configuration(None, [], RunMode.RUN)
-        expected, given = (dict(_leaves(one.hydra)) for one in (bare, document))
-        for name, value in given.items():
-            if value != expected.get(name) and not name.startswith(_FILLED_BY_HYDRA):
+        for name, value in _leaves(document.hydra):
+            if value != self._hydras_own.get(name) and not name.startswith(_FILLED_BY_HYDRA):
                 raise of_hydra(f"hydra.{name}={value} in a file", f"hydra.{name}")
+
+    @functools.cached_property
+    def _hydras_own(self) -> dict[str, Any]:
+        """Hydra's own settings as they are without any file: composed once for all options of a sweep's jobs."""
+        return dict(_leaves(self.loader.load_configuration(None, [], RunMode.RUN).hydra))
 
 
 def _refuse_alias(document: DictConfig, override: Override) -> None:
