@@ -1,4 +1,7 @@
-"""The loop's laws: two replicas equal one, weights are exact, overflow and NaN are seen."""
+"""The loop's laws: weights are exact, overflow and NaN are seen, dropout repeats itself.
+
+That replicas equal one device, and their means NumPy's, stands in tests/stages/distribution/test_strategies.py.
+"""
 
 import time
 from dataclasses import replace
@@ -12,7 +15,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.images import Streamed
 from stages.results import Dataset, Model, Split, Strategy
-from stages.settings.optimizer import OptimizerSettings, SgdSettings
+from stages.settings.optimizer import SgdSettings
 from stages.train import train
 from stages.training.progress import Clock
 from tests.stages.experiments import (
@@ -28,26 +31,6 @@ from tests.stages.experiments import (
 )
 
 pytestmark = pytest.mark.slow
-
-STEPS = 50
-
-
-@pytest.mark.parametrize("optimizer", [SgdSettings(), adam()], ids=["sgd", "adam"])
-@pytest.mark.parametrize(
-    ("examples", "batch_size"),
-    [(896, 64), (900, 64), (897, 64), (900, 63)],
-    ids=["even", "last batch of 4", "last batch of 1: an empty replica", "batch of 63: shares of 31 and 32"],
-)
-def test_two_replicas_equal_one_device(optimizer: OptimizerSettings, examples: int, batch_size: int) -> None:
-    dataset = real_digits(examples)
-    given = settings(optimizer=optimizer, batch_size=batch_size)
-    one, one_means = after_steps(one_device(), dataset, given, STEPS)
-    two, two_means = after_steps(mirrored(2), dataset, given, STEPS)
-    start = flat(small_cnn(dataset, one_device()).network)
-    assert np.abs(flat(one.network) - start).max() > 0.01  # it has learnt something to be equal in
-    assert np.abs(flat(one.network) - flat(two.network)).max() <= 1e-5
-    assert one_means["loss"] == pytest.approx(two_means["loss"], abs=1e-5)
-    assert one_means["accuracy"] == pytest.approx(two_means["accuracy"], abs=2 / (STEPS * batch_size))
 
 
 def test_three_replicas_equal_one_device_where_no_batch_divides() -> None:
@@ -75,20 +58,6 @@ def test_a_step_is_that_of_plain_gradient_descent() -> None:
     for old, gradient, new in zip(before, gradients, model.network.get_weights(), strict=True):
         np.testing.assert_allclose(new, old - 0.1 * gradient.numpy(), atol=1e-6)
     assert means["loss"] == pytest.approx(float(loss), abs=1e-6)
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_loss_and_accuracy_equal_numpy_over_the_same_predictions(replicas: int) -> None:
-    """With a learning rate of nearly nothing the model stays the same, so an epoch's means are those of one pass."""
-    dataset = real_digits(133)
-    where = one_device() if replicas == 1 else mirrored(replicas)
-    given = settings(optimizer=SgdSettings(learning_rate=1e-12), batch_size=32)
-    model, means = after_steps(where, dataset, given, steps=5)
-    outputs = model.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
-    log_sum = np.log(np.exp(outputs).sum(axis=1))
-    losses = log_sum - outputs[np.arange(133), dataset.train.labels]
-    assert means["loss"] == pytest.approx(losses.mean(), abs=1e-6)
-    assert means["accuracy"] == pytest.approx((outputs.argmax(axis=1) == dataset.train.labels).mean(), abs=1e-12)
 
 
 def test_a_weight_penalty_counts_once_whatever_the_replicas() -> None:
@@ -140,11 +109,9 @@ def test_k_steps_in_one_call_equal_single_steps() -> None:
     np.testing.assert_array_equal(flat(whole.network), flat(model.network))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_dropout_is_a_function_of_seed_step_and_replica(replicas: int) -> None:
+def test_dropout_is_a_function_of_seed_step_and_replica() -> None:
     """A loop that starts at step 7 drops what the one from the start drops at step 7."""
-    dataset = real_digits(200)
-    where = one_device() if replicas == 1 else mirrored(replicas)
+    dataset, where = real_digits(200), mirrored(2)
 
     def loss_of(first_step: int) -> float:
         model = small_cnn(dataset, where, dropout=0.5)
@@ -179,10 +146,8 @@ def overflowing(dataset: Dataset, example: int) -> Dataset:
     return replace(dataset, train=Split(images, dataset.train.labels))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_an_overflow_in_one_replica_skips_one_step_everywhere(replicas: int) -> None:
-    dataset = overflowing(real_digits(640), 17)
-    where = one_device() if replicas == 1 else mirrored(replicas)
+def test_an_overflow_in_one_replica_skips_one_step_everywhere() -> None:
+    dataset, where = overflowing(real_digits(640), 17), mirrored(2)
     model = small_cnn(dataset, where, policy="mixed_float16")
     loop = start(where, model, dataset, settings())
     means = loop.run(0, 10)
