@@ -105,6 +105,8 @@ def _settle(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int
     sent = count if settled.run_id == journal.run_id and journal.trusted else settled.entries
     if sent or settled.unsent:
         print(f"{shorter(folder)}: {max(sent - settled.unsent, 0)} entries sent, {settled.unsent} left")
+    for line in settled.notes:
+        print(f"{shorter(folder)}: {line}")
     return settled.unsent
 
 

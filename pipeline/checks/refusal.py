@@ -37,6 +37,7 @@ class Refusal:
 def values(experiment: Experiment) -> Mapping[str, object]:
     """Returns the values of an experiment for the texts of refusals."""
     training, network = train(experiment), experiment.settings.get("model")
+    exported = experiment.settings.get("export")
     gpu = next(iter(gpus_without_bfloat16()), None)
     return {
         "cluster": experiment.cluster.kind,
@@ -50,6 +51,9 @@ def values(experiment: Experiment) -> Mapping[str, object]:
         "jit": getattr(training, "jit", None),
         "fine_tune_epochs": getattr(training, "fine_tune_epochs", None),
         "schedule": getattr(getattr(training, "schedule", None), "name", None),
+        "register": getattr(exported, "register", None),
+        "alias": getattr(exported, "alias", None),
+        "promote_if": getattr(exported, "promote_if", None),
         "gpu": gpu and gpu.name,
         "compute_capability": gpu and ".".join(map(str, gpu.compute_capability)),
     }

@@ -8,6 +8,7 @@ from pipeline.checks.environment import data_is_usable, exporters_are_installed,
 from pipeline.checks.own_settings import check_own_settings
 from pipeline.checks.precision import PRECISION
 from pipeline.checks.refusal import Refusal
+from pipeline.checks.registration import REGISTRATION
 from pipeline.checks.strategy import STRATEGY
 from pipeline.checks.training import TRAINING
 from pipeline.checks.transfer import TRANSFER
@@ -15,7 +16,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.tracking.health import store_is_usable
 from stages.errors import UserError
 
-REFUSALS: tuple[Refusal, ...] = (*AUGMENTATION, *STRATEGY, *TRAINING, *TRANSFER, *PRECISION)
+REFUSALS: tuple[Refusal, ...] = (*AUGMENTATION, *STRATEGY, *TRAINING, *TRANSFER, *PRECISION, *REGISTRATION)
 """All refused combinations, in the order in which they are checked."""
 
 SURROUNDINGS: tuple[Callable[[Experiment], None], ...] = (outputs_can_be_written, store_is_usable)

@@ -17,6 +17,7 @@ from stages.errors import UserError
 from stages.settings.data import ImagesSettings, TfdsSettings
 from stages.settings.images import AugmentSettings
 from stages.settings.optimizer import SgdSettings
+from stages.settings.results import ExportSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, ModelParallelSettings
 
 NEEDED_BY = {"optimizer": "train", "schedule": "train", "precision": "model"}
@@ -94,6 +95,11 @@ def _does_not_fine_tune(experiment: Experiment) -> bool:
     return settings is not None and not settings.fine_tune_epochs
 
 
+def _names_no_alias(experiment: Experiment) -> bool:
+    settings = experiment.settings.get("export")
+    return isinstance(settings, ExportSettings) and settings.alias is None
+
+
 def _draws_no_operations(experiment: Experiment) -> bool:
     augment = experiment.settings.get("augment")
     return isinstance(augment, AugmentSettings) and not augment.rand_augment
@@ -150,6 +156,7 @@ UNUSED: tuple[Unused, ...] = (
         r"train\.fine_tune_(layers|rate)", _does_not_fine_tune, "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"
     ),
     Unused(r"augment\.magnitude", _draws_no_operations, "augment.rand_augment=0", "augment.rand_augment=2"),
+    Unused(r"export\.promote_if", _names_no_alias, "export.alias names none", "export.alias=champion"),
     Unused(r"data\.resize", _keeps_sizes, "data.size=null keeps images as they are", "data.size=160"),
     Unused(
         r"data\.val_fraction", _names_split("val_split"), "data.val_split says which examples", "data.val_split=null"

@@ -15,7 +15,7 @@ from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.run.against import other_run
 from pipeline.run.console import Console
 from pipeline.run.job import DONE, FAILED, Job, PrunedError
-from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned
+from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register
 from pipeline.run.plan import PlannedStage
 from pipeline.run.runner import bind, one_line, run_stages, with_local_weights, with_other_run
 from pipeline.run.settle import mark_killed
@@ -68,6 +68,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 _meet(task, job, console, run.summary)
             cache = job.experiment.outputs / "cache"
             run_stages(stages, run.folder, cache, run.tracker, console, run.summary, job.on_epoch)
+            register(job.experiment, run)
             run.summary.status = "FINISHED"
         except PrunedError as pruned:
             assert run is not None

@@ -38,6 +38,7 @@ from pipeline.tracking.spec import RunSpec, open_tracker
 from pipeline.tracking.system_metrics import SystemMetrics
 from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
+from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write
 
 SHORTEST_SECONDS = 0.05
@@ -181,6 +182,14 @@ def describe(job: Job, run: Run) -> None:
         tracker.text(run.code.diff, "code/diff.patch")
 
 
+def register(experiment: Experiment, run: Run) -> None:
+    """Records that the model is to be registered: `export.register`."""
+    settings, evaluated = experiment.settings.get("export"), experiment.settings.get("evaluate")
+    if isinstance(settings, ExportSettings) and settings.register is not None:
+        confidence = evaluated.confidence if isinstance(evaluated, EvaluateSettings) else EvaluateSettings.confidence
+        run.tracker.register(settings.register, settings.alias, settings.promote_if, confidence)
+
+
 def fail(error: BaseException, run: Run, console: Console) -> int:
     """Sets the summary's status and error from what ended the stages early; returns the exit code."""
     summary = run.summary
@@ -237,6 +246,8 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     tracker.metrics(_stage_seconds(summary))
     record_end(tracker, run.folder, summary)
     flush(tracker, summary.status == "FINISHED", console)
+    for line in tracker.notes:
+        console.say(line)
     if summary.run_id != tracker.run_id:
         summary.run_id = tracker.run_id
         if _written(summary, run.folder, console):

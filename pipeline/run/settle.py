@@ -30,13 +30,17 @@ LOST = "its process was killed or did not answer"
 
 @dataclass(frozen=True)
 class Settled:
-    """The state of a run in its store. unsent: entries that it misses; refused: those that it rejects, and why."""
+    """The state of a run in its store. unsent: entries that it misses; refused: those that it rejects, and why.
+
+    notes: lines on what came of those that were sent.
+    """
 
     run_id: str | None
     entries: int
     unsent: int
     refused: list[str]
     open_with: str | None
+    notes: list[str]
 
 
 def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
@@ -131,7 +135,7 @@ def _tracker(
 
 def _closed(tracker: "JournaledTracker") -> Settled:
     unsent = tracker.close()
-    return Settled(tracker.run_id, tracker.entries, unsent, tracker.refused, tracker.how_to_open())
+    return Settled(tracker.run_id, tracker.entries, unsent, tracker.refused, tracker.how_to_open(), tracker.notes)
 
 
 def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
@@ -235,6 +239,8 @@ def close_finished(summary: Summary, experiment: Experiment, console: Console) -
     except Interrupted as interrupted:
         return interrupted.exit_code
     console.summary(read_run(folder, console.warn) or summary, settled.open_with)
+    for line in settled.notes:
+        console.say(line)
     console.say("the run had finished: nothing was trained. resume=never begins a new one")
     return 0
 

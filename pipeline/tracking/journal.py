@@ -23,7 +23,7 @@ NAME, SENT = "tracking.jsonl", "tracking.sent"
 DAMAGED = f"damaged-{NAME}"
 ENDED = ("FINISHED", "FAILED", "KILLED")
 LONGEST_LINE_BYTES = 64 * 2**20
-CALLS = ("params", "tags", "forget", "metrics", "artifact", "text", "dataset", "model", "status")
+CALLS = ("params", "tags", "forget", "metrics", "artifact", "text", "dataset", "model", "register", "status")
 """Methods of `pipeline.tracking.stored_run.StoredRun` that a journal may name; a line with another one is damaged."""
 
 DURABLE = ("status",)

@@ -126,6 +126,13 @@ class JournaledTracker(Tracker):
         names = list(exported.class_names)
         self._add("model", path=place, image_shape=list(exported.image_shape), class_names=names)
 
+    def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
+        self._add("register", name=name, alias=alias, promote_if=promote_if, confidence=confidence)
+
+    @property
+    def notes(self) -> list[str]:
+        return list(dict.fromkeys(self._run.notes))
+
     def status(self, status: str) -> None:
         self._add("status", status=status, time=_now())
 
@@ -137,6 +144,9 @@ class JournaledTracker(Tracker):
                 f"tracking: {left} of {len(self._journal.entries)} entries are not sent yet ({reason}); they are kept, "
                 f"and {self._sending_command()} sends them"
             )
+            for entry in self._journal.entries[self._journal.sent :]:
+                if entry.call == "register":
+                    self._warn(f"the model is not registered as {entry.arguments['name']} yet: it will be with them")
         return left
 
     def close(self, patience: float | None = None) -> int:

@@ -20,9 +20,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.redaction.mask import redact
 from pipeline.tracking.journal import Entry
 from pipeline.tracking.params import model_name
+from pipeline.tracking.registry import Registration, register
 from pipeline.tracking.saved_model import mlflow_model
 from pipeline.tracking.spec import RunSpec
-from pipeline.tracking.store import experiment_id, how_to_open, open_client, was_replaced
+from pipeline.tracking.store import experiment_id, how_to_open, open_client, store_uri, was_replaced
 from pipeline.tracking.stored_run import Answers, Recorded, StoredRun
 from stages.results import Exported
 
@@ -202,6 +203,16 @@ class MlflowRun(StoredRun):
             self._client.log_outputs(self.run_id, [LoggedModelOutput(logged.model_id, step=0)])
         self._client.log_batch(self.run_id, _scores_of_model(run, logged.model_id))
         self.tags({"model_uri": f"models:/{logged.model_id}"})
+
+    def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
+        begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
+        if not begun:
+            self.notes.append(f"nothing is registered as {name}: the run has no SavedModel in MLflow")
+            return
+        wanted = Registration(store_uri(self.spec.settings, self.spec.outputs), name, alias, promote_if, confidence)
+        lines = register(self._client, self.run_id, begun[0].model_id, wanted, self.spec.folder)
+        self.tags({"registered_as": lines[0]})
+        self.notes += lines
 
     def _create_model(self) -> Any:
         params = self._client.get_run(self.run_id).data.params

@@ -133,6 +133,8 @@ def _follow_artifacts(file: Path, outputs: Path) -> None:
                 "WHERE substr(artifact_uri, 1, length(?2) + 1) = ?2 || '/'",
                 "UPDATE logged_models SET artifact_location = ?1 || substr(artifact_location, length(?2) + 1) "
                 "WHERE substr(artifact_location, 1, length(?2) + 1) = ?2 || '/'",
+                "UPDATE model_versions SET storage_location = ?1 || substr(storage_location, length(?2) + 1) "
+                "WHERE substr(storage_location, 1, length(?2) + 1) = ?2 || '/'",
             )
             with database:
                 for statement in statements:

@@ -48,6 +48,7 @@ class StoredRun:
         run_id: of the run in the store; is_new: whether the store had no such run.
         known: what the store has, while a journal is sent again, so that it may be left out; else None.
         allowance: seconds that the request under way may take by the size of its file.
+        notes: lines for the user on what came of an entry.
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
@@ -58,6 +59,7 @@ class StoredRun:
         self.spec = spec
         self.known: Recorded | None = None
         self.allowance = 0.0
+        self.notes: list[str] = []
         self.answers = Answers()
         self.run_id = ""
         self.is_new = False
@@ -109,6 +111,7 @@ class StoredRun:
             "text": self.text,
             "dataset": self.dataset,
             "model": self.model,
+            "register": self.register,
             "status": self.status,
         }
         calls[entry.call](**entry.arguments)
@@ -137,6 +140,10 @@ class StoredRun:
 
     def model(self, path: str, image_shape: Sequence[int], class_names: Sequence[str]) -> None:
         """Records a SavedModel, relative to `spec.folder`, as a model of the run."""
+
+    def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
+        """Registers the run's model as a version of `name`, and moves `alias` to it where it is better."""
+        self.notes.append(f"nothing is registered as {name}: {type(self).__name__} registers no models")
 
     def status(self, status: str, time: int) -> None:
         """Records RUNNING, or the end of the run at `time`, in milliseconds since 1970."""

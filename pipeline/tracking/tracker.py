@@ -91,6 +91,14 @@ class Tracker:
     def model(self, exported: Exported) -> None:
         """Records a SavedModel as a model of the run."""
 
+    def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
+        """Registers the run's model as a version of `name`, and moves `alias` to it where it is better."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on what came of the records so far, such as the version that a model was registered as."""
+        return []
+
     def status(self, status: str) -> None:
         """Records the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
 

@@ -43,14 +43,20 @@ class Against:
     @property
     def sentence(self) -> str:
         accuracy = self.accuracy
-        points, low, high = (_points(value) for value in (accuracy.difference, accuracy.low, accuracy.high))
         told = "" if accuracy.is_told else ", which the data cannot tell from none"
         return (
-            f"against {self.other}: accuracy {points} points ({100 * self.confidence:g} %: {low} to {high}){told}, "
+            f"against {self.other}: accuracy {self.accuracy_in_points}{told}, "
             f"McNemar's p {accuracy.p:.2g}; {100 * self.agreement:.1f} % of {accuracy.examples:,} predictions agree; "
             f"an example's probabilities differ by {self.mean_difference:.2g} on average, "
             f"{self.largest_difference:.2g} at most"
         )
+
+    @property
+    def accuracy_in_points(self) -> str:
+        """The difference in accuracy with its interval."""
+        accuracy = self.accuracy
+        points, low, high = (_points(value) for value in (accuracy.difference, accuracy.low, accuracy.high))
+        return f"{points} points ({100 * self.confidence:g} %: {low} to {high})"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -91,8 +97,7 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
         UserError: where it has no predictions, or their file is damaged.
     """
     try:
-        metadata = pq.read_schema(folder / NAME).metadata or {}
-        return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
+        return metadata_of(folder)
     except FileNotFoundError as error:
         raise UserError(
             f"{SETTING}={text} has no {NAME}",
@@ -101,6 +106,12 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
         ) from error
     except (OSError, KeyError, pa.ArrowException) as error:
         raise UserError(f"{SETTING}={text}: its {NAME} is damaged", "a whole file", f"{SETTING}=<run>") from error
+
+
+def metadata_of(folder: Path) -> dict[str, str]:
+    """Returns the class names, as JSON, and the facts of the test set that the predictions in `folder` are of."""
+    metadata = pq.read_schema(folder / NAME).metadata or {}
+    return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
 
 
 def check_same_examples(other: dict[str, str], text: str, split: Split, class_names: Sequence[str]) -> None:

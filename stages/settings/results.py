@@ -117,6 +117,13 @@ class ExportSettings:
     """`process`: files are reloaded in fresh processes that import nothing of this project, which takes some seconds;
     `here`: in the run's own."""
     reload_seconds: float = number(600.0, at_least=10, unit="seconds in which a file has to be reloaded and compared")
+    register: str | None = None
+    """A name in MLflow's registry, of which the model becomes a version."""
+    alias: str | None = None
+    """An alias of that name, such as `champion`, which moves to the new version where `promote_if` holds."""
+    promote_if: str = choice("better", "better", "higher", "always")
+    """`better`: more accurate on the same test examples than the version that has the alias, by more than the
+    interval of the difference; `higher`: by however little; `always`: without a comparison."""
 
     def check(self, path: str) -> None:
         for name, settings in self.formats.items():

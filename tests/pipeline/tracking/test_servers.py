@@ -55,7 +55,10 @@ def served(
 
 
 def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tmp_path: Path) -> None:
-    done = commands.run("-m", "seed=1,2", *QUICK, "tracking.tags.team=vision", *served.arguments, cwd=tmp_path)
+    registered = ["export.register=digits", "export.alias=champion"]
+    done = commands.run(
+        "-m", "seed=1,2", *QUICK, "tracking.tags.team=vision", *registered, *served.arguments, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     client = MlflowClient(served.address)
     [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
@@ -70,6 +73,12 @@ def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tm
     for job in jobs:
         assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(job.info.run_id)}
         assert job.data.metrics["test/accuracy"] > 0
+    versions = client.search_model_versions("name = 'digits'")
+    assert {version.run_id for version in versions} == {job.info.run_id for job in jobs}
+    assert {version.source for version in versions} == {job.data.tags["model_uri"] for job in jobs}
+    assert str(client.get_model_version_by_alias("digits", "champion").version) in ("1", "2")
+    said = "".join(path.read_text() for path in served.outputs.glob("sweeps/*/*/pipeline.log"))
+    assert "champion of digits is now version 1: there was none" in said
     assert list(served.kept.glob("**/tf2model/saved_model.pb"))
     assert not (served.outputs / "mlflow.db").exists()
     assert not (served.outputs / "artifacts").exists()

@@ -1,0 +1,112 @@
+"""Versions of models in MLflow's registry, and the alias that moves to the better one."""
+
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from mlflow.exceptions import MlflowException
+from mlflow.tracking._tracking_service.utils import _use_tracking_uri
+
+from pipeline.tracking.params import CARD
+from stages.evaluation.against import CLASSES, compare_predictions, metadata_of
+from stages.evaluation.predicted import NAME as PREDICTIONS
+from stages.evaluation.test_set import is_same_test_set
+
+LONGEST_DESCRIPTION = 5000
+"""Characters of a version's description in MLflow's database."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A model to be registered.
+
+    store: its address. name: of the registered model. alias: moves to the version where `promote_if` holds; None: there
+    is none. promote_if: see `ExportSettings`. confidence: of the interval of a difference in accuracy.
+    """
+
+    store: str
+    name: str
+    alias: str | None
+    promote_if: str
+    confidence: float
+
+
+def register(client: Any, run_id: str, model_id: str, wanted: Registration, folder: Path) -> list[str]:
+    """Registers a logged model as a version, once, and moves the alias where it is better; returns what came of it.
+
+    Args:
+        folder: of the run, with its predictions.
+    """
+    version = _version(client, run_id, model_id, wanted, folder)
+    lines = [f"registered as {wanted.name}, version {version}: models:/{wanted.name}/{version}"]
+    if wanted.alias is not None:
+        verdict = _promote(client, version, wanted, folder)
+        client.set_model_version_tag(wanted.name, version, f"promotion.{wanted.alias}", verdict)
+        lines.append(verdict)
+    return lines
+
+
+def _version(client: Any, run_id: str, model_id: str, wanted: Registration, folder: Path) -> str:
+    """Returns the version of the model, made unless there is one."""
+    name = wanted.name
+    with suppress(MlflowException):  # there is one of this name; what else is wrong, the next request says
+        client.create_registered_model(name)
+    versions = client.search_model_versions(f"name = '{name}'")
+    for version in versions:
+        if version.source == f"models:/{model_id}":
+            return str(version.version)
+    card = folder / "export" / CARD
+    description = card.read_text()[:LONGEST_DESCRIPTION] if card.is_file() else None
+    # MLflow 3.17 looks for the model in the process' default store, whichever the client has.
+    with _use_tracking_uri(wanted.store):
+        made = client.create_model_version(
+            name, f"models:/{model_id}", run_id, description=description, model_id=model_id, await_creation_for=0
+        )
+    return str(made.version)
+
+
+def _promote(client: Any, version: str, wanted: Registration, folder: Path) -> str:
+    """Moves the alias to `version` where `promote_if` holds; returns a sentence that says whether, and why."""
+    name, alias = wanted.name, wanted.alias
+    holder = client.get_registered_model(name).aliases.get(alias)
+    if holder is not None and str(holder) == version:
+        return f"{alias} of {name} is version {version}"
+    if holder is None:
+        is_better, reason = True, "there was none"
+    elif wanted.promote_if == "always":
+        is_better, reason = True, "export.promote_if=always"
+    else:
+        is_better, reason = _compared(client, str(client.get_model_version(name, holder).run_id), wanted, folder)
+    if not is_better:
+        return f"{alias} of {name} stays version {holder}: {reason}"
+    client.set_registered_model_alias(name, alias, version)
+    before = f" (before: version {holder})" if holder is not None else ""
+    return f"{alias} of {name} is now version {version}{before}: {reason}"
+
+
+def _compared(client: Any, holder_run: str, wanted: Registration, folder: Path) -> tuple[bool, str]:
+    """Returns whether this run's model is better than that of the alias' run, and why or why not."""
+    if not holder_run or PREDICTIONS not in {entry.path for entry in client.list_artifacts(holder_run)}:
+        return False, f"its run has no {PREDICTIONS}, so that the two cannot be compared"
+    with tempfile.TemporaryDirectory() as temporary:
+        client.download_artifacts(holder_run, PREDICTIONS, temporary)
+        try:
+            ours, theirs = metadata_of(folder), metadata_of(Path(temporary))
+            if ours[CLASSES] != theirs[CLASSES]:
+                return False, "it has other classes"
+            if not is_same_test_set(ours, theirs):
+                return False, "it was tested on other examples, so that the two cannot be compared"
+            against = compare_predictions(folder / PREDICTIONS, Path(temporary), wanted.confidence)
+        except (FileNotFoundError, KeyError, pa.ArrowException) as error:
+            return False, f"the predictions of one of the two cannot be read ({error})"
+    accuracy, difference = against.accuracy, against.accuracy_in_points
+    if wanted.promote_if == "higher":
+        return accuracy.difference > 0, f"accuracy {difference}"
+    if accuracy.low > 0:
+        return True, f"better by more than the interval, accuracy {difference}"
+    if accuracy.difference > 0:
+        return False, f"accuracy {difference}, an interval that includes 0"
+    return False, f"this one is not better, accuracy {difference}"

@@ -1,0 +1,107 @@
+"""Registered models, and the alias that moves to what is better on the same test examples."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from pipeline.checks.registry import check_rules
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.tracker import Patience
+from stages.errors import UserError
+from stages.results import Exported
+from tests.pipeline.experiments import experiment
+from tests.pipeline.tracking.journals import begin, client
+from tests.stages.evaluation import made
+
+LABELS = np.arange(400) % 2
+NAME, ALIAS = "digits", "champion"
+
+
+def registered_run(
+    outputs: Path, name: str, wrong: int, labels: np.ndarray = LABELS, promote_if: str = "better"
+) -> list[str]:
+    """Records a run whose model errs on the first `wrong` examples, and registers it; returns what came of it."""
+    tracker = begin(outputs, name)
+    folder = outputs / "runs" / "tried" / name
+    (folder / "export" / "saved_model").mkdir(parents=True)
+    (folder / "export" / "saved_model" / "saved_model.pb").write_bytes(b"")
+    (folder / "export" / "model_card.md").write_text(f"# {name}\n")
+    values = np.eye(2, dtype=np.float32)[np.where(np.arange(len(labels)) < wrong, 1 - labels, labels)]
+    tracker.artifact(made.write(folder, labels, values))
+    tracker.model(Exported(folder / "export" / "saved_model", (8, 8, 1), ("a", "b"), 0.0))
+    tracker.register(NAME, ALIAS, promote_if, 0.95)
+    tracker.status("FINISHED")
+    assert tracker.flush(Patience(20)) == 0
+    assert tracker.close() == 0
+    return tracker.notes
+
+
+def champion(store: MlflowClient) -> str:
+    return str(store.get_registered_model(NAME).aliases[ALIAS])
+
+
+def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> None:
+    registered, verdict = registered_run(outputs, "first", wrong=40)
+    assert registered == "registered as digits, version 1: models:/digits/1"
+    assert verdict == "champion of digits is now version 1: there was none"
+    store = client(outputs)
+    version = store.get_model_version(NAME, "1")
+    assert version.description == "# first\n"
+    run = store.get_run(version.run_id)
+    assert run.data.tags["model_uri"] == version.source
+    assert run.data.tags["registered_as"] == registered
+
+    assert registered_run(outputs, "same", wrong=38)[1] == (
+        "champion of digits stays version 1: accuracy +0.50 points (95 %: +0.00 to +1.25), an interval that includes 0"
+    )
+    assert "this one is not better, accuracy \N{MINUS SIGN}2.50 points" in registered_run(outputs, "worse", wrong=50)[1]
+    other = registered_run(outputs, "other", wrong=0, labels=1 - LABELS)[1]
+    assert (
+        other
+        == "champion of digits stays version 1: it was tested on other examples, so that the two cannot be compared"
+    )
+    assert champion(store) == "1"
+
+    better = registered_run(outputs, "better", wrong=10)[1]
+    assert better.startswith(
+        "champion of digits is now version 5 (before: version 1): better by more than the interval"
+    )
+    assert store.get_model_version(NAME, "5").tags["promotion.champion"] == better
+    higher = registered_run(outputs, "higher", wrong=9, promote_if="higher")[1]
+    assert "is now version 6 (before: version 5): accuracy +0.25" in higher
+    always = registered_run(outputs, "always", wrong=99, promote_if="always")[1]
+    assert always.endswith("version 6): export.promote_if=always")
+    assert champion(store) == "7"
+
+
+def test_what_is_sent_twice_is_registered_once(outputs: Path) -> None:
+    registered_run(outputs, "first", wrong=40)
+    journal = Journal(outputs / "runs" / "tried" / "first")
+    journal.restart()
+    tracker = begin(outputs, "first")
+    assert tracker.close(60) == 0
+    assert len(client(outputs).search_model_versions(f"name = '{NAME}'")) == 1
+    assert tracker.notes == ["registered as digits, version 1: models:/digits/1", "champion of digits is version 1"]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["export.register=digits", "tracking=off"], "export.register=digits with tracking=off: models are registered"),
+        (["export.register=a/b"], "export.register='a/b': MLflow takes no such name"),
+        (["export=keras", "export.register=digits"], "export.register=digits without a SavedModel"),
+        (["export.alias=champion"], "export.alias=champion without export.register"),
+        (["export.register=digits", "export.alias=v1"], "export.alias='v1': MLflow takes no such alias"),
+        (
+            ["export.register=digits", "export.alias=champion", "evaluate.predictions=false"],
+            "export.alias=champion with export.promote_if=better, without predictions",
+        ),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(overrides: list[str], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        check_rules(experiment(*overrides, outputs=tmp_path), surroundings=False)
+    assert problem in str(refused.value)
