@@ -29,6 +29,7 @@ from stages.settings.strategy import (
 )
 from stages.settings.train import TrainSettings
 from stages.strategy import strategy
+from tests import commands
 from tests.stages.experiments import settings, start
 
 pytestmark = pytest.mark.slow
@@ -50,8 +51,12 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
 STEPS = 20
 """More than an epoch of most cases, so that the last batch of one is among them, and the first of the next."""
 
-ON_WORKERS = [name for name in CASES if name != "bfloat16"]  # refused: collectives cannot send it
-NOT_PLACED = ("own loss, penalty and metric", "XLA (mlp)")  # refused: no graph of layers; XLA is for one device
+WITHIN_REPLICAS = ["SGD, even batches", "cosine after a warm-up", "smoothed labels, class weights", "mixed_bfloat16"]
+"""Cases that ask nothing of a strategy but what others ask as well: their rates, losses and casts are computed in a
+replica by itself, and uneven batches, "Adam" and "mixed_float16" take all that lies between the replicas."""
+
+REFUSED_ON_WORKERS = ("bfloat16",)  # collectives cannot send it
+ON_WORKERS = [name for name in CASES if name not in (*REFUSED_ON_WORKERS, *WITHIN_REPLICAS)]
 
 
 @functools.cache
@@ -68,9 +73,15 @@ def assert_equal(name: str, weights: np.ndarray, means: Mapping[str, float]) -> 
 
 def assert_trained(name: str, weights: np.ndarray) -> None:
     """Asserts that training has moved the weights far beyond any tolerance of these tests."""
+    assert np.abs(weights - untrained(repr(CASES[name].network), CASES[name].policy)).max() > 0.002
+
+
+@functools.cache
+def untrained(network: str, policy: str) -> np.ndarray:
+    """Returns the weights that every case with this network and precision begins with."""
+    case = next(case for case in CASES.values() if (repr(case.network), case.policy) == (network, policy))
     device = strategy(OneDeviceSettings(deterministic=False, device="/cpu:0"))
-    start = flat(build(CASES[name], device, real_digits(64)).network)
-    assert np.abs(weights - start).max() > 0.002
+    return flat(build(case, device, real_digits(64)).network)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -83,17 +94,25 @@ EQUAL = [name for name, case in CASES.items() if case.bound < 1]
 SHARES = ["SGD, a last batch of 4", "SGD, a last batch of 1", "accumulation in 3 parts", "BatchNorm synchronized"]
 """Cases in which it matters how many replicas share a batch."""
 
-# Each case runs where variables are mirrored, and where they are central. The others of STRATEGIES differ from those,
-# or from one device, in one thing each, and run what that thing can change: placement, shares, or the reduction.
+PLACED = [
+    "Adam, a last batch of 1", "norm clipped at 0.5", "accumulation in 3 parts", "EMA 0.9", "BatchNorm synchronized",
+    "float64", "mixed_float16", "mixed_float16, an overflow", "bfloat16", "float16",
+]  # fmt: skip
+"""Cases in which it matters where variables are: what a step reads, reduces, updates and keeps, in each dtype. Rates
+and losses do not depend on it, and AdamW's decay no more than Adam's slots."""
+
+# Each case runs where variables are mirrored; where they are central or placed, those that this can change. The others
+# of STRATEGIES differ from those, or from one device, in one thing each, and run what that thing can change: placement,
+# shares, or the reduction.
 CHOSEN: Mapping[str, list[str]] = {
     "default": ["SGD, a last batch of 1", "XLA (mlp)", "mixed_float16"],
     "another device": ["Adam, a last batch of 1", "EMA 0.9", "XLA (mlp)", "mixed_float16"],
     "mirrored 2": EQUAL,
     "mirrored 3": [*SHARES, "SGD, batches of 63", "own loss, penalty and metric", "smoothed labels, class weights"],
     "mirrored 4, hierarchical copy": [*SHARES[1:], "norm clipped at 0.5", "mixed_float16", "float64"],
-    "central_storage 2": EQUAL,
+    "central_storage 2": [*PLACED, "SGD, a last batch of 1", "own loss, penalty and metric", "XLA (mlp)"],
     "central_storage 3": [*SHARES[1:], "EMA 0.9"],
-    "model_parallel 2": [name for name in EQUAL if name not in (*NOT_PLACED, *SHARES[:1], "SGD, batches of 63")],
+    "model_parallel 2": [*PLACED, "SGD, even batches"],  # a loss of one's own is refused, and XLA is for one device
 }
 PAIRS = [(name, where) for where in STRATEGIES for name in CHOSEN[where]]
 
@@ -112,7 +131,7 @@ def test_a_strategy_equals_one_device(name: str, where: str) -> None:
 def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, np.ndarray]:
     """What two worker processes make of all cases."""
     path = tmp_path_factory.mktemp("workers") / "results.npz"
-    codes, output = run_workers(2, "benchmarks.worker", str(path), str(STEPS), *ON_WORKERS)
+    codes, output = run_workers(2, "benchmarks.worker", str(path), str(STEPS), *ON_WORKERS, start=commands.start)
     assert codes == [0, 0], output
     return dict(np.load(path))
 
@@ -134,7 +153,8 @@ def test_a_run_is_bit_identical_to_its_repetition(where: str) -> None:
 
 def test_workers_repeat_each_other_to_the_bit(two_workers: Mapping[str, np.ndarray], tmp_path: Path) -> None:
     path = tmp_path / "again.npz"
-    assert run_workers(2, "benchmarks.worker", str(path), str(STEPS), "Adam, dropout")[0] == [0, 0]
+    again = run_workers(2, "benchmarks.worker", str(path), str(STEPS), "Adam, dropout", start=commands.start)
+    assert again[0] == [0, 0], again[1]
     np.testing.assert_array_equal(np.load(path)["Adam, dropout/weights"], two_workers["Adam, dropout/weights"])
 
 

@@ -19,6 +19,7 @@ from stages.results import Dataset, Evaluation, Split, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
 from stages.strategy import strategy
+from tests import commands
 from tests.stages.experiments import mirrored, one_device, real_digits, small_cnn
 
 pytestmark = pytest.mark.slow
@@ -87,7 +88,7 @@ def test_chunks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_two_workers_write_one_file(tmp_path: Path) -> None:
-    codes, output = run_workers(2, "tests.stages.evaluation.worker", str(tmp_path))
+    codes, output = run_workers(2, "tests.stages.evaluation.worker", str(tmp_path), start=commands.start)
     assert codes == [0, 0], output
     (tmp_path / "alone").mkdir()
     alone = evaluated(mirrored(), tmp_path / "alone")
