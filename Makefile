@@ -7,7 +7,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines screenshots test-fast faults mutations experiments lint tables ui clean
+.PHONY: help run test test-engines screenshots test-fast faults mutations load experiments lint tables ui clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ faults: .venv/.installed  ## kills real runs and sweeps at random moments, and c
 
 mutations: .venv/.installed  ## breaks the code one line at a time; the tests that must notice do
 	$(BIN)/python -m tests.chaos.mutations $(ARGS)
+
+load: .venv/.installed  ## a served model under load for a minute: requests a second, latency, memory
+	$(BIN)/python -m benchmarks.serving $(ARGS)
 
 experiments: .venv/.installed  ## the reference experiments whose data is available, against their files' headers
 	$(BIN)/python -m benchmarks.experiments $(ARGS)

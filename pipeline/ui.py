@@ -3,7 +3,6 @@
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,7 @@ import time
 import urllib.request
 import webbrowser
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -20,10 +19,10 @@ from pipeline.paths import default_outputs, shorter
 from pipeline.redaction.mask import redact
 from pipeline.sweep.catalog import CatalogEntry, find_entry, read_catalog
 from pipeline.system import environment, streams
+from pipeline.system.ports import HOST, free_port
 from pipeline.tracking.health import refuse_other_schema
 from stages.errors import UserError
 
-HOST = "127.0.0.1"
 FIRST_PORT = 5000
 START_SECONDS = 120.0
 """Limit of the server's start: it imports MLflow and migrates an old store."""
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outputs = options.outputs.expanduser().resolve()
     try:
         page = _page(options.run, outputs)
-        port = _free_port(options.port)
+        port = free_port(options.port, FIRST_PORT)
         return _serve(outputs, port, page, show=not options.no_browser)
     except UserError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
@@ -79,22 +78,6 @@ def _last(tracked: Sequence[CatalogEntry]) -> CatalogEntry:
     """Returns the last run or sweep; not a job, whose sweep shows it beside the others."""
     return max(
         (entry for entry in tracked if entry.kind != "job"), key=lambda entry: entry.started, default=tracked[-1]
-    )
-
-
-def _free_port(port: int | None) -> int:
-    """Returns `port`, or the first free one from FIRST_PORT.
-
-    Raises:
-        UserError: where it is taken.
-    """
-    for candidate in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + 100):
-        with closing(socket.socket()) as probe, suppress(OSError, OverflowError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, candidate))
-            return candidate
-    raise UserError(
-        f"port {port or FIRST_PORT} of {HOST} is taken or none", "a free port, 1024 to 65535", "--port 5001"
     )
 
 

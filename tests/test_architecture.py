@@ -39,8 +39,8 @@ FLOORS = {
         ("run",),
         ("comparison",),
         ("sweep",),
-        ("search",),
-        ("__main__", "api", "clean", "compare", "diff", "runs", "sync", "tables", "ui"),
+        ("search", "serving"),
+        ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "tables", "ui"),
     ),
 }
 """The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""

@@ -11,6 +11,7 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
   python -m pipeline strategy=mirrored precision=mixed   the same on all devices, in mixed precision
   python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   a sweep of four jobs
   python -m pipeline.compare                             what the last sweep showed
+  python -m pipeline.predict RUN files                   classes and scores of image files; .serve RUN: over HTTP
   python -m pipeline.sync                                sends what a store has not got, or has lost
   python -m pipeline.clean                               frees disk space: old checkpoints, unused caches, leftovers
 

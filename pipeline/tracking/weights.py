@@ -23,12 +23,7 @@ def local_weights(settings: ModelSettings, experiment: Experiment) -> Path | Non
     """
     if not settings.is_tracked:
         return None
-    from pipeline.tracking.store import open_client, store_uri
-
-    with _one_error("model.weights", settings.weights):
-        client = open_client(experiment.tracking, experiment.outputs)
-        model = logged_model(client, settings.weights)
-        return _download(client, model, store_uri(experiment.tracking, experiment.outputs), experiment.outputs)
+    return model_folder(settings.weights, experiment.tracking, experiment.outputs, "model.weights")
 
 
 def run_of_model(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
@@ -42,6 +37,22 @@ def run_of_model(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
     with _one_error("run", uri):
         client = open_client(tracking, outputs)
         return str(client.get_logged_model(logged_model(client, uri)).source_run_id)
+
+
+def model_folder(uri: str, tracking: TrackingSettings, outputs: Path, setting: str) -> Path:
+    """Returns the folder of the MLflow model at `uri`: where it is on this machine, else a copy in the cache.
+
+    Args:
+        setting: what named it, for errors.
+
+    Raises:
+        UserError: where MLflow cannot be asked, or has no such model.
+    """
+    from pipeline.tracking.store import open_client, store_uri
+
+    with _one_error(setting, uri):
+        client = open_client(tracking, outputs)
+        return _download(client, logged_model(client, uri), store_uri(tracking, outputs), outputs)
 
 
 @contextmanager

@@ -1,0 +1,110 @@
+"""`python -m benchmarks.serving`: a served model under load for a bounded time: requests a second, latency, memory.
+
+A model of the digits is trained and served in processes of their own; `--clients` threads send one PNG after another, each over
+a connection that it keeps.
+"""
+
+import argparse
+import http.client
+import io
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+from PIL import Image
+
+START_SECONDS = 120.0
+
+
+@dataclass
+class Load:
+    """What the clients have seen: seconds of each request, and how many were not answered by 200."""
+
+    seconds: list[float] = field(default_factory=list)
+    errors: int = 0
+
+
+def train(outputs: Path) -> Path:
+    """Returns the folder of a short run."""
+    command = [sys.executable, "-m", "pipeline", "train.epochs=3", f"outputs={outputs}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    [folder] = outputs.glob("runs/*/*")
+    return folder
+
+
+def wait_for(server: subprocess.Popen[str]) -> int:
+    """Returns the port once the server answers."""
+    assert server.stdout is not None
+    match = re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline())
+    assert match is not None
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=5)
+        try:
+            connection.request("GET", "/ping")
+            if connection.getresponse().status == 200:
+                return int(match[1])
+        except OSError:
+            time.sleep(0.1)
+        finally:
+            connection.close()
+    raise TimeoutError("the server does not answer")
+
+
+def send(port: int, body: bytes, until: float, load: Load) -> None:
+    """Sends one request after another until the time `until`, of `time.monotonic()`."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    while time.monotonic() < until:
+        began = time.perf_counter()
+        connection.request("POST", "/images", body, {"Content-Type": "image/png"})
+        answer = connection.getresponse()
+        answer.read()
+        load.seconds.append(time.perf_counter() - began)
+        load.errors += answer.status != 200
+    connection.close()
+
+
+def main() -> None:
+    """Prints the figures."""
+    parser = argparse.ArgumentParser("python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--clients", type=int, default=4)
+    options = parser.parse_args()
+    file = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(file, "PNG")
+    with tempfile.TemporaryDirectory() as scratch:
+        run = train(Path(scratch) / "outputs")
+        command = [sys.executable, "-m", "pipeline.serve", str(run), f"--outputs={scratch}/outputs"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                port = wait_for(server)
+                send(port, file.getvalue(), time.monotonic() + 2, Load())  # traces and warms up
+                process = psutil.Process(server.pid)
+                before = process.memory_info().rss
+                load, until = Load(), time.monotonic() + options.seconds
+                clients = [
+                    threading.Thread(target=send, args=(port, file.getvalue(), until, load))
+                    for _ in range(options.clients)
+                ]
+                for client in clients:
+                    client.start()
+                for client in clients:
+                    client.join()
+                after = process.memory_info().rss
+            finally:
+                server.terminate()
+    p50, p99 = np.percentile(load.seconds, [50, 99]) * 1000
+    print(f"{options.clients} clients, {options.seconds:.0f} s: {len(load.seconds) / options.seconds:,.0f} requests/s")
+    print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, errors {load.errors}")
+    print(f"memory {before / 2**20:,.0f} MiB before, {after / 2**20:,.0f} MiB after {len(load.seconds):,} requests")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""`python -m pipeline.predict`: classes and scores of image files, by an exported model."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.table import Table
+
+from pipeline.paths import default_outputs
+from pipeline.redaction.mask import redact
+from pipeline.serving.app import scores
+from pipeline.serving.models import encoded_function, load, saved_model
+from pipeline.system import environment, streams
+from stages.errors import UserError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+BATCH = 32
+"""Images that are decoded and classified at once."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument."""
+    parser = argparse.ArgumentParser("python -m pipeline.predict", description=__doc__)
+    parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
+    parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them")
+    parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
+    parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
+    parser.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs if left out")
+    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
+    options = parser.parse_args(arguments)
+    environment.prepare()
+    try:
+        files = list(_files(options.files))
+        folder = saved_model(options.model, options.tracking_uri, options.outputs.expanduser().resolve())
+        loaded = load(folder)
+        classify = encoded_function(loaded)
+    except UserError as error:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    names = [name.decode() for name in loaded.class_names.numpy()]
+    table = Table(box=None, pad_edge=False)
+    for column in ("file", *(f"class {rank}" for rank in range(1, min(options.top, len(names)) + 1))):
+        table.add_column(column)
+    failed = 0
+    for file, answer in _answers(classify, files):
+        if isinstance(answer, str):
+            print(f"error: {file}: {answer}", file=sys.stderr)
+            failed += 1
+        elif options.json:
+            rows = dict(zip(names, answer.pop("probabilities"), strict=True))
+            print(json.dumps({"file": str(file), **answer, "probabilities": rows}), flush=True)
+        else:
+            table.add_row(str(file), *_best(answer["probabilities"], names, options.top))
+    if not options.json and table.row_count:
+        RichConsole(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
+    return 1 if failed else 0
+
+
+def _files(given: Sequence[Path]) -> Iterator[Path]:
+    """Yields the files, and those of folders that are images by their names.
+
+    Raises:
+        UserError: where there is no such file, or no image in a folder.
+    """
+    for path in given:
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+            if not inside:
+                raise UserError(f"{path} has no images in it", f"files that end in {', '.join(SUFFIXES)}")
+            yield from inside
+        elif path.is_file():
+            yield path
+        else:
+            raise UserError(f"{path} is not there", "an image, or a folder of images")
+
+
+def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any] | str]]:
+    """Yields each file with its answer, or with what is wrong with it."""
+    for start in range(0, len(files), BATCH):
+        contents: dict[Path, bytes] = {}
+        for file in files[start : start + BATCH]:
+            try:
+                contents[file] = file.read_bytes()
+            except OSError as error:
+                yield file, str(error.strerror)
+        try:
+            yield from zip(contents, scores(classify, list(contents.values())), strict=True)
+        except ValueError:  # one of them is no image
+            for file, content in contents.items():
+                yield file, _alone(classify, content)
+
+
+def _alone(classify: Any, content: bytes) -> dict[str, Any] | str:
+    try:
+        [answer] = scores(classify, [content])
+    except ValueError as error:
+        return str(error)
+    return answer
+
+
+def _best(row: Sequence[float], names: Sequence[str], count: int) -> list[str]:
+    """Returns the likeliest classes with their probabilities."""
+    order = sorted(range(len(row)), key=lambda index: -row[index])[:count]
+    return [f"{names[index]} {row[index]:.4f}" for index in order]
+
+
+if __name__ == "__main__":
+    streams.guard()
+    sys.exit(main())

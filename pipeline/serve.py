@@ -1,0 +1,58 @@
+"""`python -m pipeline.serve`: a model over HTTP by MLflow's scoring server, on this machine alone."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.paths import default_outputs
+from pipeline.redaction.mask import redact
+from pipeline.serving.app import MOST_BYTES, build_app
+from pipeline.serving.models import mlflow_model
+from pipeline.system import environment, streams
+from pipeline.system.ports import HOST, free_port
+from stages.errors import UserError
+
+FIRST_PORT = 5001
+END_SECONDS = 5
+"""Seconds that requests may take to end once the server is told to."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until it is interrupted; returns the exit code."""
+    parser = argparse.ArgumentParser("python -m pipeline.serve", description=__doc__)
+    parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
+    parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
+    parser.add_argument("--limit", type=int, default=MOST_BYTES, metavar="BYTES", help="of a request; %(default)s")
+    parser.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs if left out")
+    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
+    options = parser.parse_args(arguments)
+    environment.prepare()
+    try:
+        port = free_port(options.port, FIRST_PORT)
+        folder = mlflow_model(options.model, options.tracking_uri, options.outputs.expanduser().resolve())
+        app = build_app(folder, options.limit)
+    except UserError as error:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    import uvicorn
+
+    print(_how_to_use(options.model, folder, port), flush=True)
+    uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_graceful_shutdown=END_SECONDS)
+    return 0
+
+
+def _how_to_use(model: str, folder: Path, port: int) -> str:
+    address = f"http://{HOST}:{port}"
+    return f"""{model} at {address}; Ctrl-C ends it
+an image    curl {address}/images -H 'Content-Type: image/png' --data-binary @image.png
+pixels      curl {address}/invocations -H 'Content-Type: application/json' -d '{{"instances": [<pixels, [H, W, C]>]}}'
+elsewhere   mlflow models serve --model-uri {shlex.quote(str(folder))} --host {HOST} --port {port}"""
+
+
+if __name__ == "__main__":
+    streams.guard()
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""A served model answers as the exported one does, answers what is wrong with a request, and lives on."""
+
+import base64
+import http.client
+import io
+import json
+import re
+import shutil
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from pipeline.serving.app import MOST_BYTES
+from tests import commands
+from tests.pipeline.experiments import QUICK
+
+pytestmark = pytest.mark.slow
+
+JSON = "application/json"
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    folder = tmp_path_factory.mktemp("serving") / "outputs"
+    folder.mkdir()
+    shutil.copy(migrated_store, folder / "mlflow.db")
+    done = commands.run(*QUICK, f"outputs={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(outputs: Path) -> Path:
+    [folder] = outputs.glob("runs/*/*")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
+    """The address of a server, and its process."""
+    with (outputs / "served.txt").open("w+") as out:
+        command = commands.start(str(run), f"--outputs={outputs}", module="pipeline.serve", stdout=out, stderr=out)
+        deadline, address = time.monotonic() + 120, None
+        while address is None and command.poll() is None and time.monotonic() < deadline:
+            address = re.search(r"at (http://127\.0\.0\.1:\d+);", (outputs / "served.txt").read_text())
+            time.sleep(0.1)
+        assert address is not None, (outputs / "served.txt").read_text()
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"{address[1]}/ping", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield address[1], command.pid
+        command.terminate()
+        assert command.wait(30) == -signal.SIGTERM
+
+
+def post(address: str, body: bytes, content_type: str | None, path: str = "/invocations") -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(address + path, data=body, method="POST")
+    if content_type is not None:
+        request.add_header("Content-Type", content_type)
+    else:
+        request.add_unredirected_header("Content-Type", "")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def encoded(value: int = 100, form: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    pixels = (np.arange(32 * 24) % 256).astype(np.uint8).reshape(32, 24) // 2 + value
+    Image.fromarray(pixels.astype(np.uint8)).save(file, form)
+    return file.getvalue()
+
+
+def test_pixels_and_encoded_images_are_answered_as_by_the_export(served: tuple[str, int], run: Path) -> None:
+    address, _ = served
+    exported = tf.saved_model.load(str(run / "export" / "saved_model"))
+    images = np.random.default_rng(0).integers(0, 17, (3, 8, 8, 1)).astype(np.float32)
+    status, answer = post(address, json.dumps({"instances": images.tolist()}).encode(), JSON)
+    assert status == 200
+    assert np.abs(np.array(answer["predictions"]) - exported(tf.constant(images)).numpy()).max() < 1e-6
+
+    contents = [encoded(10), encoded(90, "JPEG")]
+    expected = exported.signatures["serve_bytes"](tf.constant(contents))
+    for content, row, name in zip(contents, expected["probabilities"], expected["class_name"], strict=True):
+        status, answer = post(address, content, "image/png", "/images")
+        assert status == 200
+        [one] = answer["predictions"]
+        assert one["class_name"] == name.numpy().decode()
+        assert np.abs(np.array(one["probabilities"]) - row.numpy()).max() < 1e-6
+    batch = json.dumps({"images": [base64.b64encode(content).decode() for content in contents]}).encode()
+    status, answer = post(address, batch, JSON, "/images")
+    assert status == 200
+    scores = [one["score"] for one in answer["predictions"]]
+    assert scores == pytest.approx(expected["score"].numpy().tolist(), abs=1e-6)
+
+
+NANS = [[[[float("nan")]] * 8] * 8]
+GOOD = base64.b64encode(encoded()).decode()
+WRONG: dict[str, tuple[str, str | None, bytes, int, str]] = {
+    "shape": ("/invocations", JSON, json.dumps({"instances": [[[0.0]]]}).encode(), 400, "shape"),
+    "type": ("/invocations", JSON, json.dumps({"instances": [[[["a"]] * 8] * 8]}).encode(), 400, ""),
+    "ragged": ("/invocations", JSON, b'{"instances": [[[0.0], [0.0, 1.0]]]}', 400, ""),
+    "no image": ("/invocations", JSON, b'{"instances": []}', 400, "image"),
+    "not a number": (
+        "/invocations",
+        JSON,
+        json.dumps({"instances": NANS}).encode(),
+        400,
+        "finite",
+    ),
+    "no JSON": ("/invocations", JSON, b"{", 400, ""),
+    "JSON of another kind": ("/invocations", JSON, b"[1]", 400, ""),
+    "nothing": ("/invocations", JSON, b"", 400, ""),
+    "content type": ("/invocations", "text/html", b"<p>", 415, ""),
+    "no content type": ("/invocations", None, b"{}", 415, ""),
+    "50 MB": ("/invocations", JSON, b" " * 50_000_000, 413, "larger than 16 MiB"),
+    "50 MB image": ("/images", "image/jpeg", b" " * 50_000_000, 413, "larger than 16 MiB"),
+    "broken JPEG": ("/images", "image/jpeg", encoded(0, "JPEG")[:200], 400, "cannot be decoded"),
+    "broken PNG": ("/images", "image/png", b"\x89PNG\r\n\x1a\nnone", 400, "cannot be decoded"),
+    "empty image": ("/images", "image/png", b"", 400, "no image"),
+    "one of two": ("/images", JSON, json.dumps({"images": [GOOD, "AAAA"]}).encode(), 400, "images 1 (counted from 0)"),
+    "base64": ("/images", JSON, b'{"images": ["***"]}', 400, "base64"),
+    "no list": ("/images", JSON, b'{"images": "AAAA"}', 400, "at least one image"),
+    "image type": ("/images", "text/plain", b"x", 415, "expected image/jpeg"),
+    "path": ("/predict", JSON, b"{}", 404, ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_requests_are_answered_in_one_line_and_the_server_lives_on(name: str, served: tuple[str, int]) -> None:
+    path, content_type, body, expected, said = WRONG[name]
+    status, answer = post(served[0], body, content_type, path)
+    assert (status, list(answer)) == (expected, ["error"]), answer
+    assert said in answer["error"]
+    assert answer["error"].strip()
+    assert "Traceback" not in answer["error"]
+    assert "site-packages" not in answer["error"]
+    assert post(served[0], encoded(), "image/png", "/images")[0] == 200
+
+
+def test_an_undeclared_large_body_is_not_kept(served: tuple[str, int]) -> None:
+    host, port = served[0].removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    chunks = (b" " * 2**20 for _ in range(50))
+    before = psutil.Process(served[1]).memory_info().rss
+    headers = {"Content-Type": "image/png", "Transfer-Encoding": "chunked"}
+    connection.request("POST", "/images", chunks, headers, encode_chunked=True)
+    assert connection.getresponse().status == 413
+    assert psutil.Process(served[1]).memory_info().rss - before < 2 * MOST_BYTES
+    assert post(served[0], encoded(), "image/png", "/images")[0] == 200
+
+
+def test_it_listens_on_loopback_alone(served: tuple[str, int]) -> None:
+    listening = [c for c in psutil.Process(served[1]).net_connections() if c.status == psutil.CONN_LISTEN]
+    assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
+
+
+def test_files_are_classified_as_the_export_does_it(run: Path, outputs: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(10))
+    (tmp_path / "b.jpg").write_bytes(encoded(90, "JPEG"))
+    (tmp_path / "c.png").write_bytes(b"none")
+    exported = tf.saved_model.load(str(run / "export" / "saved_model"))
+    expected = exported.signatures["serve_bytes"](tf.constant([encoded(10), encoded(90, "JPEG")]))
+    done = commands.run(run.name, str(tmp_path), "--json", f"--outputs={outputs}", module="pipeline.predict")
+    assert done.returncode == 1
+    assert re.search(r"^error: .*c\.png: the image cannot be decoded", done.stderr, re.MULTILINE)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [Path(row["file"]).name for row in rows] == ["a.png", "b.jpg"]
+    given = np.array([list(row["probabilities"].values()) for row in rows])
+    assert np.abs(given - expected["probabilities"].numpy()).max() < 1e-6
+    done = commands.run(str(run), str(tmp_path / "a.png"), "--top=2", f"--outputs={outputs}", module="pipeline.predict")
+    assert done.returncode == 0
+    name, score = expected["class_name"][0].numpy().decode(), expected["score"][0].numpy()
+    assert f"{name} {score:.4f}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "said"),
+    [
+        ("predict", ["nope", "{image}"], "error: RUN=nope is no run under"),
+        ("predict", ["{run}", "missing.png"], "error: missing.png is not there"),
+        ("predict", ["models:/nope@champion", "{image}"], "error: MODEL=models:/nope@champion cannot be had"),
+        ("serve", ["nope"], "error: RUN=nope is no run under"),
+        ("serve", ["{run}", "--port=99999"], "error: port 99999 of 127.0.0.1 is taken or none"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(
+    module: str, words: list[str], said: str, run: Path, outputs: Path, tmp_path: Path
+) -> None:
+    image = tmp_path / "image.png"
+    image.write_bytes(encoded())
+    given = [word.format(run=run, image=image) for word in words]
+    done = commands.run(*given, f"--outputs={outputs}", module=f"pipeline.{module}", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "mlflow.db").exists()
