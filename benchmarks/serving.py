@@ -1,7 +1,7 @@
 """`python -m benchmarks.serving`: a served model under load for a bounded time: requests a second, latency, memory.
 
-A model of the digits is trained and served in processes of their own; `--clients` threads send one PNG after another, each over
-a connection that it keeps.
+A model of the digits is trained and served in processes of their own; `--clients` threads send one PNG after another,
+each over a connection that it keeps.
 """
 
 import argparse
