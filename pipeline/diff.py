@@ -14,6 +14,7 @@ from pipeline.paths import default_outputs
 from pipeline.redaction.mask import redact
 from pipeline.run.difference import Difference, Pair, difference
 from pipeline.run.rebuild import read_run
+from pipeline.run.source_diff import source_diff
 from pipeline.run.summary import Summary
 from pipeline.sweep.catalog import find_entry, read_catalog
 from pipeline.system import streams
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m pipeline.diff", description=__doc__)
     parser.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
     parser.add_argument("--json", action="store_true", help="prints them as JSON: by section and name, both values")
+    parser.add_argument("--code", action="store_true", help="prints also the lines of code that differ, as git does")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
     outputs = options.outputs.expanduser().resolve()
@@ -34,10 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         return 2
     differences = difference(first, second)
+    lines = source_diff(Path(first.folder), Path(second.folder)) if options.code else None
     if options.json:
-        print(json.dumps(redact(differences.sections), indent=2, default=str))
+        sections = dict(differences.sections) | ({"lines": lines} if options.code else {})
+        print(json.dumps(redact(sections), indent=2, default=str))
     else:
         _print(differences, Path(first.folder).name, Path(second.folder).name)
+        if options.code:
+            _print_code(lines)
     return 0 if differences.is_empty else 1
 
 
@@ -70,6 +76,12 @@ def _print(differences: Difference, first: str, second: str) -> None:
         console.print(table)
     for section in differences.unknown:
         console.print(f"{section}: not recorded by both runs")
+
+
+def _print_code(lines: str | None) -> None:
+    if lines is None:
+        lines = "their lines of code cannot be had: a commit that is not in this repository, or changes not kept whole"
+    print(redact(lines) or "their lines of code are equal")
 
 
 def _text(value: Any) -> str:

@@ -59,14 +59,14 @@ def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState
         untracked: whether the diff has the contents of new files, rather than their names and digests alone.
     """
     start = folder or CHECKOUT or Path.cwd()
-    root = _git(start, "rev-parse", "--show-toplevel")
+    root = git(start, "rev-parse", "--show-toplevel")
     if root is None:
         return None
     top = Path(root.strip())
-    commit = (_git(top, "rev-parse", "HEAD") or "none").strip()
-    status = _git(top, "status", "--porcelain")
-    branch = (_git(top, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
-    remotes = (_git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
+    commit = (git(top, "rev-parse", "HEAD") or "none").strip()
+    status = git(top, "status", "--porcelain")
+    branch = (git(top, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
+    remotes = (git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
     repository = without_user(remotes[0].partition(" ")[2]) if remotes else None
     dirty = None if status is None else bool(status.strip())
     return CodeState(top, commit, dirty, _diff(top, untracked) if dirty else "", branch, repository)
@@ -128,18 +128,18 @@ def environment() -> dict[str, object]:
 
 def _diff(top: Path, untracked: bool) -> str:
     """Returns uncommitted changes without secrets; new files by names and digests, or as added files."""
-    listed = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
+    listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
     new_files = [name for name in listed.split("\0") if name]
     # On a copy of the index, so that new files can be shown as added without changing the user's own.
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
-        index_path = _git(top, "rev-parse", "--git-path", "index")
+        index_path = git(top, "rev-parse", "--git-path", "index")
         if index_path and (top / index_path.strip()).is_file():
             shutil.copy(top / index_path.strip(), index)
         variables = {"GIT_INDEX_FILE": str(index)}
         if untracked and new_files:
-            _git(top, "add", "--intent-to-add", "--", *new_files, **variables)
-        text = _git(top, "diff", "HEAD", **variables) or _git(top, "diff", **variables) or ""
+            git(top, "add", "--intent-to-add", "--", *new_files, **variables)
+        text = git(top, "diff", "HEAD", **variables) or git(top, "diff", **variables) or ""
     notes = (
         []
         if untracked
@@ -168,7 +168,7 @@ def _of_file(section: str) -> str:
     return "".join(f"# {line}\n" for line in header.splitlines()) + "# its lines may be secret, and are not recorded\n"
 
 
-def _git(folder: Path, *arguments: str, **variables: str) -> str | None:
+def git(folder: Path, *arguments: str, **variables: str) -> str | None:
     """Returns the output of git, or None where git is missing, fails or takes over 20 seconds."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables}
     try:
