@@ -71,17 +71,29 @@ class Run:
         rows = checkpoint_rows(self.folder)
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("epoch")
 
-    def load_model(self) -> Any:
-        """Returns the exported SavedModel: unscaled pixels, float32 [N, H, W, C], to probabilities, [N, classes].
+    def load_model(self, kind: str = "saved_model") -> Any:
+        """Returns the exported model, from unscaled pixels [N, H, W, C] to probabilities, float32 [N, classes].
+
+        Args:
+            kind: `saved_model`: a function of uint8 or float32 pixels, with signatures; `keras`: the Keras model with
+                its layers, to be looked at and trained on. See docs/export.md.
 
         Raises:
-            UserError: where the run has not exported one.
+            UserError: where the run has not exported it.
         """
-        path = self.summary.exported.get("saved_model")
-        folder = self.folder / "export" / "saved_model"
-        if path is None or not folder.is_dir():
-            raise UserError(f"{self.folder} has no exported model", "a run whose stage export has run")
-        return import_module("tensorflow").saved_model.load(str(folder))  # the framework itself imports no TensorFlow
+        names = {"saved_model": "saved_model", "keras": "model.keras"}
+        if kind not in names:
+            raise UserError(f"load_model({kind!r})", tuple(names), 'load_model("keras")')
+        path = self.folder / "export" / names[kind]
+        if kind not in self.summary.exported or not path.exists():
+            raise UserError(
+                f"{self.folder} has no exported model of the kind {kind}",
+                f"a run whose stage export has run with export={kind} or export=all",
+                f"export={kind}",
+            )
+        if kind == "keras":
+            return import_module("keras").models.load_model(path)
+        return import_module("tensorflow").saved_model.load(str(path))  # the framework itself imports no TensorFlow
 
 
 def compose(overrides: Sequence[str] = ()) -> Experiment:

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from stages.settings.results import (
 )
 from stages.settings.strategy import ModelParallelSettings
 from stages.strategy import strategy
+from tests.conftest import ROOT
 from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings
 
 pytestmark = pytest.mark.slow
@@ -98,6 +100,20 @@ def test_every_format_answers_as_the_model_in_a_process_without_the_project(all_
     assert metrics["export/max_abs_diff"] == metrics["export/saved_model/max_abs_diff"]
     sizes = [int(rows[f"litert_{weights}"]["bytes"]) for weights in ("float32", "float16", "int8")]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_blocks_of_the_page_load_every_format(
+    all_formats: tuple[Path, Exported], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("ai_edge_litert", "onnxruntime", "tf2onnx"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(all_formats[0])
+    namespace: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "export.md").read_text(), flags=re.DOTALL):
+        exec(block, namespace)
+        assert np.shape(namespace["probabilities"]) == (2, 10)
+        np.testing.assert_allclose(np.sum(namespace["probabilities"], axis=1), 1, atol=1e-2)
+    assert namespace["names"] == list("0123456789")
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16", "float16", "float64"])
