@@ -26,7 +26,7 @@ def cases() -> Iterator[tuple[str, tuple[str, ...]]]:
         for way in WAYS:
             yield "digits", ("data=digits", "train.epochs=10", *way)
         return
-    mnist = ("data=mnist", f"data.dir={SETS}", "model=cnn", "train.epochs=1", "train.jit=false")
+    mnist = ("data=mnist", f"data.dir={SETS}", "model=cnn", "train.epochs=1", "train.jit=off")
     for way in WAYS:
         yield "MNIST", (*mnist, *way)
     if (SETS / "tf_flowers").is_dir():

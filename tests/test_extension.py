@@ -63,8 +63,10 @@ def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp
         "model.network.units=0": "units",
         "+calibrate.binz=0": "unknown setting 'calibrate.binz'",
         "calibrate.bins=0": "calibrate.bins=0 is out of range. Expected at least 1",
+        "+export.formats.weights.compresed=false": "unknown setting 'export.formats.weights.compresed'",
+        "export.formats.weights.compressed=3": "export.formats.weights.compressed=3 has the wrong type",
     }.items():
-        done = run(package, "data=stripes", "model=tiny", "pipeline=calibrated", given, here)
+        done = run(package, "data=stripes", "model=tiny", "pipeline=calibrated", "export=npz", given, here)
         if "units" not in given:
             assert done.returncode == 2
         assert said in done.stderr + done.stdout

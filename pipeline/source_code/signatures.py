@@ -191,6 +191,8 @@ def signature(definition: Definition | None) -> Signature | None:
     node = definition.node
     if isinstance(node, ast.FunctionDef):
         return None if node.decorator_list else _of_arguments(node.args, skip=0)
+    if [name_of(decorator) for decorator in node.decorator_list] == ["dataclass"]:
+        return _of_dataclass(definition, node)
     if any(name_of(decorator) != "keras_export" for decorator in node.decorator_list) or node.keywords:
         return None
     for statement in node.body:
@@ -204,6 +206,33 @@ def signature(definition: Definition | None) -> Signature | None:
         except AbsentError:
             return None
     return None
+
+
+def _of_dataclass(definition: Definition, node: ast.ClassDef) -> Signature | None:
+    """Returns the signature of a dataclass that extends at most one other; None where its source does not show it."""
+    parameters: dict[str, Parameter] = {}
+    if (
+        len(node.bases) > 1
+        or node.keywords
+        or "__init__" in {name for part in node.body for name in names_bound_by(part)}
+    ):
+        return None
+    for base in node.bases:
+        try:
+            inherited = signature(_definition(definition.module, base.id, ())) if isinstance(base, ast.Name) else None
+        except AbsentError:
+            return None
+        if inherited is None:
+            return None
+        parameters |= inherited.parameters
+    for statement in node.body:
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if isinstance(statement.value, ast.Call):  # of `field`, perhaps, which may mean anything
+            return None
+        if "ClassVar" not in ast.unparse(statement.annotation):
+            parameters[statement.target.id] = Parameter(statement.value is None, statement.annotation)
+    return Signature(parameters, False)
 
 
 def name_of(expression: ast.expr) -> str:
