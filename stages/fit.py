@@ -17,7 +17,7 @@ from stages.optimization.losses import accuracy, class_weight, cross_entropy
 from stages.optimization.optimizers import Rate, build_optimizer, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
-from stages.reuse import reusable
+from stages.reuse import allow_reuse
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
 from stages.training.callbacks import Callbacks, build_callbacks, prepare_callbacks
@@ -32,7 +32,6 @@ from stages.training.state import State, progress_of
 from stages.training.timing import Timing
 
 
-@reusable(save_trained, restore_trained)
 def fit(
     model: Model,
     dataset: Dataset,
@@ -118,6 +117,9 @@ def fit(
     files = write_files(model, report.progress, best, folder)
     record = Record(params, timing.metrics() | gpu_peak(strategy), files)
     return result_of(model, report.progress, best, settings, record)
+
+
+allow_reuse(fit, save_trained, restore_trained)
 
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, shift: int) -> Rate:

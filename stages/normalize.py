@@ -8,14 +8,13 @@ from stages.data.normalization import after, facts, restore_scaling, save_scalin
 from stages.data.split_statistics import mean_and_std
 from stages.errors import UserError
 from stages.results import Dataset, Normalization, Record
-from stages.reuse import reusable
+from stages.reuse import allow_reuse
 from stages.settings.images import NormalizeSettings
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
 
 
-@reusable(save_scaling, restore_scaling)
 def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     """Returns the data set with its scaling; the pixels themselves stay as they are.
 
@@ -39,6 +38,9 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     else:
         scaling = Normalization()
     return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))
+
+
+allow_reuse(normalize, save_scaling, restore_scaling)
 
 
 def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,14 +19,13 @@ class Reuse:
     restore: Callable[..., Any]
 
 
-def reusable(save: Callable[..., None], restore: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Marks a stage's function as one whose result can be saved; see `Reuse`."""
+def allow_reuse(function: Callable[..., Any], save: Callable[..., None], restore: Callable[..., Any]) -> None:
+    """Says of a stage's function how its result is saved and restored; see `Reuse`.
 
-    def mark(function: Function) -> Function:
-        function.__dict__["reuse"] = Reuse(save, restore)
-        return function
-
-    return mark
+    Called after the definition, and no decorator: what a stage takes is read from its source, without importing it,
+    and a decorator would hide that.
+    """
+    function.__dict__["reuse"] = Reuse(save, restore)
 
 
 def reuse_of(function: Callable[..., Any]) -> Reuse | None:

@@ -7,7 +7,7 @@ from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
-from stages.reuse import reusable
+from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
 from stages.training.callbacks import build_callbacks, save_weights
 from stages.training.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
@@ -25,7 +25,6 @@ from stages.training.state import progress_of, restore_weights
 from stages.training.timing import Timing
 
 
-@reusable(save_trained, restore_trained)
 def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     model: Model,
     dataset: Dataset,
@@ -103,6 +102,9 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     files = write_files(trained, built.progress, best, folder)
     record = Record(params, timing.metrics() | gpu_peak(strategy), files)
     return result_of(trained, built.progress, best, settings, record)
+
+
+allow_reuse(train, save_trained, restore_trained)
 
 
 def _newest_of_chief(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:

@@ -220,7 +220,7 @@ def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str
     kept = Path(provided["folder"]) / RESULTS / stage.planned.name
     if saved is not None:
         if reuse is None:
-            raise UserError(f"{stage.planned.target} can no longer restore a result", "a stage that is `reusable`")
+            raise UserError(f"{stage.planned.target} cannot restore a result any more", "a stage with `allow_reuse`")
         result = reuse.restore(**_accepted(reuse.restore, {**inputs, **provided, "saved": saved}))
         atomic_write(kept, lambda partial: shutil.copytree(saved, partial))
         return result

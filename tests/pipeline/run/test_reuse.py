@@ -125,7 +125,7 @@ def test_a_registered_model_is_evaluated(trained: Path, outputs: Path, monkeypat
 
 OWN = """
 from pathlib import Path
-from stages.reuse import reusable
+from stages.reuse import allow_reuse
 
 def save(count, folder):
     (folder / "count.txt").write_text(str(count["n"]))
@@ -138,9 +138,10 @@ def slow(dataset):
     return {"n": len(dataset.test)}
 
 
-@reusable(save, restore)
 def kept(dataset):
     return slow(dataset)
+
+allow_reuse(kept, save, restore)
 
 def report(count):
     return {"report/n": count["n"]}
