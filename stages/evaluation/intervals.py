@@ -28,7 +28,8 @@ SEED = 0
 class Resampled:
     """Metrics of many resamples.
 
-    values: float64 [resamples] by name; by_class: float64 [classes, resamples], nan where a resample has no such class.
+    values: float64 [resamples] by name, nan where a resample has too few classes; by_class: float64
+    [classes, resamples], nan where a resample has no such class.
     """
 
     values: dict[str, np.ndarray]
@@ -45,13 +46,14 @@ class Resampled:
 
 
 def resampled(predicted: Predicted, bins: int, resamples: int) -> Resampled:
-    """Returns the metrics of `resamples` sets of examples, drawn with replacement.
+    """Returns the metrics of `resamples` sets of examples, drawn with replacement, without those that no set defines.
 
     Args:
         bins: of the calibration error.
     """
     blocks = [_of_block(predicted, bins, counts) for counts in draw(len(predicted), resamples)]
     values = {name: np.concatenate([block.values[name] for block in blocks]) for name in blocks[0].values}
+    values = {name: drawn for name, drawn in values.items() if not np.isnan(drawn).all()}
     by_class = {name: np.concatenate([block.by_class[name] for block in blocks], axis=1) for name in blocks[0].by_class}
     return Resampled(values, by_class)
 
@@ -86,9 +88,7 @@ def _of_block(predicted: Predicted, bins: int, counts: np.ndarray) -> Resampled:
         safe_place()
     for name, by_class in zip((names.ROC_AUC, names.AVERAGE_PRECISION), ranked, strict=True):
         drawn.by_class[name] = by_class
-        mean = _mean(averaged(by_class))
-        if not np.isnan(mean).all():
-            drawn.values[name] = mean
+        drawn.values[name] = _mean(averaged(by_class))  # nan or not: every block has the same metrics
     return drawn
 
 

@@ -104,6 +104,23 @@ def test_intervals_do_not_depend_on_the_memory_at_hand(tmp_path: Path, monkeypat
         assert low < high
 
 
+@pytest.mark.parametrize("is_drawn_first", [False, True])
+def test_nor_do_those_of_a_class_that_whole_blocks_lack(
+    is_drawn_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one positive is in about two of three resamples, and a block has a single one."""
+    [counts] = draw(50, 20)
+    labels = np.zeros(50, int)
+    labels[np.flatnonzero((counts[:, 0] > 0) == is_drawn_first)[0]] = 1
+    whole = read(tmp_path, labels, made.probabilities(labels, 2))
+    expected = resampled(whole, BINS, 20)
+    monkeypatch.setattr(intervals, "BLOCK_BYTES", 1)
+    parts = resampled(whole, BINS, 20)
+    assert {"roc_auc", "average_precision"} < parts.values.keys() == expected.values.keys()
+    for name, values in expected.values.items():
+        np.testing.assert_allclose(parts.values[name], values, rtol=1e-12, err_msg=name)
+
+
 def test_an_interval_of_the_accuracy_is_as_wide_as_theory_has_it(tmp_path: Path) -> None:
     whole = random_predictions(tmp_path, 10, 2000)
     low, high = resampled(whole, BINS, 2000).intervals(0.95)["accuracy"]
