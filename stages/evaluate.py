@@ -6,11 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from stages.distribution.collectives import is_chief
 from stages.evaluation.against import check_other, check_same_examples, compare_predictions
 from stages.evaluation.eval_step import Scorer, Scores, Sink
 from stages.evaluation.intervals import resampled
-from stages.evaluation.metrics import CALIBRATION, LOG_LOSS, metrics_of
+from stages.evaluation.metrics import CALIBRATION, LEAST, LOG_LOSS, metrics_of
 from stages.evaluation.predicted import NAME, Predicted, read_predictions
 from stages.evaluation.predictions import write_predictions
 from stages.evaluation.report import Report, draw_mistakes, draw_reliability
@@ -104,12 +106,13 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
         return Report(values, metrics, dataset.class_names, notes=notes)
     drawn = resampled(predicted, settings.calibration_bins, settings.resamples)
     intervals = {f"test/{name}": ends for name, ends in drawn.intervals(settings.confidence).items()}
-    if LOG_LOSS in metrics.values:  # what else the loss has, such as penalties, is the same for every example
+    clipped = _clipped(predicted)
+    if LOG_LOSS in metrics.values and not clipped:  # penalties, which the loss has besides, count as constant
         more = loss - metrics.values[LOG_LOSS]
         low, high = intervals[f"test/{LOG_LOSS}"]
         intervals["test/loss"] = (low + more, high + more)
     by_class = drawn.intervals_by_class(settings.confidence)
-    return Report(values, metrics, dataset.class_names, intervals, by_class, notes)
+    return Report(values, metrics, dataset.class_names, intervals, by_class, [*notes, *clipped])
 
 
 def _explained(settings: EvaluateSettings) -> str:
@@ -142,6 +145,20 @@ def _missing(predicted: Predicted, support: Any, dataset: Dataset) -> list[str]:
             "average precision"
         )
     return sentences
+
+
+def _clipped(predicted: Predicted) -> list[str]:
+    """Returns a sentence where the log loss is clipped and the loss is not: an interval of one tells none of the other.
+
+    Empty where nothing is clipped.
+    """
+    clipped = np.count_nonzero(predicted.of_label < LEAST)
+    if not clipped or not predicted.is_finite:
+        return []
+    return [
+        f"{clipped:,} of {len(predicted):,} test examples: the probability of the label is below {LEAST:.2g}, which "
+        f"test/{LOG_LOSS} counts as {LEAST:.2g} and test/loss does not: no interval of test/loss"
+    ]
 
 
 def _draw(

@@ -12,6 +12,9 @@ ACCURACY, LOG_LOSS, TOP_ACCURACY, CALIBRATION = "accuracy", "log_loss", "top5_ac
 ROC_AUC, AVERAGE_PRECISION = "roc_auc", "average_precision"
 MACRO = {"precision": "macro_precision", "recall": "macro_recall", "f1": "macro_f1"}
 
+LEAST = np.finfo(np.float32).eps
+"""What the log loss, as scikit-learn clips it, counts a smaller probability of the label as: 1.2e-07."""
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -106,8 +109,7 @@ def log_loss(predicted: Predicted) -> float:
 
 def losses(predicted: Predicted) -> np.ndarray:
     """Returns the log loss of each example, float64 [n], of probabilities clipped as scikit-learn clips them."""
-    epsilon = np.finfo(np.float32).eps
-    return -np.log(np.clip(predicted.of_label, epsilon, 1 - epsilon).astype(np.float64))
+    return -np.log(np.clip(predicted.of_label, LEAST, 1 - LEAST).astype(np.float64))
 
 
 def calibration_error(predicted: Predicted, bins: int) -> float:

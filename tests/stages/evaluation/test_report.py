@@ -1,0 +1,55 @@
+"""The report of an evaluation: what its intervals are of, and where it has none."""
+
+import keras
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from stages.evaluate import evaluate
+from stages.evaluation.intervals import draw
+from stages.results import Dataset, Model, Split, Trained
+from stages.settings.results import EvaluateSettings
+from tests.stages.experiments import one_device
+from tests.stages.images import Telling
+
+PENALTY = 0.02
+
+
+def with_ten_hard_examples(gap: float) -> Dataset:
+    """Returns 500 examples of two classes, whose pixels are their logits; ten are wrong by `gap`."""
+    labels = np.arange(500, dtype=np.int32) % 2
+    logits = np.random.default_rng(1).normal(size=(500, 2)).astype(np.float32)
+    logits[:10] = 0
+    logits[np.arange(10), 1 - labels[:10]] = gap
+    split = Split(logits[:, np.newaxis, np.newaxis], labels)
+    return Dataset("logits", split, split, split, ("a", "b"), (-100.0, 100.0), "0" * 32)
+
+
+def identity() -> Trained:
+    """Returns a network whose logits are the pixels, and its penalty `PENALTY`."""
+    dense = keras.layers.Dense(
+        2, use_bias=False, kernel_initializer="identity", kernel_regularizer=keras.regularizers.L2(PENALTY / 2)
+    )
+    network = keras.Sequential([keras.Input((1, 1, 2)), keras.layers.Flatten(), dense])
+    return Trained(Model(network, "logits", "float32"), (), 1, 0)
+
+
+@pytest.mark.parametrize("gap", [12.0, 60.0])
+def test_the_loss_has_the_interval_of_its_resamples_or_none(gap: float) -> None:
+    """A loss of 60 is one of 15.9 in the log loss, whose interval then tells nothing of that of the loss."""
+    dataset, heard = with_ten_hard_examples(gap), Telling()
+    settings = EvaluateSettings(timing=False, mistakes=0, resamples=200)
+    result = evaluate(identity(), dataset, one_device(), settings, reporter=heard)
+    test = dataset.test
+    losses = -log_softmax(test.images[:, 0, 0].astype(np.float64), axis=1)[np.arange(500), test.labels]
+    assert result.loss == pytest.approx(losses.mean() + PENALTY, rel=1e-5)
+    [counts] = draw(500, 200)
+    expected = np.quantile(losses @ counts / 500 + PENALTY, [0.025, 0.975])
+    found = result.record.summary["intervals"]
+    assert "test/log_loss" in found
+    if gap < 15:
+        assert found["test/loss"] == pytest.approx(expected, rel=1e-5)
+        assert not heard.lines
+    else:
+        assert "test/loss" not in found
+        assert [line for line in heard.lines if line.startswith("10 of 500 ") and "no interval of test/loss" in line]
