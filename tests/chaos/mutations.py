@@ -24,6 +24,8 @@ LOOP = "tests/stages/training/test_loop.py"
 STRATEGIES = "tests/stages/distribution/test_strategies.py"
 CHECKPOINTS = "tests/stages/training/test_checkpoints.py"
 SIGNALS = "tests/pipeline/system/test_signals.py"
+REUSE = "tests/pipeline/run/test_reuse.py"
+SERVING = "tests/pipeline/serving/test_serving.py"
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,20 @@ MUTATIONS = (
     mutation(
         "pipeline/run/supervisor.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
         "tests/pipeline/cluster/test_cluster.py", "-k", "lost_server_or_chief and chief]",
+    ),
+    # Results that a later run takes over, models in use
+    mutation("stages/training/saved.py", "    model.network.set_weights(weights)\n", "", REUSE),
+    mutation(
+        "stages/data/normalization.py", "dataclasses.replace(dataset, normalization=scaling, ",
+        "dataclasses.replace(dataset, ", REUSE, "-k", "scaling",
+    ),
+    mutation("stages/training/saved.py", "        if now[name] != before:", "        if False:", REUSE, "-k", "other"),
+    mutation(
+        "pipeline/run/reuse.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE, "-k", "refused",
+    ),
+    mutation("pipeline/serving/app.py", "if not pixels.size:", "if False:", SERVING, "-k", "wrong_requests"),
+    mutation(
+        "pipeline/run/source_diff.py", "    if changes:", "    if False:", "tests/pipeline/run/test_source_diff.py",
     ),
 )  # fmt: skip
 
