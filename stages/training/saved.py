@@ -1,5 +1,6 @@
 """The result of a training on disk, for a later run to evaluate or export again."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,18 @@ def restore_trained(
     try:
         checkpoint = read(saved / NAME)
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{saved / NAME} cannot be read: {error}", "the file as it was written", "fork=<run>"
-        ) from error
+        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
     facts, arrays = checkpoint.facts, checkpoint.arrays
     _check_data(facts["data"], dataset)
     weights = [arrays[f"weight.{index}"] for index in range(len(facts["names"]))]
-    expected = [tuple(weight.shape) for weight in model.network.weights]
-    if [array.shape for array in weights] != expected:
+    before = [(_plain(name), array.shape) for name, array in zip(facts["names"], weights, strict=True)]
+    now = [(_plain(weight.path), tuple(weight.shape)) for weight in model.network.weights]
+    if before != now:
+        different = next(
+            (pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]), (len(before), len(now))
+        )
         raise UserError(
-            f"the trained weights in {saved} are of another network: {len(weights)} arrays, here {len(expected)}",
+            f"the trained weights in {saved} are of another network: {different[0]}, here {different[1]}",
             "the code and the settings that the network was trained with",
             "from=train",
         )
@@ -73,6 +76,11 @@ def restore_trained(
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
     record = Record(metrics=metrics, weights=facts["weights"] or None)
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
+
+
+def _plain(path: str) -> str:
+    """Returns the path of a weight without the numbers by which Keras tells layers of one process apart."""
+    return re.sub(r"_\d+(?=/|$)", "", path)
 
 
 def described_already(split: Split) -> Described | None:
