@@ -61,11 +61,10 @@ def restore_trained(
     before = [(_plain(name), array.shape) for name, array in zip(facts["names"], weights, strict=True)]
     now = [(_plain(weight.path), tuple(weight.shape)) for weight in model.network.weights]
     if before != now:
-        different = next(
-            (pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]), (len(before), len(now))
-        )
+        differing = [pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]]
+        theirs, here = differing[0] if differing else (f"{len(before)} arrays", len(now))
         raise UserError(
-            f"the trained weights in {saved} are of another network: {different[0]}, here {different[1]}",
+            f"the trained weights in {saved} are of another network: {theirs}, here {here}",
             "the code and the settings that the network was trained with",
             "from=train",
         )
