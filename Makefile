@@ -37,8 +37,8 @@ faults: .venv/.installed  ## kills real runs and sweeps at random moments, and c
 mutations: .venv/.installed  ## breaks the code one line at a time; the tests that must notice do
 	$(BIN)/python -m tests.chaos.mutations $(ARGS)
 
-load: .venv/.installed  ## a served model under load for a minute: requests a second, latency, memory
-	$(BIN)/python -m benchmarks.serving $(ARGS)
+load: .venv/.installed  ## a served model under load for a minute, into docs/performance.md
+	$(BIN)/python -m benchmarks.serving docs/performance.md $(ARGS)
 
 experiments: .venv/.installed  ## the reference experiments whose data is available, against their files' headers
 	$(BIN)/python -m benchmarks.experiments $(ARGS)

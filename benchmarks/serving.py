@@ -1,4 +1,4 @@
-"""`python -m benchmarks.serving`: a served model under load for a bounded time: requests a second, latency, memory.
+"""`python -m benchmarks.serving [PAGE]`: a served model under load: requests a second, latency, memory, errors.
 
 A model of the digits is trained and served in processes of their own; `--clients` threads send one PNG after another,
 each over a connection that it keeps.
@@ -21,6 +21,8 @@ import psutil
 from PIL import Image
 
 START_SECONDS = 120.0
+BEGIN, END = "<!-- serving:begin -->\n", "<!-- serving:end -->"
+"""Marks in the page."""
 
 
 @dataclass
@@ -74,6 +76,7 @@ def send(port: int, body: bytes, until: float, load: Load) -> None:
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser("python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("page", nargs="?", type=Path, help="a page that takes the table between its marks")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=4)
     options = parser.parse_args()
@@ -101,9 +104,19 @@ def main() -> None:
             finally:
                 server.terminate()
     p50, p99 = np.percentile(load.seconds, [50, 99]) * 1000
-    print(f"{options.clients} clients, {options.seconds:.0f} s: {len(load.seconds) / options.seconds:,.0f} requests/s")
-    print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, errors {load.errors}")
-    print(f"memory {before / 2**20:,.0f} MiB before, {after / 2**20:,.0f} MiB after {len(load.seconds):,} requests")
+    rows = {
+        "clients, seconds": f"{options.clients}, {options.seconds:.0f}",
+        "requests a second": f"{len(load.seconds) / options.seconds:,.0f}",
+        "latency, p50 and p99": f"{p50:.1f} ms, {p99:.1f} ms",
+        "errors": f"{load.errors} of {len(load.seconds):,}",
+        "memory of the server before and after": f"{before / 2**20:,.0f} MiB, {after / 2**20:,.0f} MiB",
+    }
+    table = "\n".join(["| load | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+    print(table)
+    if options.page is not None:
+        text = options.page.read_text()
+        head, begin, rest = text.partition(BEGIN)
+        options.page.write_text(f"{head}{begin}\n{table}\n\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":
