@@ -42,7 +42,7 @@ class Compared:
     def metrics(self) -> dict[str, float]:
         """Metrics by their full names."""
         names = {"max_abs_diff": self.max_abs_diff, "agreement": self.agreement}
-        names |= {"mib": self.bytes / 2**20, "milliseconds": self.milliseconds}
+        names |= {"size_mib": self.bytes / 2**20, "milliseconds": self.milliseconds}
         return {f"export/{self.name}/{name}": value for name, value in names.items()}
 
     def refuse(self, exporter: Exporter, policy: str) -> None:

@@ -121,9 +121,9 @@ def outcome(strategy: str, outputs: Path, code: int, seconds: float) -> Outcome:
     for name in tracked.data.metrics:
         if name.startswith(OF_MACHINE) or name.endswith("/seconds"):  # short stages have none
             continue
-        is_time = name.endswith(("seconds", "_per_second", "_wait_fraction"))
+        is_of_machine = name.endswith(("seconds", "_per_second", "_wait_fraction", "_mib"))
         points = client.get_metric_history(tracked.info.run_id, name)
-        history[name] = sorted((point.step, 0.0 if is_time else point.value) for point in points)
+        history[name] = sorted((point.step, 0.0 if is_of_machine else point.value) for point in points)
     weights = np.concatenate([array.ravel().astype(np.float64) for array in kept])
     return Outcome(code, seconds, summary, weights, history)
 

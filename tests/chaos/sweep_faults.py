@@ -68,7 +68,8 @@ def results(outputs: Path) -> dict[str, dict[str, float]]:
         summary["overrides"][0]: {
             name: value
             for name, value in summary["metrics"].items()
-            if not name.startswith("memory/") and not name.endswith(("seconds", "_per_second", "_wait_fraction"))
+            if not name.startswith("memory/")
+            and not name.endswith(("seconds", "_per_second", "_wait_fraction", "_mib"))
         }
         for summary in summaries
     }
