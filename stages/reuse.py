@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+KNOWN_IMAGES = "known_test_images"
+"""In the facts of a summary: how many test images a reused model was trained on."""
+
 
 @dataclass(frozen=True)
 class Reuse:

@@ -68,7 +68,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 _meet(task, job, console, run.summary)
             cache = job.experiment.outputs / "cache"
             run_stages(stages, run.folder, cache, run.tracker, console, run.summary, job.on_epoch)
-            register(job.experiment, run)
+            register(job.experiment, run, console)
             run.summary.status = "FINISHED"
         except PrunedError as pruned:
             assert run is not None

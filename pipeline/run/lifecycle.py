@@ -38,6 +38,7 @@ from pipeline.tracking.spec import RunSpec, open_tracker
 from pipeline.tracking.system_metrics import SystemMetrics
 from pipeline.tracking.tracker import Patience, Tracker
 from stages.errors import UserError
+from stages.reuse import KNOWN_IMAGES
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write
 
@@ -182,12 +183,16 @@ def describe(job: Job, run: Run) -> None:
         tracker.text(run.code.diff, "code/diff.patch")
 
 
-def register(experiment: Experiment, run: Run) -> None:
-    """Records that the model is to be registered: `export.register`."""
+def register(experiment: Experiment, run: Run, console: Console) -> None:
+    """Records that the model is to be registered: `export.register`; its alias, if its test metrics can be believed."""
     settings, evaluated = experiment.settings.get("export"), experiment.settings.get("evaluate")
     if isinstance(settings, ExportSettings) and settings.register is not None:
         confidence = evaluated.confidence if isinstance(evaluated, EvaluateSettings) else EvaluateSettings.confidence
-        run.tracker.register(settings.register, settings.alias, settings.promote_if, confidence)
+        alias = settings.alias
+        if alias is not None and (known := run.summary.facts.get(KNOWN_IMAGES)):
+            console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test images")
+            alias = None
+        run.tracker.register(settings.register, alias, settings.promote_if, confidence)
 
 
 def fail(error: BaseException, run: Run, console: Console) -> int:

@@ -13,6 +13,7 @@ from pipeline.run.provenance import command
 from pipeline.run.summary import Summary
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE
 from stages.results import Dataset, Exported
+from stages.reuse import KNOWN_IMAGES
 from stages.storage.atomic import atomic_write
 
 MOST_CLASSES = 50
@@ -61,7 +62,8 @@ def _model(summary: Summary, model: Exported) -> str:
 def _data(summary: Summary, class_names: Sequence[str]) -> str:
     names = ", ".join(escaped(name) for name in class_names[:MOST_CLASSES])
     more = f" and {len(class_names) - MOST_CLASSES} more" if len(class_names) > MOST_CLASSES else ""
-    lines = [f"- Source: {escaped(summary.choices.get('data', 'of its own'))}."]
+    label = "Tested on" if _is_reused(summary) else "Source"
+    lines = [f"- {label}: {escaped(summary.choices.get('data', 'of its own'))}."]
     if (data := sizes(summary.facts.get("data", {}))) is not None:
         lines.append(f"- Examples: {data}.")
     return "\n".join(["## Data", "", *lines, f"- Classes: {names}{more}."])
@@ -78,6 +80,10 @@ def _metrics(summary: Summary) -> str:
         ends = [f"{end:.4f}" for end in intervals.get(name, ())] or ["", ""]
         rows.append(f"| {name} | {value:.4f} | {' | '.join(ends)} |")
     explained = "Of the test split, which neither training nor the choice of the epoch has seen."
+    if known := summary.facts.get(KNOWN_IMAGES):
+        explained = f"Too good: the model was trained on {known:,} of these test images."
+    elif _is_reused(summary):
+        explained = "Of the test split of the data above."
     if intervals:
         explained += (
             f" low, high: {100 * summary.facts['confidence']:g} % bootstrap interval over the test examples; "
@@ -88,6 +94,8 @@ def _metrics(summary: Summary) -> str:
 
 def _training(summary: Summary) -> str:
     lines = [f"- Command: {code(command())}"]
+    if _is_reused(summary):
+        lines.append("- Trained by an earlier run, which the tag `reused_run` names, on the data of its card.")
     weights = summary.weights
     if weights:
         chosen = f"the best by {weights['monitor']}" if weights["selection"] == "best" else "the last one"
@@ -100,6 +108,12 @@ def _training(summary: Summary) -> str:
         f"- Code: {summary.code}; settings: `config.yaml`, identity {summary.identity}.",
     ]
     return "\n".join(["## Training", "", *lines])
+
+
+def _is_reused(summary: Summary) -> bool:
+    """Returns whether the weights are those of an earlier run, and the data may be other."""
+    outcome = summary.stages.get("train")
+    return outcome is not None and outcome.status == "reused"
 
 
 def _limits(summary: Summary, model: Exported) -> str:

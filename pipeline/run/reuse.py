@@ -1,5 +1,6 @@
 """The plan of a run that begins with a later stage, on the saved results of an earlier run: `from=` and `run=`."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,15 @@ from pipeline.config.experiment import Experiment
 from pipeline.paths import shorter
 from pipeline.run.console import Console
 from pipeline.run.finding import find_run
-from pipeline.run.identity import WITHOUT_EFFECT, as_override, relevant_settings, settings_of
+from pipeline.run.identity import WITHOUT_EFFECT, relevant_settings, settings_of
 from pipeline.run.plan import PlannedStage, make_plan
 from pipeline.run.source_digest import sources
 from pipeline.run.summary import Summary
 from stages.errors import UserError
+from stages.settings.results import ExportSettings
+
+TRAIN = "train"
+"""The stage that is never run again."""
 
 RESULTS = "results"
 """Folder of a run with what its stages have saved, by stage."""
@@ -27,26 +32,38 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
     """Returns the stages of `experiment` in order; with `from` and `run`, which of them are reused or left out.
 
     A stage before `from` is reused where the run has saved its result; otherwise it runs again if a stage that is not
-    left out takes its result.
+    left out takes its result. Training never does.
 
     Raises:
-        UserError: where there is no such stage or run, the run has not completed a stage whose result is needed, or it
-            was made with other settings.
+        UserError: where there is no such stage or run, training would run, or the run was made
+            with other settings.
     """
     plan = make_plan(experiment)
     run = reused_run(experiment)
     if run is None:
         return plan
     names = [stage.name for stage in plan]
-    if experiment.from_stage not in names:
-        raise UserError(f"from={experiment.from_stage} is no stage of `pipeline`", names, f"from={names[-1]}")
-    first = names.index(experiment.from_stage)
+    begins = names[names.index(TRAIN) + 1 :] if TRAIN in names else names[1:]
+    if experiment.from_stage not in begins:
+        problem = "would train anew" if experiment.from_stage in names else "is no stage of `pipeline`"
+        raise UserError(f"from={experiment.from_stage} {problem}", begins, f"from={begins[0] if begins else '…'}")
+    first = names.index(str(experiment.from_stage))
     results = Path(run.folder) / RESULTS
     saved = [replace(stage, saved=_saved(results / stage.name)) for stage in plan[:first]]
     needed = _needed([*saved, *plan[first:]], first)
     _check_completed(needed[:first], run, experiment)
     _check_settings(needed, first, run, experiment)
+    _check_alias(needed, experiment)
     return tuple(needed)
+
+
+def refuse_skipped(experiment: Experiment, plan: Sequence[PlannedStage], names: Iterable[str]) -> None:
+    """Raises UserError for the first of `names`, dotted as they were typed, of a stage that `from` leaves out."""
+    skipped = {name for stage in _left_out(plan) for name in (stage.name, experiment.groups[stage.name])}
+    for name in names:
+        stage = re.split(r"[./@]", name)[0]
+        if stage in skipped:
+            raise UserError(f"{name} has no effect: from={experiment.from_stage} leaves it out", "", f"from={stage}")
 
 
 def reused_run(experiment: Experiment) -> Summary | None:
@@ -65,8 +82,8 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
         console.say(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
     again = [stage.name for stage in plan[: _place(plan, experiment)] if stage.action == "runs"]
     reused = [stage.name for stage in plan if stage.action == "reused"]
-    saved = f"reused {', '.join(reused)}; " if reused else ""
-    console.say(f"{saved}run again, as their results are not saved: {', '.join(again)}")
+    saved = f"reused {', '.join(reused)}; " if reused else "nothing is reused; "
+    console.say(f"{saved}these run again, as their results are not saved: {', '.join(again)}")
     now = sources(experiment)
     if reused and run.code != now.digest:
         changed = now.changed(folder) or "files that its list does not name"
@@ -94,16 +111,31 @@ def _needed(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
     return stages[::-1]
 
 
-def _check_completed(before: Iterable[PlannedStage], run: Summary, experiment: Experiment) -> None:
-    """Raises UserError where `run` ended before a stage whose result is needed, which would be made from scratch."""
+def _check_completed(before: Sequence[PlannedStage], run: Summary, experiment: Experiment) -> None:
+    """Raises UserError where the run has not saved its training, or ended before a needed stage."""
+    lacking = [stage.name for stage in before if stage.name == TRAIN and stage.is_needed and stage.saved is None]
     for stage in before:
         outcome = run.stages.get(stage.name)
         if stage.action == "runs" and outcome is not None and outcome.status in ("skipped", "failed"):
-            raise UserError(
-                f"run={experiment.run} has not completed its stage {stage.name} (status: {run.status})",
-                "a run that has",
-                f"resume={experiment.run}",
-            )
+            lacking.append(stage.name)
+    if lacking:
+        raise UserError(
+            f"run={experiment.run} has no result of its stage {lacking[0]} (status: {run.status})",
+            f"a run that has completed it, by a version that keeps {RESULTS}/",
+            f"resume={experiment.run}",
+        )
+
+
+def _check_alias(plan: Sequence[PlannedStage], experiment: Experiment) -> None:
+    """Raises UserError where an alias is to move to a model that nobody tests."""
+    settings = experiment.settings.get("export")
+    alias = settings.alias if isinstance(settings, ExportSettings) else None
+    if alias is not None and any(stage.name == "evaluate" for stage in _left_out(plan)):
+        raise UserError(
+            f"export.alias={alias} with from={experiment.from_stage}: models are compared by their predictions",
+            "from=evaluate, which makes them, or no alias",
+            "from=evaluate",
+        )
 
 
 def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, experiment: Experiment) -> None:
@@ -121,14 +153,14 @@ def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, expe
             "run=<another run>",
         ) from error
     now = settings_of(experiment, ignored)
-    reused = [stage.name for stage in plan if stage.action == "reused"]
-    for name in dict.fromkeys([*before, *now]) if reused else ():
+    reused = ", ".join(stage.name for stage in plan if stage.action == "reused")
+    for name in dict.fromkeys([*before, *now]):
         if str(before.get(name)) != str(now.get(name)):
             raise UserError(
-                f"{name} was {before.get(name)} in run={experiment.run}, and is {now.get(name)}: the reused results of "
-                f"{', '.join(reused)} were not made with it",
-                "the settings of the run; others for the data, the strategy, and the stages that run",
-                f"{as_override(name, before.get(name))}, or fork={experiment.run}",
+                f"{name} was {before.get(name)} in run={experiment.run}, and is {now.get(name)}: {reused} were made "
+                "with the former",
+                "the run's settings; only data, strategy and stages that run may differ. To train with others, fork",
+                f"fork={experiment.run}",
             )
 
 

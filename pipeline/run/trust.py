@@ -39,9 +39,12 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
     inherited: list[str] = []
     for option in ("resume", "fork", "run"):
         name = typed.get(option, "auto")
-        if name in ("auto", "never", "null") or (is_sweep and "," in name):
+        if name in ("auto", "never", "null") or (is_sweep and "," in name and option != "run"):
             continue
         outputs = Path(typed["outputs"]).expanduser() if "outputs" in typed else default_outputs()
+        if option == "run" and is_sweep and "," in name:
+            first = name.partition(",")[0]
+            raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
         if option == "run" and name.startswith(("models:/", "runs:/")):
             name = _run_of_model(name, typed, outputs)
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
@@ -49,6 +52,8 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
             continue
         run = find_run(name, outputs, option)
         overrides = [text for text in run.overrides if _key(text) not in {*typed, "trust"}]
+        if option != "resume":  # how that run itself began
+            overrides = [text for text in overrides if _key(text) not in ("from", "run")]
         if option == "run":  # settings of an option that this command replaces
             overrides = [text for text in overrides if _key(text).partition(".")[0] not in typed]
         _refuse_forgotten(overrides, f"{option}={name}", typed)

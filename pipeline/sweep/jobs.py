@@ -21,7 +21,7 @@ from pipeline.run import naming
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
 from pipeline.run.job import WRONG_CONFIGURATION
-from pipeline.run.reuse import plan_of
+from pipeline.run.reuse import plan_of, refuse_skipped
 from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import best_metric
 from stages.errors import UserError
@@ -151,7 +151,7 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
     try:
         refuse_unused(experiment, job.typed)
         check_rules(experiment, surroundings=False)
-        plan_of(experiment)
+        refuse_skipped(experiment, plan_of(experiment), job.typed)
     except UserError as error:
         return error
     return None

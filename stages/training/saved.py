@@ -10,6 +10,7 @@ from stages.errors import UserError
 from stages.images import Described
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
+from stages.reuse import KNOWN_IMAGES
 from stages.training.checkpoints import Checkpoint, read, write
 
 NAME = "trained.npz"
@@ -70,10 +71,15 @@ def restore_trained(
         )
     model.network.set_weights(weights)
     trained = model.on_one_device() if strategy.coordinator is not None else model
-    _warn_of_known_images(arrays.get("train_digests"), dataset.test, reporter or Silent())
+    known = _known_images(arrays.get("train_digests"), dataset.test)
+    if known:
+        line = (
+            f"the model was trained on {known:,} of these {len(dataset.test):,} test images: its metrics are too good"
+        )
+        (reporter or Silent()).warn(line)
     kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
-    record = Record(metrics=metrics, weights=facts["weights"] or None)
+    record = Record(metrics=metrics, weights=facts["weights"] or None, summary={KNOWN_IMAGES: known} if known else {})
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
 
 
@@ -113,12 +119,7 @@ def _shown(values: list[Any]) -> str:
     return f"[{text}{', …' if len(values) > 8 else ''}]"
 
 
-def _warn_of_known_images(trained_on: np.ndarray | None, test: Split, reporter: Reporter) -> None:
+def _known_images(trained_on: np.ndarray | None, test: Split) -> int:
+    """Returns how many test images the model was trained on, as far as their digests are at hand."""
     described = described_already(test)
-    if trained_on is None or described is None:
-        return
-    known = int(np.isin(described.digests, trained_on).sum())
-    if known:
-        reporter.warn(
-            f"the model was trained on {known:,} of these {len(test):,} test images: its metrics are too good"
-        )
+    return int(np.isin(described.digests, trained_on).sum()) if trained_on is not None and described is not None else 0

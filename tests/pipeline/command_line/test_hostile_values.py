@@ -64,7 +64,9 @@ def parts() -> Iterator[tuple[str, list[str], str, type]]:
     yield "top", [], "", TopSettings
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
-            if group == "network":
+            if group == "format":
+                yield f"{group}.{name}", ["export=all"], f"export.formats.{name}", schema
+            elif group == "network":
                 yield name, [OPTIONS.get(name, f"model={name}")], "model.network", schema
             else:
                 chosen = CHOSEN.get(f"{group}.{name}") or CHOSEN.get(group, f"{group}={name}")

@@ -74,9 +74,8 @@ def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Pat
     assert np.array_equal(probabilities(trained), probabilities(again))
     assert second["weights"] == first["weights"]
     assert second["metrics"]["val/best_loss"] == first["metrics"]["val/best_loss"]
-    assert (
-        "reused normalize, train; run again, as their results are not saved: strategy, load, augment, model" in printed
-    )
+    again_line = "these run again, as their results are not saved: strategy, load, augment, model"
+    assert f"reused normalize, train; {again_line}" in printed
     client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
     assert client.get_run(second["run_id"]).data.tags["reused_run"] == first["run_id"]
 
@@ -107,6 +106,7 @@ def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path)
     scalings = [(folder / RESULTS / "normalize" / "scaling.json").read_bytes() for folder in (trained, other)]
     assert scalings[0] == scalings[1]
     assert re.search(r"warning: the model was trained on 2\d\d of these 360 test images: its metrics", printed)
+    assert summary(other)["facts"]["known_test_images"] > 200
 
 
 def test_a_registered_model_is_evaluated(trained: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
     done = commands.run("from=report", f"run={run}", "trust=true", f"outputs={outputs}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("reused count" in done.stdout) == (function == "kept")
-    assert ("run again, as their results are not saved: load, count" in done.stdout) == (function == "slow")
+    assert ("these run again, as their results are not saved: load, count" in done.stdout) == (function == "slow")
     assert (tmp_path / "slow").read_text() == calls
     assert [summary(folder)["metrics"]["report/n"] for folder in outputs.glob("runs/*/*")] == [64, 64]
 
@@ -175,7 +175,12 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
         (["from=evaluate"], "from=evaluate without run"),
         (["run={run}"], "run={run} without from"),
         (["from=evaluate", "run=12345678"], "run=12345678 is no run under"),
-        (["from=predict", "run={run}"], "from=predict is no stage of `pipeline`. Expected one of: strategy, load"),
+        (["from=predict", "run={run}"], "from=predict is no stage of `pipeline`. Expected one of: evaluate, export"),
+        (["from=model", "run={run}"], "from=model would train anew. Expected one of: evaluate, export"),
+        (
+            ["from=export", "run={run}", "export.register=a", "export.alias=champion"],
+            "export.alias=champion with from=export: models are compared by their predictions",
+        ),
         (["from=evaluate", "run={run}", "fork={run}"], "the one trains on, the other does not train"),
         (["from=evaluate", "run={run}", "optimizer.learning_rate=0.5"], "optimizer.learning_rate was 0.0"),
         (["from=evaluate", "run={run}", "seed=7"], "seed was 42 in run="),
@@ -199,6 +204,19 @@ def test_data_of_other_classes_is_refused(trained: Path, outputs: Path) -> None:
     assert re.search(r"synthetic has class_names \[.*4\], and the model was trained on \[0, 1, 2, .*…\]", done.stdout)
 
 
+def test_settings_of_a_skipped_stage_are_refused(trained: Path, outputs: Path) -> None:
+    words = ["from=export", f"run={trained}", "evaluate.resamples=5", f"outputs={outputs}", "dry_run=true"]
+    done = commands.run(*words, trains=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "evaluate.resamples has no effect: from=export leaves it out" in done.stderr
+
+
+def test_several_runs_are_refused_in_a_sweep(trained: Path, outputs: Path) -> None:
+    done = commands.run("-m", "from=evaluate", f"run={trained},other", f"outputs={outputs}", trains=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "names several runs" in done.stderr
+
+
 def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outputs: Path, tmp_path: Path) -> None:
     stopped = tmp_path / "runs" / "stopped" / trained.name
     shutil.copytree(trained, stopped)
@@ -206,5 +224,5 @@ def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outp
     facts = summary(stopped)
     facts["status"], facts["stages"]["train"]["status"] = "KILLED", "failed"
     (stopped / "summary.json").write_text(json.dumps(facts))
-    with pytest.raises(UserError, match=r"has not completed its stage train \(status: KILLED\)"):
+    with pytest.raises(UserError, match=r"has no result of its stage train \(status: KILLED\)"):
         plan_of(experiment(*TRAINED, "from=evaluate", f"run={stopped}", outputs=outputs))
