@@ -25,11 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
     parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
     parser.add_argument("--limit", type=int, default=MOST_BYTES, metavar="BYTES", help="of a request; %(default)s")
-    parser.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs if left out")
+    parser.add_argument("--tracking-uri", help="the store; that of the run, or that in the outputs, if left out")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
     environment.prepare()
     try:
+        if options.limit < 1:
+            raise UserError(f"--limit={options.limit}", "1 byte or more", f"--limit={MOST_BYTES}")
         port = free_port(options.port, FIRST_PORT)
         folder = mlflow_model(options.model, options.tracking_uri, options.outputs.expanduser().resolve())
         app = build_app(folder, options.limit)

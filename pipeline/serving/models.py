@@ -1,5 +1,6 @@
 """Exported models by the run that exported them or by their address in MLflow."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from omegaconf import OmegaConf
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run.finding import find_run
+from pipeline.run.summary import Summary
 from pipeline.system.environment import quiet_stderr
+from pipeline.tracking.health import SQLITE
 from pipeline.tracking.weights import model_folder
 from stages.errors import UserError
 
@@ -19,42 +22,52 @@ ADDRESSES = ("models:/", "runs:/")
 BYTES = "serve_bytes"
 """The signature of a SavedModel that takes encoded images."""
 
+Store = tuple[TrackingSettings, Path | None]
+"""How a store is opened, and the folder of a local one."""
 
-def mlflow_model(model: str, uri: str | None, outputs: Path) -> Path:
-    """Returns the folder of an MLflow model on this machine.
+
+def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:
+    """Returns the folder of an MLflow model on this machine; makes no store.
 
     Args:
         model: a run, by its folder or the beginning of its id, or an address such as `models:/digits@champion`.
-        uri: the store of an address; None: the one in `outputs`.
+        uri: the store; None: that in which the run was recorded, of an address the one in `outputs`.
         outputs: where runs are.
+        command: the module of the user's command, for errors.
 
     Raises:
-        UserError: where there is no such run or model, or the run is not tracked.
+        UserError: where there is no such run, store or model, or the run is not tracked.
     """
+    fix = f"python -m pipeline.{command} <run id>"
     if model.startswith(ADDRESSES):
-        return model_folder(model, TrackingSettings("server" if uri else "local", uri), outputs, "MODEL")
-    run = find_run(model, outputs, "RUN")
-    tracking = OmegaConf.load(Path(run.folder) / "config.yaml").tracking
-    if tracking.kind == "off" or run.run_id is None:
+        settings, place = _named_store(uri) if uri else _local_store([outputs])
+        return model_folder(model, settings, place or outputs, "MODEL", fix)
+    run = _run(model, outputs, command)
+    settings, place = _named_store(uri) if uri else _recorded_store(Path(run.folder), outputs)
+    if settings.kind == "off" or run.run_id is None:
         raise UserError(
             f"RUN={model} was not tracked, so that MLflow has no model of it",
             "a run with tracking=local or server",
             f"python -m pipeline.predict {model} <images>",
         )
-    settings = TrackingSettings(str(tracking.kind), tracking.uri)
-    return model_folder(f"runs:/{run.run_id}", settings, Path(run.folder).parents[2], "RUN")
+    if settings.kind == "server":
+        fix += " --tracking-uri=<address>"  # the recorded one is without its password
+    return model_folder(f"runs:/{run.run_id}", settings, place or outputs, "RUN", fix)
 
 
 def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     """Returns the folder of a SavedModel: of a run on this machine its export, tracked or not; see `mlflow_model`.
 
+    Args:
+        uri: the store whose model is meant, also of a run; None: of a run its export, of an address see `mlflow_model`.
+
     Raises:
         UserError: where there is none.
     """
-    if model.startswith(ADDRESSES):
-        folder = mlflow_model(model, uri, outputs)
+    if uri or model.startswith(ADDRESSES):
+        folder = mlflow_model(model, uri, outputs, "predict")
         return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
-    run = find_run(model, outputs, "RUN")
+    run = _run(model, outputs, "predict")
     folder = Path(run.folder) / "export" / "saved_model"
     if not folder.is_dir():
         raise UserError(
@@ -63,6 +76,78 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
             f"python -m pipeline from=export run={model} export=saved_model",
         )
     return folder
+
+
+def _run(text: str, outputs: Path, command: str) -> Summary:
+    try:
+        return find_run(text, outputs, "RUN")
+    except UserError as error:
+        raise UserError(error.problem, error.expected, f"python -m pipeline.{command} <run id>") from error
+
+
+def _named_store(uri: str) -> Store:
+    """Returns the store that the user has named.
+
+    Raises:
+        UserError: where that is no address of one, or a database that is not there, which MLflow would make.
+    """
+    settings = TrackingSettings("server", uri)
+    try:
+        settings.check("tracking")
+    except UserError as error:
+        problem = f"--tracking-uri={uri} is no address of an MLflow store"
+        raise UserError(problem, error.expected, "--tracking-uri=http://127.0.0.1:5000") from error
+    _refuse_missing(uri)
+    return settings, None
+
+
+def _recorded_store(run: Path, outputs: Path) -> Store:
+    """Returns the store in which the run in the folder `run` was recorded, by its configuration.
+
+    Raises:
+        UserError: where the configuration cannot be read, or the store's database is not there.
+    """
+    path = run / "config.yaml"
+    try:
+        tracking = OmegaConf.load(path).tracking
+        settings = TrackingSettings(str(tracking.kind), tracking.uri)
+        if settings.kind not in ("local", "server", "off"):
+            raise ValueError(f"tracking.kind={settings.kind}")
+        settings.check("tracking")
+    except Exception as error:  # a damaged file can hold anything
+        raise UserError(
+            f"{shorter(path)} cannot be read ({type(error).__name__}); it says where the run was tracked",
+            "a run with its configuration, or the address of its store",
+            "--tracking-uri=<address>",
+        ) from error
+    if settings.kind == "local":
+        own = [parent for parent in run.parents[2:3] if parent != outputs]
+        return _local_store([outputs, *own] if run.is_relative_to(outputs) else [*own, outputs])
+    if settings.kind == "server":
+        _refuse_missing(str(settings.uri))
+    return settings, None
+
+
+def _local_store(places: Sequence[Path]) -> Store:
+    """Returns the store in the first of these folders that has one.
+
+    Raises:
+        UserError: where none has.
+    """
+    place = next((place for place in places if (place / "mlflow.db").is_file()), None)
+    if place is None:
+        raise UserError(
+            f"no mlflow.db in {' nor '.join(shorter(place) for place in places)}",
+            "the outputs that a run was recorded in, or the address of its store",
+            "--outputs=<folder>, or --tracking-uri=<address>",
+        )
+    return TrackingSettings("local"), place
+
+
+def _refuse_missing(uri: str) -> None:
+    file = uri.removeprefix(SQLITE).partition("?")[0]
+    if uri.startswith(SQLITE) and not Path(file).is_file():
+        raise UserError(f"{file} is not there", "a store of MLflow", "--tracking-uri=<address>")
 
 
 def load(folder: Path) -> Any:

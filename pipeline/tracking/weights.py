@@ -23,7 +23,8 @@ def local_weights(settings: ModelSettings, experiment: Experiment) -> Path | Non
     """
     if not settings.is_tracked:
         return None
-    return model_folder(settings.weights, experiment.tracking, experiment.outputs, "model.weights")
+    name = "model.weights"
+    return model_folder(settings.weights, experiment.tracking, experiment.outputs, name, f"{name}=<one of them>")
 
 
 def run_of_model(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
@@ -34,29 +35,30 @@ def run_of_model(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
     """
     from pipeline.tracking.store import open_client
 
-    with _one_error("run", uri):
+    with _one_error("run", uri, "run=<one of them>"):
         client = open_client(tracking, outputs)
         return str(client.get_logged_model(logged_model(client, uri)).source_run_id)
 
 
-def model_folder(uri: str, tracking: TrackingSettings, outputs: Path, setting: str) -> Path:
+def model_folder(uri: str, tracking: TrackingSettings, outputs: Path, setting: str, fix: str) -> Path:
     """Returns the folder of the MLflow model at `uri`: where it is on this machine, else a copy in the cache.
 
     Args:
         setting: what named it, for errors.
+        fix: what to type instead, for errors.
 
     Raises:
         UserError: where MLflow cannot be asked, or has no such model.
     """
     from pipeline.tracking.store import open_client, store_uri
 
-    with _one_error(setting, uri):
+    with _one_error(setting, uri, fix):
         client = open_client(tracking, outputs)
         return _download(client, logged_model(client, uri), store_uri(tracking, outputs), outputs)
 
 
 @contextmanager
-def _one_error(setting: str, uri: str) -> Iterator[None]:
+def _one_error(setting: str, uri: str, fix: str) -> Iterator[None]:
     """Raises whatever MLflow or its database raise as a UserError about `setting`, whose value is `uri`."""
     from mlflow.exceptions import MlflowException  # seconds to import
     from sqlalchemy.exc import SQLAlchemyError
@@ -68,7 +70,7 @@ def _one_error(setting: str, uri: str) -> Iterator[None]:
         raise UserError(
             f"{setting}={uri} cannot be had ({reason})",
             "runs:/<id of a run that exported>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>",
-            f"{setting}=<one of them>",
+            fix,
         ) from error
 
 

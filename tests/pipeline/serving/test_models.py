@@ -1,0 +1,122 @@
+"""The model of a run is looked for in the store that has it, and no store is made; wrong arguments take one line."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import serve
+from pipeline.serving.models import mlflow_model, saved_model
+from pipeline.system.ports import free_port
+from stages.errors import UserError
+from tests.commands import ROOT
+from tests.pipeline.serving.exported import write_run
+
+LOCAL = "tracking: {kind: local, uri: null}\n"
+MASKED = "tracking: {kind: server, uri: 'http://***@127.0.0.1:9'}\n"
+
+
+@pytest.fixture
+def run(outputs: Path) -> Path:
+    """A run in `outputs`, whose model is in the store there."""
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    experiment = client.create_experiment("tiny", (outputs / "artifacts" / "tiny").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    model = client.create_logged_model(experiment, "tiny", source_run_id=run_id)
+    client.set_tag(run_id, "model_uri", f"models:/{model.model_id}")
+    place = Path(str(model.artifact_location).removeprefix("file://"))
+    place.mkdir(parents=True)
+    (place / "MLmodel").write_text("")
+    (place / "data").mkdir()
+    (place / "data" / "saved_model.pb").write_text("")
+    return write_run(outputs / "runs" / "day" / "tiny", run_id, LOCAL)
+
+
+def test_the_store_is_that_in_which_the_run_was_recorded(run: Path, outputs: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(run, copied := tmp_path / "x")
+    shutil.copytree(run, nested := elsewhere / "runs" / "day" / "tiny")
+    for model, given in ((run, outputs), (run, elsewhere), (copied, outputs), (nested, outputs), (run, tmp_path)):
+        folder = mlflow_model(str(model), None, given)
+        assert (folder / "MLmodel").is_file()
+        assert folder.is_relative_to(outputs / "artifacts")
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["runs"]
+
+
+@pytest.mark.parametrize("copy", ["x", "elsewhere/runs/day/tiny"])
+def test_no_store_is_made(copy: str, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, copied := tmp_path / copy)
+    before = sorted(tmp_path.rglob("*"))
+    missing = f"sqlite:///{tmp_path / 'missing.db'}"
+    for model, uri in ((str(copied), None), (str(copied), missing), ("models:/m@a", None), ("models:/m@a", missing)):
+        with pytest.raises(UserError, match=r"no mlflow\.db in|is not there"):
+            mlflow_model(model, uri, tmp_path / "nothing")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
+    (run / "config.yaml").write_text(MASKED)
+    store = f"sqlite:///{outputs / 'mlflow.db'}"
+    folder = mlflow_model(str(run), store, tmp_path)
+    assert (folder / "MLmodel").is_file()
+    assert saved_model(str(run), store, tmp_path) == folder / "data"
+    (run / "config.yaml").unlink()
+    assert mlflow_model(str(run), store, tmp_path) == folder
+    with pytest.raises(UserError, match=r"--tracking-uri=nope is no address of an MLflow store"):
+        mlflow_model(str(run), "nope", tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "", "a: [", "- 1", "tracking: {kind: other}", "tracking: {kind: server}"])
+def test_a_run_without_its_configuration_is_refused(content: str | None, outputs: Path) -> None:
+    run = write_run(outputs / "runs" / "day" / "tiny", "0" * 32, content)
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read .*Try: --tracking-uri=<address>"):
+        mlflow_model(str(run), None, outputs)
+
+
+def test_errors_end_with_a_command(outputs: Path) -> None:
+    run = write_run(outputs / "runs" / "day" / "tiny", "0" * 32, LOCAL)
+    for model in (str(run), "nope", "models:/nope@champion"):
+        with pytest.raises(UserError, match=r"Try: python -m pipeline\.serve <run id>$"):
+            mlflow_model(model, None, outputs)
+    for model in ("nope", "models:/nope@champion"):
+        with pytest.raises(UserError, match=r"Try: python -m pipeline\.predict <run id>$"):
+            saved_model(model, None, outputs)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--port=0", "port 0 is none. Expected 1 to 65535"),
+        ("--port=-1", "port -1 is none"),
+        ("--port=65536", "port 65536 is none"),
+        ("--limit=0", "--limit=0. Expected 1 byte or more"),
+        ("--limit=-5", "--limit=-5. Expected"),
+    ],
+)
+def test_impossible_ports_and_limits_are_refused(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve.main(["nope", word]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"error: {said}")
+    assert len(printed.err.splitlines()) == 1
+    assert printed.out == ""
+
+
+def test_ports_that_can_be_had_are_returned() -> None:
+    port = free_port(None, 20_000)
+    assert free_port(port, 5001) == port
+    assert 20_000 <= port < 20_100
+
+
+def test_a_port_of_the_system_is_not_for_every_user() -> None:
+    least = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    if not least.is_file() or int(least.read_text()) <= 80:
+        pytest.skip("every user may listen on port 80")
+    code = "import os, sys\nfrom pipeline.system.ports import free_port\nif os.getuid() == 0: os.setuid(65534)\n"
+    command = [sys.executable, "-c", f"{code}try: free_port(80, 5001)\nexcept Exception as error: print(error)"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=dict(os.environ))
+    assert done.stdout.startswith("port 80 of 127.0.0.1 is not for this user (Permission denied)"), done.stderr
