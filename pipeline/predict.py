@@ -29,37 +29,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
-    parser.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs if left out")
+    parser.add_argument("--tracking-uri", help="the store of the model, also of a run")
     parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
     environment.prepare()
     try:
-        files = list(_files(options.files))
-        folder = saved_model(options.model, options.tracking_uri, options.outputs.expanduser().resolve())
-        loaded = load(folder)
-        classify = encoded_function(loaded)
+        return _classify(options)
     except UserError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _classify(options: argparse.Namespace) -> int:
+    """Prints what the model says of each file; returns 1 where a file could not be classified, else 0.
+
+    Raises:
+        UserError: for a wrong argument.
+    """
+    if options.top < 1:
+        raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
+    files = list(_files(options.files))
+    loaded = load(saved_model(options.model, options.tracking_uri, options.outputs.expanduser().resolve()))
+    classify = encoded_function(loaded)
     names = [name.decode() for name in loaded.class_names.numpy()]
-    table = Table(box=None, pad_edge=False)
-    for column in ("file", *(f"class {rank}" for rank in range(1, min(options.top, len(names)) + 1))):
-        table.add_column(column)
+    rows: list[list[str]] = []
     failed = 0
     for file, answer in _answers(classify, files):
         if isinstance(answer, str):
             print(f"error: {file}: {answer}", file=sys.stderr)
             failed += 1
         elif options.json:
-            rows = dict(zip(names, answer.pop("probabilities"), strict=True))
-            print(json.dumps({"file": str(file), **answer, "probabilities": rows}), flush=True)
+            named = dict(zip(names, answer.pop("probabilities"), strict=True))
+            print(json.dumps({"file": str(file), **answer, "probabilities": named}), flush=True)
         else:
-            table.add_row(str(file), *_best(answer["probabilities"], names, options.top))
-    if not options.json and table.row_count:
-        RichConsole(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
+            row = [_shown(str(file)), *_best(answer["probabilities"], names, options.top)]
+            if sys.stdout.isatty():
+                rows.append(row)
+            else:
+                print(*row, sep="\t", flush=True)
+    if rows:
+        RichConsole(markup=False, emoji=False, highlight=False).print(_table(rows))
     return 1 if failed else 0
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    """Returns a table of rows of a file, and the class and the score of each rank, the likeliest first."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("file", overflow="fold")
+    for rank in range(1, len(rows[0]) // 2 + 1):
+        table.add_column(f"class {rank}", overflow="fold")
+        table.add_column("score", min_width=6, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _files(given: Sequence[Path]) -> Iterator[Path]:
@@ -83,16 +107,17 @@ def _files(given: Sequence[Path]) -> Iterator[Path]:
 def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any] | str]]:
     """Yields each file with its answer, or with what is wrong with it."""
     for start in range(0, len(files), BATCH):
-        contents: dict[Path, bytes] = {}
+        contents: list[tuple[Path, bytes]] = []
         for file in files[start : start + BATCH]:
             try:
-                contents[file] = file.read_bytes()
+                contents.append((file, file.read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
         try:
-            yield from zip(contents, scores(classify, list(contents.values())), strict=True)
+            answers = scores(classify, [content for _, content in contents])
+            yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
         except ValueError:  # one of them is no image
-            for file, content in contents.items():
+            for file, content in contents:
                 yield file, _alone(classify, content)
 
 
@@ -105,9 +130,14 @@ def _alone(classify: Any, content: bytes) -> dict[str, Any] | str:
 
 
 def _best(row: Sequence[float], names: Sequence[str], count: int) -> list[str]:
-    """Returns the likeliest classes with their probabilities."""
+    """Returns the likeliest classes, each followed by its probability."""
     order = sorted(range(len(row)), key=lambda index: -row[index])[:count]
-    return [f"{names[index]} {row[index]:.4f}" for index in order]
+    return [text for index in order for text in (_shown(names[index]), f"{row[index]:.4f}")]
+
+
+def _shown(text: str) -> str:
+    """Returns `text` in one line: tabs, line breaks and what else cannot be printed are escaped."""
+    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
 
 
 if __name__ == "__main__":

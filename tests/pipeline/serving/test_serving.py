@@ -186,7 +186,7 @@ def test_files_are_classified_as_the_export_does_it(run: Path, outputs: Path, tm
     done = commands.run(str(run), str(tmp_path / "a.png"), "--top=2", f"--outputs={outputs}", module="pipeline.predict")
     assert done.returncode == 0
     name, score = expected["class_name"][0].numpy().decode(), expected["score"][0].numpy()
-    assert f"{name} {score:.4f}" in done.stdout
+    assert done.stdout.startswith(f"{tmp_path / 'a.png'}\t{name}\t{score:.4f}\t")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""`pipeline.predict` prints every file whole, for programs and for terminals, and ends when it is told to."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline import predict
+from tests import commands
+from tests.pipeline.serving.exported import IMAGE, NAMES, write_export, write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "tiny", None, None)
+    write_export(folder)
+    return folder
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / f"{'long' * 50}:dog:.bmp"
+    path.write_bytes(IMAGE)
+    return path
+
+
+def test_a_pipe_gets_whole_lines_of_fields_by_tabs(run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = image.with_name("line\nbreak.bmp")
+    odd.write_bytes(IMAGE)
+    assert predict.main([str(run), str(image), str(odd)]) == 0
+    classes = ["tab\\tbed", "0.7000", NAMES[0], "0.2000", NAMES[2], "0.1000"]
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert rows == [[str(image), *classes], [str(odd).replace("\n", "\\n"), *classes]]
+
+
+def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = image.with_name("bad.bmp")
+    bad.write_bytes(b"none")
+    for files, lines, code in (([image] * 2, 2, 0), ([image, bad, image, bad], 2, 1)):
+        assert predict.main([str(run), *map(str, files), "--top=1"]) == code
+        printed = capsys.readouterr()
+        assert printed.out.splitlines() == [f"{image}\ttab\\tbed\t0.7000"] * lines
+        assert printed.err.count("cannot be decoded") == len(files) - lines
+    assert predict.main([str(run), *[str(image)] * 40, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(row["probabilities"]) for row in rows] == [list(NAMES)] * 40
+
+
+@contextlib.contextmanager
+def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Puts a terminal in place of standard output, and what it was sent into the list."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    reader, writer = os.openpty()
+    sent: list[str] = []
+    with os.fdopen(writer, "w") as stream, contextlib.redirect_stdout(stream):
+        yield sent
+        stream.flush()
+        sent.append(os.read(reader, 65536).decode())
+    os.close(reader)
+
+
+def test_a_terminal_gets_a_table_of_whole_names(run: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (60, 600):
+        with terminal(columns, monkeypatch) as sent:
+            assert predict.main([str(run), str(image), "--top=2"]) == 0
+        heads, *lines = re.sub(r"\x1b\[[\d;]*m", "", sent[0]).splitlines()
+        assert heads.split() == ["file", "class", "1", "score", "class", "2", "score"]
+        assert "".join(line.split(" ")[0] for line in lines) == str(image)
+        assert {"0.7000", "0.2000"} <= set(lines[0].split())
+        assert max(map(len, lines)) <= columns
+    assert NAMES[0] in lines[0]
+
+
+@pytest.mark.parametrize("top", [0, -1])
+def test_fewer_than_one_class_is_refused(top: int, run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main([str(run), str(image), f"--top={top}"]) == 2
+    assert capsys.readouterr().err == f"error: --top={top}. Expected 1 class or more. Try: --top=1\n"
+
+
+def test_an_interrupt_while_it_classifies_ends_it_without_a_traceback(run: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(100):
+        (images / f"{number}.bmp").write_bytes(IMAGE)
+    out, err = tmp_path / "out.txt", tmp_path / "err.txt"
+    with out.open("w") as stdout, err.open("w") as stderr:
+        words = [str(run), *[str(images)] * 500]
+        command = commands.start(*words, module="pipeline.predict", stdout=stdout, stderr=stderr)
+        deadline = time.monotonic() + 120
+        while not out.stat().st_size and command.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(commands.HEARD_SECONDS) == 130
+    assert err.read_text() == ""
+    assert 0 < len(out.read_text().splitlines()) < 50_000
