@@ -139,7 +139,7 @@ def _local_store(places: Sequence[Path]) -> Store:
         raise UserError(
             f"no mlflow.db in {' nor '.join(shorter(place) for place in places)}",
             "the outputs that a run was recorded in, or the address of its store",
-            "--outputs=<folder>, or --tracking-uri=<address>",
+            "--tracking-uri=<address>",
         )
     return TrackingSettings("local"), place
 

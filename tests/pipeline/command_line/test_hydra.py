@@ -78,8 +78,8 @@ def schema_nodes() -> list[str]:
 @pytest.mark.slow
 def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
     nodes, composer = schema_nodes(), composed()
-    assert {*SCHEMAS} - {"network"} <= {*nodes}
-    assert "model.network" in nodes
+    assert {*SCHEMAS} - {"network", "format"} <= {*nodes}
+    assert {"model.network", "export.formats.saved_model"} <= {*nodes}
     for node in nodes:
         for prefix in ("+", "++"):
             for key in ("_target_", "_partial_", "new", "new.below"):
