@@ -139,12 +139,12 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.run.clock import process_started
     from pipeline.run.job import Job
     from pipeline.run.launch import run_job
-    from pipeline.run.reuse import plan_of, refuse_skipped
+    from pipeline.run.reuse import refuse_skipped
 
     composed = composer.one()
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
-    refuse_skipped(experiment, plan_of(experiment), composed.typed)
+    refuse_skipped(experiment, composed.typed)
     return run_job(Job(experiment, composed.overrides, started=process_started()), _console(composer))
 
 

@@ -170,7 +170,9 @@ def _composed(overrides: Sequence[str]) -> Composed:
 
 def _read(composed: Composed) -> Experiment:
     from pipeline.checks.unused import refuse_unused
+    from pipeline.run.reuse import refuse_skipped
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
+    refuse_skipped(experiment, composed.typed)
     return experiment

@@ -151,6 +151,11 @@ class Split:
         """Digests and moments of the images; reads all of them unless a cache has these."""
         return self.cached or describe(self.images)
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `described` costs no reading: images are in memory, or a cache has it. Else it may take hours."""
+        return self.cached is not None or isinstance(self.images, np.ndarray)
+
     def __len__(self) -> int:
         return len(self.labels)
 

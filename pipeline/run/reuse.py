@@ -57,9 +57,11 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
     return tuple(needed)
 
 
-def refuse_skipped(experiment: Experiment, plan: Sequence[PlannedStage], names: Iterable[str]) -> None:
+def refuse_skipped(experiment: Experiment, names: Iterable[str]) -> None:
     """Raises UserError for the first of `names`, dotted as they were typed, of a stage that `from` leaves out."""
-    skipped = {name for stage in _left_out(plan) for name in (stage.name, experiment.groups[stage.name])}
+    if experiment.run is None:
+        return
+    skipped = {name for stage in _left_out(plan_of(experiment)) for name in (stage.name, experiment.groups[stage.name])}
     for name in names:
         stage = re.split(r"[./@]", name)[0]
         if stage in skipped:
@@ -83,7 +85,7 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
     again = [stage.name for stage in plan[: _place(plan, experiment)] if stage.action == "runs"]
     reused = [stage.name for stage in plan if stage.action == "reused"]
     saved = f"reused {', '.join(reused)}; " if reused else "nothing is reused; "
-    console.say(f"{saved}these run again, as their results are not saved: {', '.join(again)}")
+    console.say(f"{saved}these run again, as their results are not saved: {', '.join(again) or 'none'}")
     now = sources(experiment)
     if reused and run.code != now.digest:
         changed = now.changed(folder) or "files that its list does not name"

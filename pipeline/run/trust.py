@@ -15,7 +15,7 @@ from pipeline.redaction.mask import MASK
 from pipeline.run.finding import find_run
 from pipeline.run.source_digest import targets_in
 from pipeline.run.summary import Summary
-from pipeline.tracking.weights import run_of_model
+from pipeline.tracking.weights import ADDRESSES, run_of_model
 from stages.errors import UserError
 
 ELSEWHERE = ("tracking.uri", "strategy.name", "outputs")
@@ -45,7 +45,7 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
         if option == "run" and is_sweep and "," in name:
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
-        if option == "run" and name.startswith(("models:/", "runs:/")):
+        if option == "run" and name.startswith(ADDRESSES):
             name = _run_of_model(name, typed, outputs)
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own

@@ -13,11 +13,8 @@ from pipeline.run.finding import find_run
 from pipeline.run.summary import Summary
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.health import SQLITE
-from pipeline.tracking.weights import model_folder
+from pipeline.tracking.weights import ADDRESSES, model_folder
 from stages.errors import UserError
-
-ADDRESSES = ("models:/", "runs:/")
-"""Beginnings of a model's address in MLflow."""
 
 BYTES = "serve_bytes"
 """The signature of a SavedModel that takes encoded images."""

@@ -151,7 +151,8 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
     try:
         refuse_unused(experiment, job.typed)
         check_rules(experiment, surroundings=False)
-        refuse_skipped(experiment, plan_of(experiment), job.typed)
+        plan_of(experiment)
+        refuse_skipped(experiment, job.typed)
     except UserError as error:
         return error
     return None

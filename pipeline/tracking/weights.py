@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
+ADDRESSES = ("models:/", "runs:/")
+"""Beginnings of a model's address in MLflow."""
+
+
 def local_weights(settings: ModelSettings, experiment: Experiment) -> Path | None:
     """Returns the folder of the weights that `settings` name in MLflow; None where they name a path or none.
 

@@ -68,7 +68,7 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
     splits, descriptions = {}, {}
     for name, split in dataset.splits.items():
         by_class = np.bincount(split.labels, minlength=dataset.num_classes)
-        if split.cached is not None or isinstance(split.images, np.ndarray):
+        if split.is_at_hand:
             descriptions[name] = described = split.described
             repeated = len(split) - len(np.unique(described.digests))
         else:

@@ -20,7 +20,7 @@ def facts_of(split: Split) -> dict[str, str]:
     content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
     content.update(np.ascontiguousarray(split.labels, np.int32).data)
     facts = {EXAMPLES: content.hexdigest(), PIXELS: ""}
-    if split.cached is not None or isinstance(split.images, np.ndarray):
+    if split.is_at_hand:
         pixels = hashlib.blake2b(split.described.digests.data, digest_size=16).hexdigest()
         facts[PIXELS] = f"{'x'.join(map(str, split.images.shape[1:]))} {pixels}"
     return facts

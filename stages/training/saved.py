@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from stages.errors import UserError
-from stages.images import Described
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES
@@ -22,10 +21,9 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
     That is the names of the classes, the shape and range of the images, and a digest of each training image, by which
     test images are seen that the model was trained on; the digests only where all images have been read anyway.
     """
-    described = described_already(dataset.train)
     arrays = {f"weight.{index}": array for index, array in enumerate(trained.model.network.get_weights())}
-    if described is not None:
-        arrays["train_digests"] = described.digests
+    if dataset.train.is_at_hand:
+        arrays["train_digests"] = dataset.train.described.digests
     facts = {
         "step": trained.steps,
         "best_epoch": trained.best_epoch,
@@ -66,8 +64,8 @@ def restore_trained(
         theirs, here = differing[0] if differing else (f"{len(before)} arrays", len(now))
         raise UserError(
             f"the trained weights in {saved} are of another network: {theirs}, here {here}",
-            "the code and the settings that the network was trained with",
-            "from=train",
+            "the code that the network was trained with, or a new training",
+            "fork=<run>",
         )
     model.network.set_weights(weights)
     trained = model.on_one_device() if strategy.coordinator is not None else model
@@ -86,12 +84,6 @@ def restore_trained(
 def _plain(path: str) -> str:
     """Returns the path of a weight without the numbers by which Keras tells layers of one process apart."""
     return re.sub(r"_\d+(?=/|$)", "", path)
-
-
-def described_already(split: Split) -> Described | None:
-    """Returns digests of a split's images where they are in memory or in a cache; None where reading may take hours."""
-    is_at_hand = split.cached is not None or isinstance(split.images, np.ndarray)
-    return split.described if is_at_hand else None
 
 
 def _facts_of(dataset: Dataset) -> dict[str, Any]:
@@ -121,5 +113,6 @@ def _shown(values: list[Any]) -> str:
 
 def _known_images(trained_on: np.ndarray | None, test: Split) -> int:
     """Returns how many test images the model was trained on, as far as their digests are at hand."""
-    described = described_already(test)
-    return int(np.isin(described.digests, trained_on).sum()) if trained_on is not None and described is not None else 0
+    if trained_on is None or not test.is_at_hand:
+        return 0
+    return int(np.isin(test.described.digests, trained_on).sum())
