@@ -33,11 +33,14 @@ GIVEN = (
 )
 
 
-def run(outputs: Path, kill_after: float | None = None) -> tuple[int, float]:
-    """Runs the sweep and returns its exit code and its seconds; `kill_after` so many, all its processes at once."""
+def run(outputs: Path, at_once: int, kill_after: float | None = None) -> tuple[int, float]:
+    """Runs the sweep, `at_once` jobs at a time, and returns its exit code and its seconds.
+
+    kill_after: seconds after which all its processes are killed at once.
+    """
     began = time.monotonic()
     with (outputs.parent / "printed.txt").open("a") as log:
-        command = [sys.executable, "-m", "pipeline", *GIVEN, f"outputs={outputs}"]
+        command = [sys.executable, "-m", "pipeline", *GIVEN, f"sweep.n_jobs={at_once}", f"outputs={outputs}"]
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         try:
             return process.wait(LIMIT_SECONDS if kill_after is None else kill_after), time.monotonic() - began
@@ -79,20 +82,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.chaos.sweep_faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=1, help="jobs that run at the same time")
     given = parser.parse_args(arguments)
     chance, survived, done = random.Random(given.seed), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         open_client(TrackingSettings(kind="local"), Path(folder))
         outputs = prepared(Path(tempfile.mkdtemp(dir=folder)), Path(folder) / "mlflow.db")
-        code, seconds = run(outputs)
+        code, seconds = run(outputs, at_once=1)  # also what several at once are compared with
         expected = results(outputs)
-        print(f"sweep of {JOBS} jobs: exit code {code} in {seconds:.1f} s, seed {given.seed}", flush=True)
+        if given.at_once > 1:
+            outputs = prepared(Path(tempfile.mkdtemp(dir=folder)), Path(folder) / "mlflow.db")
+            code, seconds = run(outputs, given.at_once)
+            assert results(outputs) == expected
+        how = f"{JOBS} jobs, {given.at_once} at once"
+        print(f"sweep of {how}: exit code {code} in {seconds:.1f} s, seed {given.seed}", flush=True)
         while done < given.kills:
             outputs = prepared(Path(tempfile.mkdtemp(dir=folder)), Path(folder) / "mlflow.db")
             code, moments = -9, []
             while code == -9:
                 moment = chance.uniform(1, seconds) if done < given.kills else None
-                code, took = run(outputs, moment)
+                code, took = run(outputs, given.at_once, moment)
                 if code == -9:
                     done += 1
                     moments.append(f"{took:.1f}")

@@ -13,6 +13,7 @@ from pipeline.comparison.files import write
 from pipeline.comparison.page import page
 from pipeline.comparison.plots import ON_DARK, PRINT, draw_curves, draw_speed, pareto_front
 from pipeline.sweep.comparison import compare
+from tests.engines import browser
 
 VOID = ("meta", "path", "use", "br", "link")
 
@@ -94,6 +95,30 @@ def test_colors_are_those_of_the_mode(html: str, read: Reader) -> None:
         for color in (colors.ink, *colors.rows):
             assert contrast(color, back) >= 4.5, color
     assert set(read.heads) == {"col", "row"}
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize(("scheme", "back"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(13, 17, 23)")])
+def test_a_browser_shows_the_page_in_both_modes(scheme: str, back: str, html: str, tmp_path: Path) -> None:
+    (tmp_path / "comparison.html").write_text(html)
+    with browser() as opened:
+        opened.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        )
+        opened.get(f"file://{tmp_path}/comparison.html")
+        body = opened.find_element("css selector", "body")
+        color = body.value_of_css_property("background-color").replace("rgba", "rgb").replace(", 1)", ")")
+        assert color == back
+        assert "model=<script>alert(1)</script>" in body.text
+        assert "best: model=mlp, chosen on val/best_loss" in body.text
+        width, drawn = opened.execute_script(
+            "return [document.documentElement.scrollWidth - window.innerWidth,"
+            " [...document.querySelectorAll('svg')].map(svg => svg.getBoundingClientRect().width)]"
+        )
+        assert width <= 0, "the page is wider than its window"
+        assert len(drawn) == 2
+        assert min(drawn) > 300
+        assert [entry for entry in opened.get_log("browser") if "favicon" not in entry["message"]] == []
 
 
 def test_labels_name_the_setting_and_epochs_are_whole(comparison: Comparison) -> None:
