@@ -34,6 +34,7 @@ LIGHT = (
     "pipeline.command_line.completion",
     "pipeline.command_line.compose",
     "pipeline.command_line.help",
+    "pipeline.engines.local",
     "pipeline.run.launch",
     "pipeline.sweep.run",
 )

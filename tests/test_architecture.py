@@ -37,6 +37,7 @@ FLOORS = {
         ("command_line", "cluster", "tracking"),
         ("checks",),
         ("run",),
+        ("engines",),
         ("comparison",),
         ("sweep",),
         ("search", "serving"),

@@ -18,9 +18,9 @@ def expected_replicas(experiment: Experiment) -> int | None:
     gpus = len(machine.gpus())
     if isinstance(settings, (MirroredSettings, CentralStorageSettings)):
         return len(settings.devices) or gpus or settings.cpu_replicas
-    if isinstance(settings, MultiWorkerSettings) and experiment.cluster.kind == "local":
-        return max(gpus, settings.workers)
-    if isinstance(settings, (TpuSettings, MultiWorkerSettings)) or not isinstance(settings, StrategySettings):
+    if isinstance(settings, MultiWorkerSettings):
+        return experiment.cluster.replicas(settings.workers, gpus)
+    if isinstance(settings, TpuSettings) or not isinstance(settings, StrategySettings):
         return None
     return 1
 

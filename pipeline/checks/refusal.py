@@ -40,7 +40,7 @@ def values(experiment: Experiment) -> Mapping[str, object]:
     exported = experiment.settings.get("export")
     gpu = next(iter(gpus_without_bfloat16()), None)
     return {
-        "cluster": experiment.cluster.kind,
+        "cluster": experiment.choices.get("cluster"),
         "strategy": experiment.choices.get("strategy"),
         "replicas": expected_replicas(experiment),
         "precision": policy(experiment),

@@ -20,7 +20,7 @@ def _communicates_by_nccl(experiment: Experiment) -> bool:
 
 STRATEGY = (
     Refusal(
-        lambda experiment: experiment.cluster.kind != "local" and cluster_settings(experiment) is None,
+        lambda experiment: not experiment.cluster.takes_single and cluster_settings(experiment) is None,
         "cluster={cluster} with strategy={strategy}",
         "it has no workers",
         "cluster=local, or strategy=multi_worker, parameter_server",

@@ -74,8 +74,8 @@ def _of_schedule(setting: str, *readers: str) -> Unused:
     return Unused(rf"schedule\.{setting}", is_unread, reason, f"schedule={readers[0]}")
 
 
-def _is_without_local_cluster(experiment: Experiment) -> bool:
-    return cluster_settings(experiment) is None or experiment.cluster.kind != "local"
+def _has_no_members(experiment: Experiment) -> bool:
+    return cluster_settings(experiment) is None
 
 
 def _names_devices(experiment: Experiment) -> bool:
@@ -140,14 +140,14 @@ UNUSED: tuple[Unused, ...] = (
     ),
     Unused(
         r"cluster\.restarts",
-        _is_without_local_cluster,
-        "only cluster=local starts processes, for strategy=multi_worker and parameter_server",
-        "strategy=multi_worker cluster=local",
+        _has_no_members,
+        "strategy={strategy} has no workers",
+        "strategy=multi_worker",
     ),
     Unused(
         r"strategy\.(workers|servers)",
-        lambda experiment: experiment.cluster.kind != "local",
-        "TF_CONFIG says how many there are",
+        lambda experiment: not experiment.cluster.counts_members,
+        "cluster={cluster} says how many there are",
         "cluster=local",
     ),
     Unused(r"strategy\.cpu_replicas", _names_devices, "strategy.devices names the replicas", "strategy.devices=[]"),

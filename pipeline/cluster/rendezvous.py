@@ -1,4 +1,4 @@
-"""Rendezvous of `cluster=tf_config`: members wait for each other, as TensorFlow's own wait ignores signals and limits.
+"""Rendezvous of members that something else has started: TensorFlow's own wait ignores signals and limits.
 
 Each listens at its own address, and connects to the others' until every one of them has answered. A member whose
 TensorFlow has already started answers there, too.
@@ -6,6 +6,7 @@ TensorFlow has already started answers there, too.
 
 import hashlib
 import json
+import math
 import socket
 import threading
 import time
@@ -25,17 +26,17 @@ POLL_SECONDS = 0.2
 GREETING = b"tensorflow-pipeline "
 
 
-def meet(task: Task, limit: float, log: Callable[[str], None]) -> None:
+def meet(task: Task, log: Callable[[str], None]) -> None:
     """Waits until every other member of the cluster of `task` has answered.
 
     Args:
-        limit: longest wait, in seconds: the setting `cluster.wait_seconds`.
         log: receives a line with the missing members every LOG_SECONDS.
 
     Raises:
-        UserError: where one is missing by then, or was started with another `TF_CONFIG`; or this one's port is taken.
+        UserError: where one is missing after `task.timeout_seconds`, or was told of others; or its own port is taken.
         Interrupted: on a signal.
     """
+    limit = task.timeout_seconds or math.inf
     missing = {place: address for place, address in task.addresses() if place != (task.job, task.index)}
     began = logged = time.monotonic()
     with _answering(task):
@@ -45,13 +46,13 @@ def meet(task: Task, limit: float, log: Callable[[str], None]) -> None:
                 pause(POLL_SECONDS)
                 beat()
                 if calls.stranger:
-                    raise UserError(calls.stranger, "one and the same `cluster` in every member's TF_CONFIG", "")
+                    raise UserError(calls.stranger, "the same list of members in every one of them", "")
                 now, names = time.monotonic(), calls.describe()
                 if calls.missing and now - began > limit:
                     raise UserError(
                         f"after {limit:g} s there is no {names}",
-                        "every member of TF_CONFIG, started by this command within cluster.wait_seconds of each other",
-                        f"cluster.wait_seconds={2 * limit:g}",
+                        "every member, started by this command within cluster.timeout_seconds of each other",
+                        f"cluster.timeout_seconds={2 * limit:g}",
                     )
                 if calls.missing and now - logged >= LOG_SECONDS:
                     logged = now
@@ -93,7 +94,7 @@ class _Calls:
                     self._reasons.pop(place, None)
                 else:
                     if answer.startswith(GREETING) and not answer.startswith(GREETING + self._digest):
-                        self.stranger = f"{place[0]} {place[1]} at {address} was started with another TF_CONFIG"
+                        self.stranger = f"{place[0]} {place[1]} at {address} was told of other members"
                     del self.missing[place]
             time.sleep(POLL_SECONDS)
 
@@ -118,9 +119,9 @@ def _answering(task: Task) -> Iterator[None]:
         listener = listening_socket(port)
     except OSError as error:
         raise UserError(
-            f"TF_CONFIG: this process's own port {port} cannot be listened at ({error.strerror})",
+            f"the port {port} of {task.name}, which is this process, cannot be listened at ({error.strerror})",
             "a port that no other process has, above 1023",
-            "another port for it, in every member's TF_CONFIG",
+            "",
         ) from error
     threading.Thread(target=_greet, args=(listener, _digest(task)), daemon=True, name="greeting").start()
     try:

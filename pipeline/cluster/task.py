@@ -1,4 +1,4 @@
-"""Tasks of a cluster of processes, from `TF_CONFIG` or made on this machine."""
+"""Tasks of a cluster of processes: who is who, and at which address."""
 
 import ipaddress
 import json
@@ -8,11 +8,9 @@ import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
-from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
 
 HOST = "127.0.0.1"
@@ -25,11 +23,15 @@ OPEN_PORTS = (
 
 @dataclass(frozen=True)
 class Task:
-    """The role of a process in a cluster. job: `chief`, `worker` or `ps`; index: within the job."""
+    """The role of a process in a cluster. job: `chief`, `worker` or `ps`; index: within the job.
+
+    timeout_seconds: longest wait for the other members; None where the one that has started them all watches them.
+    """
 
     job: str
     index: int
     cluster: Mapping[str, list[str]]
+    timeout_seconds: float | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -87,66 +89,35 @@ def local_tasks(settings: StrategySettings) -> list[Task]:
     return [Task(job, index, cluster) for job, count in counts.items() for index in range(count)]
 
 
-def task_of_environment(settings: StrategySettings) -> Task:
-    """Returns the task that `TF_CONFIG` gives this process.
+class WrongTaskError(Exception):
+    """A task cannot be: the text says why."""
+
+
+def check_task(task: Task, strategy: StrategySettings) -> None:
+    """Checks the members of the cluster of `task`, their addresses, and that this process's own can be listened at.
 
     Raises:
-        UserError: where it is not set, or does not describe a cluster for the strategy.
+        WrongTaskError: where the strategy has other members, or an address is none, double, or taken.
     """
-    text = os.environ.get("TF_CONFIG")
-    allowed = {"chief", "worker", "ps"} if isinstance(settings, ParameterServerSettings) else {"chief", "worker"}
-    form = 'TF_CONFIG=\'{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}\''
-    if isinstance(settings, ParameterServerSettings):
-        form = form.replace('{"worker"', '{"chief": ["host:port"], "ps": ["host:port", …], "worker"')
-    expected = f"a cluster of {', '.join(sorted(allowed))} and this process's task in it"
-    if not text:
-        raise UserError("cluster=tf_config, but TF_CONFIG is not set", expected, form)
-    try:
-        task = _parsed(text, allowed)
-        _check_members(task, settings)
-        _check_addresses(task)
-    except _WrongConfigError as error:
-        raise UserError(f"TF_CONFIG={' '.join(text.split())[:200]}: {error}", expected, form) from error
-    return task
+    _check_members(task, strategy)
+    _check_addresses(task)
 
 
-class _WrongConfigError(Exception):
-    """`TF_CONFIG` is wrong; the text says how."""
+def jobs_of(strategy: StrategySettings) -> tuple[str, ...]:
+    """Returns the kinds of members that a strategy has, the chief first: `multi_worker` may do without one."""
+    return ("chief", "worker", "ps") if isinstance(strategy, ParameterServerSettings) else ("chief", "worker")
 
 
-def _parsed(text: str, allowed: set[str]) -> Task:
-    try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _WrongConfigError(f"no JSON ({error})") from error
-    if not isinstance(document, dict) or not isinstance(document.get("cluster"), dict):
-        raise _WrongConfigError("no object with a `cluster`, which is an object")
-    if not isinstance(document.get("task"), dict):
-        raise _WrongConfigError("no `task`, an object with `type` and `index`")
-    cluster: dict[str, list[str]] = {}
-    for job, addresses in document["cluster"].items():
+def _check_members(task: Task, strategy: StrategySettings) -> None:
+    allowed = jobs_of(strategy)
+    for job in task.cluster:
         if job not in allowed:
-            raise _WrongConfigError(f"{job} is no kind of task that this strategy has")
-        if not isinstance(addresses, list) or not addresses or not all(isinstance(text, str) for text in addresses):
-            raise _WrongConfigError(f"`cluster.{job}` is no list of addresses")
-        cluster[job] = addresses
-    job, index = document["task"].get("type"), document["task"].get("index")
-    if not isinstance(job, str) or job not in cluster:
-        raise _WrongConfigError(f"the task's type {job!r} is not in `cluster`")
-    if isinstance(index, str) and index.isdecimal() and index.isascii():
-        index = int(index[:9])
-    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(cluster[job]):
-        raise _WrongConfigError(f"the task's index {index!r} is not one of {job}'s 0 to {len(cluster[job]) - 1}")
-    return Task(job, index, cluster)
-
-
-def _check_members(task: Task, settings: StrategySettings) -> None:
-    needed = ("chief", "ps", "worker") if isinstance(settings, ParameterServerSettings) else ("worker",)
-    for job in needed:
+            raise WrongTaskError(f"{job} is no kind of task that this strategy has")
+    for job in allowed if isinstance(strategy, ParameterServerSettings) else ("worker",):
         if job not in task.cluster:
-            raise _WrongConfigError(f"there is no {job}")
+            raise WrongTaskError(f"there is no {job}")
     if len(task.cluster.get("chief", [])) > 1:
-        raise _WrongConfigError(f"there are {len(task.cluster['chief'])} chiefs, and one at most may be")
+        raise WrongTaskError(f"there are {len(task.cluster['chief'])} chiefs, and one at most may be")
 
 
 def _check_addresses(task: Task) -> None:
@@ -156,22 +127,22 @@ def _check_addresses(task: Task) -> None:
         try:
             host, port = split_address(address)
         except ValueError as error:
-            raise _WrongConfigError(f"the address {address!r} of {name} is no host:port, {error}") from error
+            raise WrongTaskError(f"the address {address!r} of {name} is no host:port, {error}") from error
         for place in {(host.lower(), port), *((alias, port) for alias in _loopback(host))}:
             if place in seen:
-                raise _WrongConfigError(f"{seen[place]} and {name} have the same address, {address}")
+                raise WrongTaskError(f"{seen[place]} and {name} have the same address, {address}")
             seen[place] = name
     host, port = split_address(task.address)
     try:
         socket.getaddrinfo(host, port)
     except OSError as error:
-        raise _WrongConfigError(f"this process's own host {host} is not known ({error.strerror})") from error
+        raise WrongTaskError(f"this process's own host {host} is not known ({error.strerror})") from error
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
     except OSError as error:
-        raise _WrongConfigError(f"this process's own port {port} cannot be listened at ({error.strerror})") from error
+        raise WrongTaskError(f"this process's own port {port} cannot be listened at ({error.strerror})") from error
 
 
 def _loopback(host: str) -> list[str]:

@@ -12,11 +12,12 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from pipeline.config.cluster_settings import ClusterSettings
 from pipeline.config.errors import explain, unknown_key
 from pipeline.config.keys import dotted
 from pipeline.config.limits import check_values
 from pipeline.config.options import read_options
-from pipeline.config.schemas import GROUPS, SCHEMAS, ClusterSettings, TopSettings, TrackingSettings, top_level_key
+from pipeline.config.schemas import GROUPS, SCHEMAS, TopSettings, TrackingSettings, top_level_key
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import CONF, default_outputs
 from pipeline.redaction.mask import learn

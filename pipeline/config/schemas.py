@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigStore
 
+from pipeline.config import cluster_settings as cluster
 from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import MOST_JOBS, SeedsSettings, SweepSettings
 from stages.errors import UserError
@@ -70,19 +71,6 @@ def is_address(text: str) -> bool:
         return not text.startswith(("http://", "https://")) or (bool(parts.hostname) and parts.port != 0)
     except ValueError:
         return False
-
-
-@dataclass
-class ClusterSettings:
-    """How the workers of a strategy over several processes are started."""
-
-    kind: str = choice("local", "local", "tf_config")
-    """`local`: the command starts all processes on this machine; `tf_config`: this process is the task in the
-    environment's `TF_CONFIG`, and the same command runs for every other task."""
-    restarts: int = number(0, at_least=0, unit="restarts of a cluster whose member has died")
-    wait_seconds: float = number(
-        300.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members of `tf_config`"
-    )
 
 
 @dataclass
@@ -171,7 +159,11 @@ GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "
 
 SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "tracking": {"tracking": TrackingSettings},
-    "cluster": {"cluster": ClusterSettings},
+    "cluster": {
+        "local": cluster.LocalCluster,
+        "tf_config": cluster.TfConfigCluster,
+        "custom": cluster.CustomCluster,
+    },
     "sweep": {"sweep": SweepSettings, "search": SearchSettings, "seeds": SeedsSettings},
     "data": {
         "digits": data.DigitsSettings,

@@ -63,9 +63,9 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)
             run.summary.begin_stages(job.started)
-            if task is not None and job.experiment.cluster.kind == "tf_config":
+            if task is not None and task.timeout_seconds is not None:
                 console.warn(OPEN_PORTS)
-                _meet(task, job, console, run.summary)
+                _meet(task, console, run.summary)
             cache = job.experiment.outputs / "cache"
             run_stages(stages, run.folder, cache, run.tracker, console, run.summary, job.on_epoch)
             register(job.experiment, run, console)
@@ -94,8 +94,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
                 stages = with_other_run(stages, None)
                 servers = import_module("stages.distribution.cluster_strategies")
             pulse.beat()
-            if job.experiment.cluster.kind == "tf_config":
-                _meet(task, job, console, summary)
+            if task.timeout_seconds is not None:
+                _meet(task, console, summary)
             if task.serves:
                 return _serve(servers, task)
             run_stages(stages, Path(scratch), job.experiment.outputs / "cache", NullTracker(), console, summary)
@@ -109,11 +109,11 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
     return DONE
 
 
-def _meet(task: Task, job: Job, console: Console, summary: Summary) -> None:
+def _meet(task: Task, console: Console, summary: Summary) -> None:
     """Waits for the other members; a missing one is recorded as the failure of a stage named `cluster`."""
     began = time.monotonic()
     try:
-        meet(task, job.experiment.cluster.wait_seconds, console.say)
+        meet(task, console.say)
     except BaseException:
         summary.stages["cluster"] = StageOutcome("failed", time.monotonic() - began)
         raise

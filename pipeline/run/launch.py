@@ -1,18 +1,16 @@
-"""Runs one job, in this process or in a cluster of them."""
+"""Runs one job, on the engine that its configuration names."""
 
 import time
 from dataclasses import replace
 
 from pipeline.checks.precision import advice
-from pipeline.cluster.task import cluster_settings, task_of_environment
 from pipeline.run.against import other_run
 from pipeline.run.console import Console
-from pipeline.run.executor import work
+from pipeline.run.engine import engine_of
 from pipeline.run.job import DONE, Job, prepare
 from pipeline.run.resume import resolve
 from pipeline.run.reuse import announce
 from pipeline.run.settle import close_finished
-from pipeline.run.supervisor import run_cluster
 
 
 def run_job(job: Job, console: Console) -> int:
@@ -35,9 +33,4 @@ def run_job(job: Job, console: Console) -> int:
         return close_finished(job.resumed, experiment, console)
     if experiment.job_timeout_seconds is not None:
         job = replace(job, deadline=time.monotonic() + experiment.job_timeout_seconds)
-    settings = cluster_settings(experiment)
-    if settings is None:
-        return work(job, plan, console)
-    if experiment.cluster.kind == "local":
-        return run_cluster(job, plan, console)
-    return work(job, plan, console, task_of_environment(settings))
+    return engine_of(experiment).run(job, plan, console)

@@ -105,8 +105,9 @@ def _devices(experiment: Experiment) -> Iterator[tuple[str, str]]:
 
 def _refuse_clusters(experiments: Sequence[Experiment]) -> None:
     for experiment in experiments:
-        if experiment.cluster.kind == "tf_config" or experiment.choices.get("strategy") == "tpu":
-            what = "cluster=tf_config" if experiment.cluster.kind == "tf_config" else "strategy=tpu"
+        is_whole = not experiment.cluster.takes_several
+        if is_whole or experiment.choices.get("strategy") == "tpu":
+            what = f"cluster={experiment.choices.get('cluster')}" if is_whole else "strategy=tpu"
             raise UserError(
                 f"sweep.n_jobs with {what}: each job takes the whole of it", "one at a time", "sweep.n_jobs=1"
             )

@@ -9,7 +9,7 @@ from tests.pipeline.experiments import experiment
 UNUSED = {
     "schedule.warmup_epochs=0 schedule=plateau": "schedule=plateau does not read it, but constant, cosine, step",
     "schedule.patience=3": "schedule=constant does not read it",
-    "cluster.restarts=1": "only cluster=local starts processes",
+    "cluster.restarts=1": "strategy=one_device has no workers",
     "strategy.cpu_replicas=2 strategy=mirrored strategy.devices=[/cpu:0]": "strategy.devices names the replicas",
     "optimizer.nesterov=true optimizer=sgd optimizer.momentum=0": "optimizer.momentum=0",
     "train.fine_tune_layers=3": "train.fine_tune_epochs=0",

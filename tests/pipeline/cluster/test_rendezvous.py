@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.rendezvous import meet
-from pipeline.cluster.task import Task, local_tasks, task_of_environment
+from pipeline.cluster.task import Task, local_tasks
+from pipeline.engines.tf_config import task_of_environment
 from pipeline.run.console import Console
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
@@ -97,7 +98,7 @@ def waiting(tasks: list[Task], limit: float = 20) -> list[Exception | None]:
 
     def wait(number: int) -> None:
         try:
-            meet(tasks[number], limit, Console().say)
+            meet(replace(tasks[number], timeout_seconds=limit), Console().say)
         except Exception as error:
             ended[number] = error
 
@@ -123,7 +124,7 @@ def test_one_that_does_not_come_is_named_when_the_limit_is_over() -> None:
     [error] = waiting([first], limit=1)
     assert time.monotonic() - began < 50
     assert f"after 1 s there is no worker 1 at {second.address}" in str(error)
-    assert "cluster.wait_seconds=2" in str(error)
+    assert "cluster.timeout_seconds=2" in str(error)
 
 
 def test_a_host_that_is_not_known_yet_is_waited_for() -> None:
@@ -138,7 +139,7 @@ def test_members_with_different_clusters_say_so() -> None:
     other = replace(second, cluster={"worker": [*second.cluster["worker"], "127.0.0.1:1"]})
     errors = waiting([first, other], limit=5)
     assert "worker 1" in str(errors[0])
-    assert "was started with another TF_CONFIG" in str(errors[0])
+    assert "was told of other members" in str(errors[0])
 
 
 @pytest.fixture
@@ -151,14 +152,14 @@ def test_waiting_hears_a_signal(listening: None) -> None:
     threading.Timer(1.0, signal.raise_signal, [signal.SIGTERM]).start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
-        meet(local_tasks(TWO)[0], 60, Console().say)
+        meet(replace(local_tasks(TWO)[0], timeout_seconds=60), Console().say)
     assert time.monotonic() - began < 50
 
 
 def test_a_command_that_waits_in_vain_ends_its_run(outputs: Path) -> None:
     [first, second] = local_tasks(TWO)
     given = ("strategy=multi_worker", "cluster=tf_config", "train.epochs=1")
-    alone = Running(outputs, *given, "cluster.wait_seconds=2", environment={"TF_CONFIG": first.tf_config})
+    alone = Running(outputs, *given, "cluster.timeout_seconds=2", environment={"TF_CONFIG": first.tf_config})
     try:
         assert alone.end(120) == 1
         assert f"error: cluster: after 2 s there is no worker 1 at {second.address}" in alone.printed

@@ -1,4 +1,4 @@
-"""Supervises the processes of a cluster on this machine: starts them, watches them, and ends all when one fails."""
+"""`cluster=local`: starts the members on this machine, watches them, and ends all when one fails."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from pipeline.cluster.task import OPEN_PORTS, Task, cluster_settings, local_task
 from pipeline.paths import shorter
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
 from pipeline.run.console import Console
+from pipeline.run.engine import Engine
 from pipeline.run.executor import work
 from pipeline.run.job import DONE, FAILED, STOPPED, Job
 from pipeline.run.lifecycle import new_folder
@@ -36,20 +37,23 @@ RESTARTS = 3
 """Restarts of each worker of a parameter-server cluster, without which the run can continue, too."""
 
 
-def run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
-    """Runs `job` in a process for each member of its cluster and returns the chief's exit code.
+class Local(Engine):
+    """A process for each member, on this machine; a job without a cluster runs in this process.
 
     A cluster that has lost a member is restarted from its last checkpoint, up to `cluster.restarts` times.
     """
-    with signals.listening(), signals.uninterrupted():
-        return _run_cluster(job, plan, console)
+
+    def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
+        if cluster_settings(job.experiment) is None:
+            return work(job, plan, console)
+        with signals.listening(), signals.uninterrupted():
+            return _run_cluster(job, plan, console, self.settings.restarts)
 
 
-def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
+def _run_cluster(job: Job, plan: Sequence[PlannedStage], console: Console, restarts: int) -> int:
     folder = job.folder or new_folder(job.experiment)
     folder.mkdir(parents=True, exist_ok=True)
     job = replace(job, folder=folder)
-    restarts = job.experiment.cluster.restarts
     if job.deadline is not None:
         limit = job.experiment.job_timeout_seconds or 0
         signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)

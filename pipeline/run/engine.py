@@ -1,0 +1,82 @@
+"""Engines of clusters: what every one of them is, and how the one that the configuration names is found."""
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipeline.cluster.task import Task, cluster_settings
+from pipeline.config.experiment import Experiment
+from pipeline.run.console import Console
+from pipeline.run.executor import work
+from pipeline.run.job import Job
+from pipeline.run.plan import PlannedStage
+from stages.errors import UserError
+from stages.settings.strategy import StrategySettings
+
+
+class Engine(ABC):
+    """Runs jobs in the processes that their strategy needs. Named by `cluster._target_`.
+
+    Attributes:
+        settings: those of the group `cluster`.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
+        """Runs `job`, which has been checked and resolved, and returns its exit code.
+
+        Raises:
+            UserError: where the configuration is wrong; nothing has been recorded then.
+        """
+
+
+class Joined(Engine):
+    """An engine whose members are started by something else. Each runs the same command, as one of them."""
+
+    @abstractmethod
+    def task(self, strategy: StrategySettings) -> Task:
+        """Returns the place of this process in the cluster.
+
+        Raises:
+            UserError: where the environment does not say it, or there is no such cluster for `strategy`.
+        """
+
+    def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
+        strategy = cluster_settings(job.experiment)
+        if strategy is None:
+            return work(job, plan, console)
+        task = self.task(strategy)
+        os.environ["TF_CONFIG"] = task.tf_config
+        return work(job, plan, console, replace(task, timeout_seconds=self.settings.timeout_seconds))
+
+
+def engine_of(experiment: Experiment) -> Engine:
+    """Returns the engine that `experiment` names.
+
+    Raises:
+        UserError: where it is no engine.
+    """
+    target = experiment.cluster._target_
+    module, _, name = target.rpartition(".")
+    try:
+        engine = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _no_engine(target, str(error)) from error
+    if not (isinstance(engine, type) and issubclass(engine, Engine)):
+        raise _no_engine(target, "it is no Engine")
+    made: Engine = engine(experiment.cluster)
+    return made
+
+
+def _no_engine(target: str, reason: str) -> UserError:
+    return UserError(
+        f"cluster._target_={target} cannot be used ({reason})",
+        "a class that extends pipeline.run.engine.Engine",
+        "cluster=local",
+    )
