@@ -18,9 +18,10 @@ run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" 
 test: lint  ## everything but test-engines: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
 	$(PYTEST) -m "not engines" $(ARGS)
 
-test-engines: .venv/.installed  ## tests on Debian's PostgreSQL and Chromium, which it installs where they are missing
+test-engines: .venv/.installed  ## tests on Debian's PostgreSQL and Chromium and on Ray, which it installs where they are missing
 	@command -v chromium chromedriver >/dev/null && ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || \
 		($(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium chromium-driver postgresql)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt ray
 	$(BIN)/python -m pytest -m engines $(ARGS)
 
 screenshots: .venv/.installed  ## those of MLflow's pages in docs/images, taken in Chromium

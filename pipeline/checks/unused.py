@@ -75,7 +75,7 @@ def _of_schedule(setting: str, *readers: str) -> Unused:
 
 
 def _has_no_members(experiment: Experiment) -> bool:
-    return cluster_settings(experiment) is None
+    return cluster_settings(experiment) is None and not experiment.cluster.places_jobs
 
 
 def _names_devices(experiment: Experiment) -> bool:

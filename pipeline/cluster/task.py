@@ -5,7 +5,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -77,16 +77,30 @@ def cluster_settings(experiment: Experiment) -> StrategySettings | None:
     return settings if isinstance(settings, (MultiWorkerSettings, ParameterServerSettings)) else None
 
 
+def member_counts(settings: StrategySettings) -> dict[str, int]:
+    """Returns how many members of each kind a strategy asks for, the chief's kind first."""
+    if isinstance(settings, ParameterServerSettings):
+        return {"chief": 1, "worker": settings.workers, "ps": settings.servers}
+    assert isinstance(settings, MultiWorkerSettings)
+    return {"worker": settings.workers}
+
+
+def workers_of(settings: StrategySettings | None) -> int:
+    """Returns the number of processes that compute; 1 where the strategy, None, needs no cluster."""
+    return 1 if settings is None else member_counts(settings)["worker"]
+
+
+def tasks_at(counts: Mapping[str, int], addresses: Sequence[str]) -> list[Task]:
+    """Returns the tasks of a cluster whose members, in the order of `counts`, have `addresses`."""
+    free = iter(addresses)
+    cluster = {job: [next(free) for _ in range(count)] for job, count in counts.items()}
+    return [Task(job, index, cluster) for job, count in counts.items() for index in range(count)]
+
+
 def local_tasks(settings: StrategySettings) -> list[Task]:
     """Returns the tasks of a cluster on this machine, the chief first, each with a free port."""
-    if isinstance(settings, ParameterServerSettings):
-        counts = {"chief": 1, "worker": settings.workers, "ps": settings.servers}
-    else:
-        assert isinstance(settings, MultiWorkerSettings)
-        counts = {"worker": settings.workers}
-    ports = iter(_free_ports(sum(counts.values())))
-    cluster = {job: [f"{HOST}:{next(ports)}" for _ in range(count)] for job, count in counts.items()}
-    return [Task(job, index, cluster) for job, count in counts.items() for index in range(count)]
+    counts = member_counts(settings)
+    return tasks_at(counts, [f"{HOST}:{port}" for port in _free_ports(sum(counts.values()))])
 
 
 class WrongTaskError(Exception):

@@ -19,6 +19,8 @@ class ClusterSettings:
     """Whether an experiment of a single process runs on it, too."""
     takes_several: ClassVar[bool] = True
     """Whether jobs of a sweep run on it at the same time."""
+    places_jobs: ClassVar[bool] = False
+    """Whether it gives jobs of a sweep their devices; else they divide those of this machine."""
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         """Returns the number of replicas of `multi_worker`; None where only the environment knows.
@@ -27,6 +29,14 @@ class ClusterSettings:
             workers: `strategy.workers`. gpus: those of this machine.
         """
         return None
+
+    def cores(self, workers: int) -> int | None:
+        """Returns the cores of a job of a sweep with so many workers, where `places_jobs`."""
+        return None
+
+    def of_placed_job(self) -> "ClusterSettings":
+        """Returns the settings for the process of a job that a sweep has placed, which starts its members beside it."""
+        return self
 
 
 @dataclass(kw_only=True)
@@ -38,6 +48,32 @@ class LocalCluster(ClusterSettings):
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return max(gpus, workers)
+
+
+@dataclass(kw_only=True)
+class RayCluster(ClusterSettings):
+    """Processes of Ray's actors, on its nodes."""
+
+    places_jobs: ClassVar[bool] = True
+
+    _target_: str = "pipeline.engines.ray.Ray"
+    address: str | None = None
+    """`host:port` of a Ray cluster; null: that of RAY_ADDRESS, else one on this machine that ends with the command."""
+    cpus: int = number(1, at_least=1, unit="cores of each worker; of each job of a sweep, times its workers")
+    gpus: int = number(0, at_least=0, unit="GPUs of each worker")
+    restarts: int = number(0, at_least=0, unit="restarts of a run whose process has died")
+    timeout_seconds: float = number(
+        60.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for Ray, for free resources, and for members"
+    )
+
+    def replicas(self, workers: int, gpus: int) -> int | None:
+        return workers * max(self.gpus, 1)
+
+    def cores(self, workers: int) -> int | None:
+        return workers * self.cpus
+
+    def of_placed_job(self) -> ClusterSettings:
+        return LocalCluster(restarts=self.restarts)
 
 
 @dataclass(kw_only=True)

@@ -162,6 +162,7 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "cluster": {
         "local": cluster.LocalCluster,
         "tf_config": cluster.TfConfigCluster,
+        "ray": cluster.RayCluster,
         "custom": cluster.CustomCluster,
     },
     "sweep": {"sweep": SweepSettings, "search": SearchSettings, "seeds": SeedsSettings},

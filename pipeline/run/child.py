@@ -1,12 +1,9 @@
 """Processes of a run: their preparation, their exit codes, and the signals that their parent forwards."""
 
-import os
 import signal
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 
 from omegaconf import OmegaConf
 
@@ -14,6 +11,7 @@ from pipeline.redaction.mask import guard_output, learn
 from pipeline.run.console import Console
 from pipeline.run.job import FAILED, Job
 from pipeline.system import environment, pulse, signals, streams
+from pipeline.system.child_process import ChildProcess
 from pipeline.system.processes import become_independent
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Interrupted, Request
@@ -58,7 +56,7 @@ def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) ->
         return FAILED
 
 
-def exit_code_of(process: BaseProcess) -> int:
+def exit_code_of(process: ChildProcess) -> int:
     """Returns the exit code of a process that has ended; 128 + n if signal n killed it, as in a shell."""
     assert process.exitcode is not None
     return 128 - process.exitcode if process.exitcode < 0 else process.exitcode
@@ -67,35 +65,33 @@ def exit_code_of(process: BaseProcess) -> int:
 class Stopper:
     """Forwards the signals that ask a process to end, and kills it if it sends no heartbeats."""
 
-    def __init__(self, process: BaseProcess, heartbeats: Pulse) -> None:
-        assert process.pid is not None
+    def __init__(self, process: ChildProcess) -> None:
         self._process = process
-        self._watch = Watch(heartbeats, process.pid, STOP_SECONDS)
+        self._watch = Watch(process, STOP_SECONDS)
         self._forwarded = 0
 
     def step(self, request: Request, count: int) -> None:
         """Forwards those of `count` signals that have not been; the third kills. To be called every POLL_SECONDS until
         the process has ended."""
-        if self._process.exitcode is not None or self._process.pid is None:
+        if self._process.exitcode is not None:
             return
-        with suppress(ProcessLookupError):
-            if count >= 3 or self._watch.hangs():
-                self._process.kill()
-            elif self._forwarded < count:
-                os.kill(self._process.pid, request.number)
-                self._forwarded += 1
+        if count >= 3 or self._watch.hangs():
+            self._process.kill()
+        elif self._forwarded < count:
+            self._process.signal(request.number)
+            self._forwarded += 1
         self._watch.note()
 
 
-def forward_signals(process: BaseProcess, heartbeats: Pulse) -> None:
+def forward_signals(process: ChildProcess) -> None:
     """Forwards all received signals to `process` and waits for its end.
 
     Kills it if it sends no heartbeats, or on a third signal.
     """
     request = signals.requested()
-    if request is None or process.pid is None:
+    if request is None:
         return
-    stopper = Stopper(process, heartbeats)
+    stopper = Stopper(process)
     with signals.supervising():
         while process.exitcode is None:
             stopper.step(request, max(signals.times_requested(), 1))

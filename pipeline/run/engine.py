@@ -3,7 +3,8 @@
 import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from pipeline.run.console import Console
 from pipeline.run.executor import work
 from pipeline.run.job import Job
 from pipeline.run.plan import PlannedStage
+from pipeline.system.child_process import LocalProcess, Start
+from pipeline.system.processes import warm_up
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 
@@ -34,6 +37,19 @@ class Engine(ABC):
         Raises:
             UserError: where the configuration is wrong; nothing has been recorded then.
         """
+
+    @contextmanager
+    def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
+        """Yields, for each of `count` jobs of a sweep at the same time, what starts their processes.
+
+        Args:
+            experiments: those of the jobs, of which any may run in any place.
+
+        Raises:
+            UserError: where there is no room for them.
+        """
+        warm_up()
+        yield [LocalProcess] * count
 
 
 class Joined(Engine):

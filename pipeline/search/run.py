@@ -19,10 +19,9 @@ from pipeline.search.study import STUDY, Study, Trial
 from pipeline.search.trials import Trials, epochs_of
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import sweep_status
-from pipeline.sweep.places import deal_out
+from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.run import finish, mark_killed, new_sweep_folder, parent_run, run_batch
 from pipeline.system import signals
-from pipeline.system.processes import warm_up
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
@@ -45,6 +44,12 @@ def run_search(search: Search, options: Options, console: Console) -> int:
         _say_plan(search, console)
         console.plan(first, plan_of(first))
         return DONE
+    with opened(deal_out(search.settings, [first]), [first], console) as places:
+        return _run_checked(search, options, console, places)
+
+
+def _run_checked(search: Search, options: Options, console: Console, places: Sequence[Place]) -> int:
+    first = search.first
     folder = _to_resume(search, console.say)
     if folder is None:
         folder = new_sweep_folder(first)
@@ -52,12 +57,11 @@ def run_search(search: Search, options: Options, console: Console) -> int:
     else:
         console.say(f"resuming search {folder.name}")
     _say_plan(search, console)
-    warm_up()
     with locked(folder):
         study = Study(folder, search.plan, search.axes)
         search.sources.write(folder)
         Origin(first.name, identity=search.identity, code=search.sources.digest).write(folder)
-        return _run_trials(search, study, folder, options, console)
+        return _run_trials(search, study, folder, options, console, places)
 
 
 def _to_resume(search: Search, say: Callable[[str], None]) -> Path | None:
@@ -99,7 +103,9 @@ def _say_plan(search: Search, console: Console) -> None:
         console.say(f"{label:8} {axis.key}: {axis.text}")
 
 
-def _run_trials(search: Search, study: Study, folder: Path, options: Options, console: Console) -> int:
+def _run_trials(
+    search: Search, study: Study, folder: Path, options: Options, console: Console, places: Sequence[Place]
+) -> int:
     """Runs the trials that are left, and ends the search."""
     first = search.first
     parent: Tracker = NullTracker()
@@ -112,7 +118,6 @@ def _run_trials(search: Search, study: Study, folder: Path, options: Options, co
             held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
             trials.sweep = SweepRun(parent.run_id, first.name)
             display = Display(console, trials.titles, search.plan.trials)
-            places = deal_out(search.settings, [first])
             run_batch(trials.jobs(), display, search.settings, places, trials.ended)
         except Interrupted as interrupted:
             code = interrupted.exit_code

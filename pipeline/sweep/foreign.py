@@ -4,6 +4,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,9 @@ from pipeline.run.rebuild import read_run
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import write_index
 from pipeline.sweep.jobs import SweepJob, checked, monitored, refuse_too_many
-from pipeline.sweep.places import deal_out
+from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.run import finish, mark_killed, new_sweep_folder, parent_run, run_batch
 from pipeline.system import signals
-from pipeline.system.processes import warm_up
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
@@ -70,6 +70,7 @@ class ForeignSweep:
         self._jobs: list[SweepJob] = []
         self._parent: Tracker = NullTracker()
         self._folder: Path | None = None
+        self._places: Sequence[Place] = ()
         self._held = ExitStack()
 
     def __enter__(self) -> "ForeignSweep":
@@ -128,7 +129,8 @@ class ForeignSweep:
         return [self._returned(job, made, folder) for job, made in zip(jobs, composed, strict=True)]
 
     def _begin(self, first: SweepJob) -> Path:
-        warm_up()
+        places = deal_out(self._settings, [first.experiment])
+        self._places = self._held.enter_context(opened(places, [first.experiment], self._console))
         self._folder = folder = new_sweep_folder(first.experiment)
         self._held.enter_context(locked(folder))
         self._console.say(f"sweep {folder.name}, by a third-party sweeper")
@@ -150,11 +152,12 @@ class ForeignSweep:
             by_folder[job.folder].exit_code = code
             self._write()
 
+        of_batch = deal_out(self._settings, [job.experiment for _, job in wanted])
         run_batch(
             [Job(job.experiment, job.overrides, place, sweep, run_name=job.run_name) for place, job in wanted],
             display,
             self._settings,
-            deal_out(self._settings, [job.experiment for _, job in wanted]),
+            [replace(own, start=ready.start) for own, ready in zip(of_batch, self._places, strict=True)],
             ended,
         )
 

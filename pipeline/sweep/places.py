@@ -3,16 +3,19 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.cluster.task import cluster_settings, workers_of
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
+from pipeline.run.console import Console
+from pipeline.run.engine import engine_of
 from pipeline.system import machine
+from pipeline.system.child_process import LocalProcess, Start
+from pipeline.system.environment import of_threads
 from stages.errors import UserError
-
-THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-"""Read by TensorFlow's first operation in a process."""
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -21,22 +24,18 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 class Place:
     """visible: the GPUs that a job sees there, as CUDA_VISIBLE_DEVICES has it; threads: its part of the processor's.
 
-    None leaves either as it is.
+    None leaves either as it is. start: starts a process there.
     """
 
     visible: str | None = None
     threads: int | None = None
+    start: Start = LocalProcess
 
     def environment(self, experiment: Experiment) -> dict[str, str]:
-        """Returns the variables of a process that runs `experiment` there.
-
-        Threads that the user has set stay as they are. A deterministic experiment has all threads in any place: how
-        TensorFlow divides a sum among threads decides its last bits.
-        """
+        """Returns the variables of a process that runs `experiment` there."""
         variables = {} if self.visible is None else {GPUS: self.visible}
-        if self.threads is not None and not experiment.deterministic:
-            variables |= {name: str(self.threads) for name in THREADS if name not in os.environ}
-        return variables
+        threads = {} if self.threads is None else of_threads(self.threads, experiment.deterministic)
+        return variables | threads
 
 
 def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list[Place]:
@@ -51,6 +50,9 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     count, each = settings.n_jobs, settings.devices_per_job
     if count > 1:
         _refuse_clusters(experiments)
+    if any(experiment.cluster.places_jobs for experiment in experiments):
+        _refuse_own_devices(settings, experiments)
+        return [Place(threads=_cores(experiments))] * count
     if count == 1 and each is None:
         return [Place()]
     visible = _visible_gpus()
@@ -73,6 +75,36 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     threads = max(machine.usable_cores() // count, 1) if count > 1 else None
     shares = [",".join(visible[number * each : (number + 1) * each]) or "-1" for number in range(count)]
     return [Place(share if visible else None, threads) for share in shares]
+
+
+@contextmanager
+def opened(places: Sequence[Place], experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Place]]:
+    """Yields `places` ready for processes, by the engine of the jobs, which keeps them for the time of the block.
+
+    Raises:
+        UserError: where the engine has no room for them.
+    """
+    with engine_of(experiments[0]).starts(len(places), experiments, console) as starts:
+        yield [replace(place, start=start) for place, start in zip(places, starts, strict=True)]
+
+
+def _cores(experiments: Sequence[Experiment]) -> int | None:
+    """Returns the cores that an engine gives each of its places, which any of the jobs may have."""
+    each = [experiment.cluster.cores(workers_of(cluster_settings(experiment))) for experiment in experiments]
+    return max((cores for cores in each if cores is not None), default=None)
+
+
+def _refuse_own_devices(settings: SweepSettings, experiments: Sequence[Experiment]) -> None:
+    """Refuses devices of this machine, and different engines, for jobs that an engine places."""
+    cluster = experiments[0].choices.get("cluster")
+    if settings.devices_per_job is not None:
+        raise UserError(
+            f"sweep.devices_per_job with cluster={cluster}: jobs get their GPUs from it",
+            "the GPUs of each job",
+            f"cluster.gpus={settings.devices_per_job}",
+        )
+    if any(experiment.cluster != experiments[0].cluster for experiment in experiments):
+        raise UserError("jobs of a sweep with different clusters", "the same for all of them", f"cluster={cluster}")
 
 
 def _visible_gpus() -> list[str]:

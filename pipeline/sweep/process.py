@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from pipeline.run.launch import run_job
 from pipeline.run.settle import LOST, end_lost
 from pipeline.sweep.places import Place
 from pipeline.system import signals
-from pipeline.system.processes import process_context, start
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request
 from pipeline.system.signals import TIMED_OUT
@@ -47,12 +47,9 @@ class JobProcess:
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        context = process_context()
-        self._pulse = Pulse(context)
-        self._process = start(context, _work, (job, self._pulse, place))
-        assert self._process.pid is not None
+        self._process = place.start(_work, (_placed(job), place.environment(job.experiment)))
         hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
-        self._watch = Watch(self._pulse, self._process.pid, hang_seconds) if hang_seconds is not None else None
+        self._watch = Watch(self._process, hang_seconds) if hang_seconds is not None else None
         self._deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
         self._reason = LOST
         self._code: int | None = None  # of a process that was stopped or killed from here
@@ -66,7 +63,7 @@ class JobProcess:
     @property
     def progress(self) -> tuple[int, float]:
         """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
-        return self._pulse.progress
+        return self._process.progress
 
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks the process to save and end, as by `count` signals; to be repeated until `poll` returns its exit code.
@@ -74,7 +71,7 @@ class JobProcess:
         It is killed where it gives no sign of life, or at the third signal.
         """
         if self._stopper is None:
-            self._stopper = Stopper(self._process, self._pulse)
+            self._stopper = Stopper(self._process)
         self._code = request.exit_code
         self._stopper.step(request, count)
 
@@ -109,6 +106,8 @@ class JobProcess:
         """Takes the exit code of the process, and ends the run where it has not."""
         self._process.join()
         own = exit_code_of(self._process)
+        if self._process.lost is not None:
+            self._reason = self._process.lost
         code = own if self._code is None or own == DONE else self._code
         assert self.job.folder is not None
         with signals.ending(code if self._code is not None else None):
@@ -124,9 +123,15 @@ def _without_empty(file: Path) -> None:
             file.unlink()
 
 
-def _work(job: Job, own: Pulse, place: Place) -> None:
+def _placed(job: Job) -> Job:
+    """Returns `job` as the process of its place runs it, whose engine is at work already."""
+    experiment = job.experiment
+    return replace(job, experiment=replace(experiment, cluster=experiment.cluster.of_placed_job()))
+
+
+def _work(own: Pulse, job: Job, variables: Mapping[str, str]) -> None:
     assert job.folder is not None
-    os.environ.update(place.environment(job.experiment))
+    os.environ.update(variables)
     job.folder.mkdir(parents=True, exist_ok=True)
     output = os.open(job.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)

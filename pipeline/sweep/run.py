@@ -31,10 +31,9 @@ from pipeline.sweep.elsewhere import take_finished, was_elsewhere
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.job_queue import Queue
 from pipeline.sweep.jobs import SweepJob, checked
-from pipeline.sweep.places import Place, deal_out
+from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
-from pipeline.system.processes import warm_up
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.health import server_answers
 from pipeline.tracking.journal import Journal
@@ -64,12 +63,17 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console, settin
     if first.dry_run:
         _show_plans(jobs, console)
         return DONE
+    with opened(places, [job.experiment for job in to_run], console) as ready:
+        return _run_checked(jobs, console, settings, ready)
+
+
+def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings, places: Sequence[Place]) -> int:
+    first = next(job.experiment for job in jobs if job.refused is None)
     index = [job.entry for job in jobs]
     everything = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
     folder = unfinished(index, first, everything, console.say, lambda folder: _is_sent(folder, jobs, first))
     at_once = f", {len(places)} at a time" if len(places) > 1 else ""
     is_new = folder is None
-    warm_up()
     if folder is None:
         folder = new_sweep_folder(first)
         console.say(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")

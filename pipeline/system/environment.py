@@ -20,6 +20,19 @@ _DEFAULTS = {
 }
 
 
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+"""Read by TensorFlow's first operation in a process."""
+
+
+def of_threads(count: int, deterministic: bool) -> dict[str, str]:
+    """Returns the variables of a process that computes with `count` threads, without those that the user has set.
+
+    A deterministic experiment has as many threads as anywhere: how TensorFlow divides a sum among them decides its last
+    bits.
+    """
+    return {} if deterministic else {name: str(count) for name in THREADS if name not in os.environ}
+
+
 def prepare() -> None:
     """Sets defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets."""
     for name, value in _DEFAULTS.items():

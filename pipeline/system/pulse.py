@@ -4,9 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.context import BaseContext
-from typing import Any
-
-import psutil
+from typing import Any, Protocol
 
 IDLE_SHARE = 0.005
 """Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
@@ -60,42 +58,44 @@ def epoch(number: int, metrics: Mapping[str, float]) -> None:
         _pulse.epoch(number, metrics.get("val/accuracy", math.nan))
 
 
-def is_stopped(pid: int | None) -> bool:
-    """Returns whether the process has been stopped, as by SIGSTOP."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
+class Watched(Protocol):
+    """What a Watch sees of a process; see `pipeline.system.child_process.ChildProcess`."""
+
+    @property
+    def last_beat(self) -> float: ...
+
+    def cpu_seconds(self) -> float: ...
+
+    def is_stopped(self) -> bool: ...
 
 
 class Watch:
-    """Watches whether the process `pid` hangs.
+    """Watches whether `process` hangs.
 
     It hangs if it has reached no safe place for `limit` seconds and has been idle since: a user's own stage that
     computes for an hour without a safe place does not.
     """
 
-    def __init__(self, pulse: Pulse, pid: int, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pulse, self._limit, self._clock = pulse, limit, clock
-        self._process = psutil.Process(pid)
+    def __init__(self, process: Watched, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._process, self._limit, self._clock = process, limit, clock
         self._seen = clock()
-        self._computed = self._cpu_seconds()
+        self._computed = process.cpu_seconds()
 
     @property
     def is_stopped(self) -> bool:
         """Whether it has been stopped, as by SIGSTOP."""
-        return is_stopped(self._process.pid)
+        return self._process.is_stopped()
 
     def silence(self) -> float:
         """Returns the seconds since the last heartbeat."""
-        return self._clock() - max(self._pulse.last, self._seen)
+        return self._clock() - max(self._process.last_beat, self._seen)
 
     def hangs(self) -> bool:
         """Returns whether the process hangs."""
         silent = self.silence()
         if silent <= self._limit:
             return False
-        computed = self._cpu_seconds()
+        computed = self._process.cpu_seconds()
         if computed - self._computed > IDLE_SHARE * silent:
             self.restart()
             return False
@@ -103,16 +103,9 @@ class Watch:
 
     def restart(self) -> None:
         """Restarts the limit."""
-        self._seen, self._computed = self._clock(), self._cpu_seconds()
+        self._seen, self._computed = self._clock(), self._process.cpu_seconds()
 
     def note(self) -> None:
         """Records the CPU time up to the last heartbeat; to be called periodically."""
-        if self._pulse.last > self._seen:
+        if self._process.last_beat > self._seen:
             self.restart()
-
-    def _cpu_seconds(self) -> float:
-        try:
-            used = self._process.cpu_times()
-        except psutil.Error:
-            return 0.0
-        return float(used.user + used.system)

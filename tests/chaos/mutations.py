@@ -148,7 +148,7 @@ MUTATIONS = (
         "-k", "scipy",
     ),
     mutation(
-        "pipeline/engines/local.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
+        "pipeline/engines/supervisor.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
         "tests/pipeline/cluster/test_cluster.py", "-k", "lost_server_or_chief and chief]",
     ),
     # Results that a later run takes over, models in use

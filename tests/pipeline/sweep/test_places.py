@@ -5,8 +5,9 @@ import pytest
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.run.job import Job
 from pipeline.sweep.job_queue import Queue
-from pipeline.sweep.places import GPUS, THREADS, deal_out
+from pipeline.sweep.places import GPUS, deal_out
 from pipeline.system import machine
+from pipeline.system.environment import THREADS
 from pipeline.system.machine import Gpu
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment

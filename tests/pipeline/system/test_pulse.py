@@ -1,14 +1,13 @@
 """Signs of life: what hangs is told from what computes, and from what waits and says so."""
 
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 
 import pytest
 
+from pipeline.system.child_process import LocalProcess
 from pipeline.system.pulse import Pulse, Watch
 
 LIMIT = 1.0
@@ -31,17 +30,14 @@ def alive(pulse: Pulse) -> None:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., tuple[BaseProcess, Watch]]]:
-    begun: list[BaseProcess] = []
+def start() -> Iterator[Callable[..., tuple[LocalProcess, Watch]]]:
+    begun: list[LocalProcess] = []
 
-    def run(target: Callable[[Pulse], None]) -> tuple[BaseProcess, Watch]:
-        pulse = Pulse(CONTEXT)
-        process = CONTEXT.Process(target=target, args=(pulse,), daemon=True)
-        process.start()
+    def run(target: Callable[[Pulse], None]) -> tuple[LocalProcess, Watch]:
+        process = LocalProcess(target, (), CONTEXT)
         begun.append(process)
         time.sleep(3)  # until it has imported what it needs
-        assert process.pid is not None
-        return process, Watch(pulse, process.pid, LIMIT)
+        return process, Watch(process, LIMIT)
 
     yield run
     for process in begun:
@@ -59,7 +55,7 @@ def judged(watch: Watch, seconds: float = 3 * LIMIT) -> bool:
     return False
 
 
-Start = Callable[[Callable[[Pulse], None]], tuple[BaseProcess, Watch]]
+Start = Callable[[Callable[[Pulse], None]], tuple[LocalProcess, Watch]]
 
 
 def test_what_neither_computes_nor_reaches_a_safe_place_hangs(start: Start) -> None:
@@ -70,7 +66,6 @@ def test_what_neither_computes_nor_reaches_a_safe_place_hangs(start: Start) -> N
     assert not judged(worker)
     assert not judged(walker)
     assert not walker.is_stopped
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGSTOP)
+    process.signal(signal.SIGSTOP)
     assert judged(walker)
     assert walker.is_stopped

@@ -1,0 +1,85 @@
+"""`cluster=ray`: the members of a cluster, or the jobs of a sweep, are processes of Ray's actors."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pipeline.cluster.task import Task, cluster_settings, member_counts, tasks_at, workers_of
+from pipeline.config.cluster_settings import RayCluster
+from pipeline.config.experiment import Experiment
+from pipeline.engines.ray_connection import address_of
+from pipeline.engines.ray_hosts import Claim, Hosts, hosts_on_ray
+from pipeline.engines.supervisor import supervise
+from pipeline.run.console import Console
+from pipeline.run.engine import Engine
+from pipeline.run.job import Job
+from pipeline.run.plan import PlannedStage
+from pipeline.system.child_process import ChildProcess, Start
+from pipeline.system.environment import of_threads
+
+ALONE = {"worker": 1}
+"""The members of a job without a cluster."""
+
+
+class Ray(Engine):
+    """Runs each member in an actor, and a job without a cluster in one, too.
+
+    A sweep keeps an actor for each job that runs at the same time, with the resources of all its workers.
+    """
+
+    settings: RayCluster
+
+    def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
+        experiment = job.experiment
+        strategy = cluster_settings(experiment)
+        counts = ALONE if strategy is None else member_counts(strategy)
+        claims = [self._claim(1) if name == "worker" else {} for name, count in counts.items() for _ in range(count)]
+        with hosts_on_ray(self.settings, claims, experiment.outputs, console) as hosts:
+            members = _OnRay(self.settings, hosts, counts, experiment)
+            return supervise(job, plan, console, members, self.settings.restarts)
+
+    @contextmanager
+    def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
+        workers = max(workers_of(cluster_settings(experiment)) for experiment in experiments)
+        with hosts_on_ray(self.settings, [self._claim(workers)] * count, experiments[0].outputs, console) as hosts:
+            yield [partial(hosts.start, number) for number in range(count)]
+
+    def _claim(self, workers: int) -> Claim:
+        claim = {"CPU": workers * self.settings.cpus, "GPU": workers * self.settings.gpus}
+        return {name: float(count) for name, count in claim.items() if count}
+
+
+class _OnRay:
+    """See `pipeline.engines.supervisor.Members`: a host for each member, in the order of the tasks."""
+
+    where = "in Ray's actors"
+
+    def __init__(self, settings: RayCluster, hosts: Hosts, counts: Mapping[str, int], experiment: Experiment) -> None:
+        self._settings, self._hosts, self._counts = settings, hosts, counts
+        is_alone = cluster_settings(experiment) is None
+        threads = of_threads(settings.cpus, experiment.deterministic)
+        self.prepare: Callable[[Task], Task | None] = partial(_prepare, threads, is_alone)
+        self._numbers: dict[str, int] = {}
+
+    def tasks(self) -> list[Task]:
+        tasks = tasks_at(self._counts, [self._hosts.address(number) for number in range(len(self._hosts))])
+        self._numbers = {task.name: number for number, task in enumerate(tasks)}
+        if address_of(self._settings) is None:
+            return tasks
+        return [replace(task, timeout_seconds=self._settings.timeout_seconds) for task in tasks]  # firewalls between
+
+    def start(self, task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess:
+        return self._hosts.start(self._numbers[task.name], target, arguments)
+
+
+def _prepare(threads: Mapping[str, str], is_alone: bool, task: Task) -> Task | None:
+    """Sets the variables of a member, in its process; Ray has chosen its GPUs."""
+    if task.job == "worker":
+        os.environ.update(threads)
+    if is_alone:
+        return None
+    os.environ["TF_CONFIG"] = task.tf_config
+    return task
