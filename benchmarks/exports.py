@@ -1,13 +1,14 @@
 """`python -m benchmarks.exports`: how far the answers of every format are from the model's, by precision and strategy.
 
-Prints a table in Markdown. Data: MNIST and tf_flowers in `../shared/data/tfds` where they are prepared, else digits.
+Prints a table in Markdown; with words such as `tf_flowers` or `float64`, of the runs that one of them names. Data:
+MNIST and tf_flowers in `../shared/data/tfds` where they are prepared, else digits.
 """
 
 import csv
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.paths import CONF
@@ -46,19 +47,22 @@ def formats(overrides: tuple[str, ...], outputs: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def main() -> None:
-    """Prints a row for each run and format."""
+def main(words: Sequence[str]) -> None:
+    """Prints a row for each format of each run, or of those that `words` name by data, precision or strategy."""
     print("| data | precision, strategy | format | largest difference | same class | MiB | ms an example |")
     print("|---|---|---|---|---|---|---|")
     for name, overrides in cases():
         way = [override.partition("=")[2] for override in overrides if override.startswith(("precision=", "strategy="))]
+        way = way or ["float32"]
+        if words and not {name, *way} & set(words):
+            continue
         with tempfile.TemporaryDirectory() as outputs:
             for row in formats(overrides, Path(outputs)):
                 size, time = int(row["bytes"]) / 2**20, float(row["milliseconds"])
                 difference, agreement = float(row["max_abs_diff"]), float(row["agreement"])
-                cells = (name, *(way or ["float32"]), row["format"], f"{difference:.1e}", f"{agreement:.2%}")
+                cells = (name, *way, row["format"], f"{difference:.1e}", f"{agreement:.2%}")
                 print(f"| {' | '.join(cells)} | {size:.2f} | {time:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

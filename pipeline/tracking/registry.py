@@ -69,22 +69,39 @@ def _version(client: Any, run_id: str, model_id: str, wanted: Registration, fold
 
 
 def _promote(client: Any, version: str, wanted: Registration, folder: Path) -> str:
-    """Moves the alias to `version` where `promote_if` holds; returns a sentence that says whether, and why."""
+    """Moves the alias to `version` where `promote_if` holds; returns a sentence that says whether, and why.
+
+    A run that has moved the alias during the comparison is compared with as well: the better of two that end at the
+    same time keeps it. MLflow has no conditional update; only runs that move it within the same milliseconds can miss
+    each other.
+    """
     name, alias = wanted.name, wanted.alias
-    holder = client.get_registered_model(name).aliases.get(alias)
-    if holder is not None and str(holder) == version:
-        return f"{alias} of {name} is version {version}"
+    while True:
+        holder = _holder(client, wanted)
+        if holder == version:
+            return f"{alias} of {name} is version {version}"
+        is_better, reason = _is_better(client, holder, wanted, folder)
+        if not is_better:
+            return f"{alias} of {name} stays version {holder}: {reason}"
+        if _holder(client, wanted) == holder:
+            client.set_registered_model_alias(name, alias, version)
+            before = f" (before: version {holder})" if holder is not None else ""
+            return f"{alias} of {name} is now version {version}{before}: {reason}"
+
+
+def _holder(client: Any, wanted: Registration) -> str | None:
+    """Returns the version that has the alias."""
+    version = client.get_registered_model(wanted.name).aliases.get(wanted.alias)
+    return None if version is None else str(version)
+
+
+def _is_better(client: Any, holder: str | None, wanted: Registration, folder: Path) -> tuple[bool, str]:
+    """Returns whether the alias should leave the version `holder`, and why or why not."""
     if holder is None:
-        is_better, reason = True, "there was none"
-    elif wanted.promote_if == "always":
-        is_better, reason = True, "export.promote_if=always"
-    else:
-        is_better, reason = _compared(client, str(client.get_model_version(name, holder).run_id), wanted, folder)
-    if not is_better:
-        return f"{alias} of {name} stays version {holder}: {reason}"
-    client.set_registered_model_alias(name, alias, version)
-    before = f" (before: version {holder})" if holder is not None else ""
-    return f"{alias} of {name} is now version {version}{before}: {reason}"
+        return True, "there was none"
+    if wanted.promote_if == "always":
+        return True, "export.promote_if=always"
+    return _compared(client, str(client.get_model_version(wanted.name, holder).run_id), wanted, folder)
 
 
 def _compared(client: Any, holder_run: str, wanted: Registration, folder: Path) -> tuple[bool, str]:

@@ -1,12 +1,14 @@
 """Registered models, and the alias that moves to what is better on the same test examples."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from mlflow import MlflowClient
 
 from pipeline.checks.registry import check_rules
+from pipeline.tracking import registry
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import Patience
 from stages.errors import UserError
@@ -74,6 +76,23 @@ def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> No
     always = registered_run(outputs, "always", wrong=99, promote_if="always")[1]
     assert always.endswith("version 6): export.promote_if=always")
     assert champion(store) == "7"
+
+
+def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered_run(outputs, "first", wrong=40)
+    compared = registry._compared
+
+    def during(*given: Any) -> tuple[bool, str]:
+        monkeypatch.setattr(registry, "_compared", compared)
+        verdict = compared(*given)
+        assert "is now version 3" in registered_run(outputs, "best", wrong=1)[1]
+        return verdict
+
+    monkeypatch.setattr(registry, "_compared", during)
+    assert "stays version 3: this one is not better" in registered_run(outputs, "good", wrong=10)[1]
+    assert champion(client(outputs)) == "3"
 
 
 def test_what_is_sent_twice_is_registered_once(outputs: Path) -> None:
