@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.meeting import meet_all
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import Task, local_tasks
 from pipeline.engines.tf_config import task_of_environment
@@ -92,20 +93,21 @@ def test_what_local_clusters_are_given_is_right(monkeypatch: pytest.MonkeyPatch)
             assert task_of_environment(settings) == task
 
 
-def waiting(tasks: list[Task], limit: float = 20) -> list[Exception | None]:
-    """Returns how each of `tasks`, all at once, has waited for the others."""
+def waiting(tasks: list[Task], *limits: float, apart: float = 0.3) -> list[Exception | None]:
+    """Returns how each of `tasks` has waited for the others, its own of `limits` (20 s), started `apart` seconds."""
+    limits = limits or (20.0,) * len(tasks)
     ended: list[Exception | None] = [None] * len(tasks)
 
     def wait(number: int) -> None:
         try:
-            meet(replace(tasks[number], timeout_seconds=limit), Console().say)
+            meet(replace(tasks[number], timeout_seconds=limits[number]), Console().say)
         except Exception as error:
             ended[number] = error
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(len(tasks))]
     for thread in threads:
         thread.start()
-        time.sleep(0.3)
+        time.sleep(apart)
     for thread in threads:
         thread.join(30)
     return ended
@@ -121,23 +123,40 @@ def test_members_meet_whoever_comes_first_and_leave_their_ports_free() -> None:
 def test_one_that_does_not_come_is_named_when_the_limit_is_over() -> None:
     first, second = local_tasks(TWO)
     began = time.monotonic()
-    [error] = waiting([first], limit=1)
+    [error] = waiting([first], 1)
     assert time.monotonic() - began < 50
     assert f"after 1 s there is no worker 1 at {second.address}" in str(error)
     assert "cluster.timeout_seconds=2" in str(error)
 
 
+def test_a_line_names_a_few_of_many_missing_members() -> None:
+    tasks = local_tasks(MultiWorkerSettings(deterministic=False, workers=20))
+    [error] = waiting(tasks[:1], 1)
+    assert f"worker 8 at {tasks[8].address} and 11 more" in str(error)
+
+
+def test_a_member_that_has_come_and_left_is_missing() -> None:
+    first, second, third = local_tasks(MultiWorkerSettings(deterministic=False, workers=3))
+    errors = waiting([first, second, third], 3, 0.3, 2, apart=0.8)
+    assert f"there is no worker 1 at {second.address}" in str(errors[0])
+    assert "worker 2" not in str(errors[0])
+
+
+def test_a_hundred_members_meet() -> None:
+    meet_all(100)
+
+
 def test_a_host_that_is_not_known_yet_is_waited_for() -> None:
     [first, _] = local_tasks(TWO)
     task = Task("worker", 0, {"worker": [first.address, "no-such-host.invalid:2222"]})
-    [error] = waiting([task], limit=3)
+    [error] = waiting([task], 3)
     assert "worker 1 at no-such-host.invalid:2222 (its name is not known)" in str(error)
 
 
 def test_members_with_different_clusters_say_so() -> None:
     first, second = local_tasks(TWO)
     other = replace(second, cluster={"worker": [*second.cluster["worker"], "127.0.0.1:1"]})
-    errors = waiting([first, other], limit=5)
+    errors = waiting([first, other], 5, 5)
     assert "worker 1" in str(errors[0])
     assert "was told of other members" in str(errors[0])
 
