@@ -7,7 +7,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines screenshots test-fast faults mutations load experiments lint tables ui clean
+.PHONY: help run test test-engines screenshots test-fast faults mutations bench bench-quick load experiments lint tables ui clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ faults: .venv/.installed  ## kills real runs and sweeps at random moments, and c
 mutations: .venv/.installed  ## breaks the code one line at a time; the tests that must notice do
 	$(BIN)/python -m tests.chaos.mutations $(ARGS)
 
+bench: .venv/.installed .bench-venv/.installed  ## measures all speeds, into docs/performance.md; ARGS="--only start" some
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: .venv/.installed  ## a few of them, in three minutes: fails where one is under half of what is recorded
+	$(BIN)/python -m benchmarks --quick $(ARGS)
+
 load: .venv/.installed  ## a served model under load for a minute, into docs/performance.md
 	$(BIN)/python -m benchmarks.serving docs/performance.md $(ARGS)
 
@@ -57,10 +63,18 @@ tables: .venv/.installed  ## tables and module map in the documents, made from t
 ui: .venv/.installed  ## MLflow's UI on the runs in outputs/
 	$(BIN)/python -m pipeline.ui $(ARGS)
 
-clean:  ## removes .venv, nothing else
-	rm -rf .venv
+clean:  ## removes .venv and .bench-venv, nothing else
+	rm -rf .venv .bench-venv
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# What the project is measured against, where it can be installed; its packages are found after those of this environment.
+.bench-venv/.installed: .venv/.installed
+	$(PYTHON) -m venv .bench-venv
+	.bench-venv/bin/pip install --quiet --constraint constraints.txt numpy torch==2.13.0 || echo "PyTorch is left out"
+	.bench-venv/bin/pip install --quiet --no-deps hydra-joblib-launcher || echo "Hydra's launcher for joblib is left out"
+	realpath .venv/lib/python3*/site-packages > $$(echo .bench-venv/lib/python3*/site-packages)/project.pth
 	touch $@

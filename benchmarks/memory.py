@@ -1,49 +1,73 @@
-"""`python -m benchmarks.memory`: memory of training, evaluation and export, measured and estimated.
+"""Peak resident memory: of whole runs, and of evaluation beside training.
 
-Each case has a fresh process. Measured is how much the resident set grew at its highest (Linux: VmHWM, which
-/proc/self/clear_refs resets) over what it was when the stage began, its data and its model being there and what had
-been freed being returned to the system (glibc's malloc_trim). Linux with glibc only.
+Measured within a process is VmHWM, which /proc/self/clear_refs resets, once what had been freed is returned to the
+system (glibc's malloc_trim): Linux with glibc.
 """
 
 import ctypes
-import json
-import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-CASES = [
-    ("cnn", 28, 64, "one_device"),
-    ("cnn", 96, 64, "one_device"),
-    ("cnn_photo", 160, 32, "one_device"),
-    ("mobilenet_v2", 96, 16, "one_device"),
-    ("mobilenet_v2", 160, 16, "one_device"),
-    ("mobilenet_v2", 288, 8, "one_device"),
-    ("mobilenet_v2", 160, 16, "mirrored"),
-    ("efficientnet_v2_b0", 96, 16, "one_device"),
-]
-"""Network, side of the images, batch size, strategy."""
+from benchmarks.measuring import Figures, Samples, interleave
+from benchmarks.processes import pipeline, prepared, python
 
-MEASURED = ("train", "evaluate", "export")
+IDLE = "import tensorflow as tf, keras; tf.constant(0.0)"
 
 
-def measure(network: str, side: int, batch: int, strategy: str) -> dict[str, float]:
-    """Returns the growth of the resident set in each stage of MEASURED, and the estimate, in MiB."""
+def default_run(rounds: int) -> Samples:
+    """Measures the default run with one epoch beside TensorFlow and Keras, imported and idle."""
+    with tempfile.TemporaryDirectory() as outputs:
+        ways = {
+            "default run": partial(pipeline, Path(outputs), "train.epochs=1"),
+            "TensorFlow, idle": partial(python, "-c", IDLE),
+        }
+        return interleave(ways, rounds)
+
+
+def larger_than_memory(rounds: int) -> Samples:
+    """Measures an epoch over tf_flowers at 160 pixels (282 MB) that may keep 1 MB of images in memory, beside the same
+    network on an eighth of the images; and all of them held in memory.
+    """
+    tfds = prepared("tf_flowers")
+    settings = (
+        "data=tf_flowers", f"data.dir={tfds}", "data.size=160", "model=cnn", "model.network.filters=[4,4]",
+        "train.epochs=1", "train.batch_size=32", "pipeline.export=null",
+    )  # fmt: skip
+    reading = (*settings, "data.memory_gib=0.001")
+    with tempfile.TemporaryDirectory() as outputs:
+        ways = {
+            "all, from disk": partial(pipeline, Path(outputs), *reading),
+            "an eighth, from disk": partial(pipeline, Path(outputs), *reading, "data.train_split='train[:12%]'"),
+            "all, in memory": partial(pipeline, Path(outputs), *settings),
+        }
+        return interleave(ways, rounds, warm_up=1)
+
+
+def evaluation(rounds: int) -> Samples:
+    """Measures the stages of a run of MobileNetV2 at 288 pixels, batch 8, each by its own peak."""
+    peaks = [stages("mobilenet_v2", 288, 8) for _ in range(rounds)]
+    return {name: {"MiB": [peak[name] for peak in peaks]} for name in ("train", "evaluate")}
+
+
+def stages(network: str, side: int, batch: int, strategy: str = "one_device") -> Figures:
+    """Returns, in MiB: the peak of the resident set in each stage of a short run (`train`), how much higher it is than
+    at the stage's beginning (`train growth`), and the growth that training has estimated (`estimate`).
+    """
     from pipeline.run.plan import make_plan
     from pipeline.run.runner import bind
     from stages.reporter import Silent
     from tests.pipeline.experiments import experiment
 
+    peaks: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        given = [
+        chosen = experiment(
             "data=synthetic", f"data.height={side}", f"data.width={side}", "data.examples=128", "data.val_fraction=0.5",
-            "data.test_examples=64", f"model={network}", f"strategy={strategy}", f"train.batch_size={batch}",
-            "train.epochs=1", "tracking=off",
-        ]  # fmt: skip
-        chosen = experiment(*given, outputs=Path(folder))
+            "data.test_examples=64", f"model={network}", f"strategy={strategy}",
+            f"train.batch_size={batch}", "train.epochs=1", "tracking=off", outputs=Path(folder),
+        )  # fmt: skip
         results: dict[str, Any] = {}
-        found: dict[str, float] = {}
         for stage in bind(make_plan(chosen), chosen):
             accepted = stage.function.__code__.co_varnames[: stage.function.__code__.co_argcount]
             handed = {"settings": stage.settings, "reporter": Silent(), "folder": Path(folder), "cache": Path(folder)}
@@ -51,38 +75,15 @@ def measure(network: str, side: int, batch: int, strategy: str) -> dict[str, flo
             arguments |= {name: value for name, value in handed.items() if name in accepted}
             ctypes.CDLL("libc.so.6").malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")
-            before = _resident("VmRSS")
-            result = stage.function(**arguments)
-            if stage.planned.name in MEASURED:
-                found[stage.planned.name] = _resident("VmHWM") - before
-            if stage.planned.name == "train":
-                found["estimate"] = result.record.params["memory_estimate_mib"]
-            results[stage.planned.makes] = result
-    return found
+            name, before = stage.planned.name, _resident("VmRSS")
+            results[stage.planned.makes] = result = stage.function(**arguments)
+            peaks[name] = _resident("VmHWM")
+            peaks[f"{name} growth"] = peaks[name] - before
+            if name == "train":
+                peaks["estimate"] = result.record.params["memory_estimate_mib"]
+    return peaks
 
 
 def _resident(name: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
-
-
-def main() -> None:
-    if len(sys.argv) > 1:
-        network, side, batch, strategy = sys.argv[1:]
-        print(json.dumps(measure(network, int(side), int(batch), strategy)))
-        return
-    print("| network | side | batch | strategy | estimate | train | evaluate | export |")
-    print("|---|---|---|---|---|---|---|---|")
-    for case in CASES:
-        command = [sys.executable, "-m", "benchmarks.memory", *map(str, case)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"| {' | '.join(map(str, case))} | {done.stderr.strip().splitlines()[-1]} |")
-            continue
-        found = json.loads(done.stdout.splitlines()[-1])
-        shown = [f"{found[name]:,.0f}" for name in ("estimate", *MEASURED)]
-        print(f"| {' | '.join([*map(str, case), *shown])} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,82 +1,67 @@
-"""`python -m benchmarks.sweeps`: one-epoch jobs on the digits, as a sweep and as commands one after another.
+"""Jobs of one epoch on the digits: as a sweep, as commands one after another, and by Hydra's own launchers."""
 
-The ways take turns, so that a machine which is busy with other work is so for all of them; the figures are medians of
-the rounds. All ways have to give the same metrics to the bit.
-"""
-
-import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.measuring import Figures, Samples, Way, interleave
+from benchmarks.processes import cost, others_python, pipeline
+
+JOBS = 4
 SETTINGS = ("train.epochs=1", "deterministic=true")
 TIMES = ("seconds", "_per_second", "_milliseconds", "_fraction", "_bytes", "_mib")
 """Ends of the names of metrics that no two runs share."""
 
 
-def command(*arguments: str) -> None:
-    """Runs `python -m pipeline` to its end."""
-    subprocess.run([sys.executable, "-m", "pipeline", *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-
-
-def commands(jobs: int, outputs: Path) -> None:
-    """Runs the jobs as commands, one after another."""
-    for seed in range(jobs):
-        command(f"seed={seed}", *SETTINGS, f"outputs={outputs}")
-
-
-def sweep(n_jobs: int) -> Callable[[int, Path], None]:
-    """Returns the way to run the jobs as a sweep, `n_jobs` at a time."""
-
-    def run(jobs: int, outputs: Path) -> None:
-        command("sweep=seeds", f"sweep.n={jobs}", f"sweep.n_jobs={n_jobs}", *SETTINGS, f"outputs={outputs}")
-
-    return run
-
-
-def results(outputs: Path) -> dict[str, dict[str, float]]:
-    """Returns the metrics of each run, by its seed."""
-    summaries = [json.loads(path.read_text()) for path in outputs.glob("*/*/*/summary.json")]
-    return {
-        next(text for text in summary["overrides"] if text.startswith("seed=")): {
-            name: value for name, value in summary["metrics"].items() if not name.endswith(TIMES)
-        }
-        for summary in summaries
+def launchers(rounds: int) -> Samples:
+    """Measures the ways to run the same jobs; all must give the same metrics to the bit."""
+    ways: dict[str, Way] = {
+        "sweep": with_jobs(partial(sweep, 1)),
+        "sweep, two at a time": with_jobs(partial(sweep, 2)),
+        "a process each": with_jobs(commands),
+        "Hydra's basic launcher": with_jobs(partial(hydra, sys.executable, "hydra/launcher=basic")),
     }
+    if with_joblib := others_python("hydra_plugins/hydra_joblib_launcher"):
+        joblib = partial(hydra, with_joblib, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+        ways["Hydra's joblib launcher, two at a time"] = with_jobs(joblib)
+    return interleave(ways, rounds)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.sweeps", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args(arguments)
-    ways = {"commands, one after another": commands, "sweep, one at a time": sweep(1), "sweep, two at a time": sweep(2)}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    expected: dict[str, dict[str, float]] | None = None
-    for number in range(given.rounds):
-        for name, run in ways.items():
-            with tempfile.TemporaryDirectory() as folder:
-                began = time.monotonic()
-                run(given.jobs, Path(folder))
-                seconds[name].append(time.monotonic() - began)
-                metrics = results(Path(folder))
-            assert len(metrics) == given.jobs, f"{len(metrics)} of {given.jobs} jobs have finished"
-            expected = expected or metrics
-            assert metrics == expected, f"{name}: other metrics"
-            print(f"round {number + 1}: {name}: {seconds[name][-1]:.1f} s", file=sys.stderr, flush=True)
-    whole = statistics.median(seconds["commands, one after another"])
-    print(f"| {given.jobs} jobs of one epoch | seconds | times as fast |\n|---|---|---|")
-    for name, measured in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(seconds["commands, one after another"], measured, strict=True))
-        print(f"| {name} | {statistics.median(measured):.1f} | {ratio:.2f} |")
-    print(f"\nThe metrics of all are the same to the bit. A command took {whole / given.jobs:.1f} s.")
+def sweep(n_jobs: int, outputs: Path) -> Figures:
+    return pipeline(outputs, "sweep=seeds", f"sweep.n={JOBS}", f"sweep.n_jobs={n_jobs}", *SETTINGS)
 
 
-if __name__ == "__main__":
-    main()
+def commands(outputs: Path) -> Figures:
+    return {"seconds": sum(pipeline(outputs, f"seed={seed}", *SETTINGS)["seconds"] for seed in range(JOBS))}
+
+
+def hydra(python: str, *arguments: str, outputs: Path) -> Figures:
+    seeds = ",".join(map(str, range(JOBS)))
+    app = "benchmarks.baselines.hydra_app"
+    folders = (f"outputs={outputs}", f"hydra.sweep.dir={outputs}/hydra")
+    return cost(python, "-m", app, "-m", *arguments, f"seed={seeds}", *folders)
+
+
+def with_jobs(run: Callable[..., Figures]) -> Way:
+    """Runs `run` in an empty folder; adds the seconds of a job that are not its training, by when each has ended."""
+    expected: dict[str, dict[str, float]] = {}
+
+    def way() -> Figures:
+        with tempfile.TemporaryDirectory() as outputs:
+            figures = run(outputs=Path(outputs))
+            paths = sorted(Path(outputs).glob("*/*/*/summary.json"), key=lambda path: path.stat().st_mtime)
+            ends = [path.stat().st_mtime for path in paths]
+            summaries = [json.loads(path.read_text()) for path in paths]
+        assert len(summaries) == JOBS, f"{len(summaries)} of {JOBS} jobs have finished"
+        for summary in summaries:
+            seed = next(text for text in summary["overrides"] if text.startswith("seed="))
+            metrics = {name: value for name, value in summary["metrics"].items() if not name.endswith(TIMES)}
+            assert metrics == expected.setdefault(seed, metrics), f"{seed}: other metrics"
+        training = statistics.median(summary["stages"]["train"]["seconds"] for summary in summaries)
+        return {**figures, "over training": (ends[-1] - ends[0]) / (JOBS - 1) - training}
+
+    return way

@@ -45,7 +45,7 @@ class Estimate:
     Measured against the growth of the resident set with Adam on a CPU (batch: estimate, measured, MiB): cnn 28 px 128:
     101, 99; cnn 96 px 64: 332, 412; cnn_photo 160 px 32: 299, 349; MobileNetV2 32 px 4: 399, 389; 96 px 16: 531, 555;
     160 px 16: 907, 831, on two replicas: 1150, 1245; 288 px 8: 1269, 1046; EfficientNetV2B0 96 px 16: 845, 913. Its
-    error is -19 to +21 %. See `python -m benchmarks.memory`.
+    error is -19 to +21 %. See `python -m benchmarks.memory_estimates`.
     """
 
     fixed: int

@@ -1,0 +1,1 @@
+"""What a user would write without this project, as scripts of their own."""

@@ -1,0 +1,60 @@
+"""Growth: examples, jobs of a sweep, runs in a comparison. Its exponent is 1 where twice as many take twice as long."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from benchmarks.made_runs import grid, make_sweep
+from benchmarks.measuring import Samples, exponent, interleave, timed
+from benchmarks.processes import pipeline, python
+
+SEEDS = 5
+
+
+def examples(rounds: int) -> Samples:
+    """Measures images of 8×8 pixels made, normalized, described and taken through an epoch's input, in one process."""
+    return _grown({size: partial(_epoch, size) for size in (1_000, 10_000, 100_000, 1_000_000)}, rounds)
+
+
+def jobs(rounds: int) -> Samples:
+    """Measures whole sweeps of jobs that load the digits and do no more."""
+    left_out = [f"pipeline.{stage}=null" for stage in ("inspect", "train", "evaluate", "export")]
+
+    def sweep(size: int) -> None:
+        with tempfile.TemporaryDirectory() as outputs:
+            pipeline(Path(outputs), "sweep=seeds", f"sweep.n={size}", *left_out)
+
+    return _grown({size: partial(sweep, size) for size in (1, 4, 16, 64)}, rounds)
+
+
+def comparison(rounds: int) -> Samples:
+    """Measures `python -m pipeline.compare` of runs with 10 epochs and 360 predictions, five seeds a setting."""
+    with tempfile.TemporaryDirectory() as scratch:
+        ways: dict[int, Callable[[], object]] = {}
+        for size in (10, 100, 1000):
+            sweep = make_sweep(Path(scratch) / str(size), grid(size // SEEDS, SEEDS))
+            ways[size] = partial(python, "-m", "pipeline.compare", str(sweep))
+        return _grown(ways, rounds)
+
+
+def _grown(works: Mapping[int, Callable[[], object]], rounds: int) -> Samples:
+    """Measures the works by their sizes, and adds the exponent of their growth in each round."""
+    samples = interleave({f"{size:,}": timed(work) for size, work in works.items()}, rounds, warm_up=1)
+    by_round = zip(*(figures["seconds"] for figures in samples.values()), strict=True)
+    return {**samples, "growth": {"exponent": [exponent([*works], seconds) for seconds in by_round]}}
+
+
+def _epoch(size: int) -> None:
+    import tensorflow as tf
+
+    from stages.data.batches import training_input
+    from stages.load.synthetic import synthetic
+    from stages.normalize import normalize
+    from stages.settings.data import SyntheticSettings
+    from stages.settings.images import NormalizeSettings
+
+    settings = SyntheticSettings(examples=size, test_examples=100, height=8, width=8, channels=1, split_seed=1)
+    dataset = normalize(synthetic(settings), NormalizeSettings())
+    for _ in training_input(dataset, 64, 1, 1)(tf.distribute.InputContext()):
+        pass

@@ -1,0 +1,147 @@
+"""Cost of recording in a training that goes on: tracking in a file and on a server, and checkpoints."""
+
+import http.client
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import keras
+
+from benchmarks.cases import step_of
+from benchmarks.measuring import Figures, Samples, Way, interleave, timed
+from pipeline.config.schemas import TrackingSettings
+from pipeline.system.ports import free_port
+from pipeline.tracking.spec import RunSpec, open_tracker
+from stages.load.synthetic import synthetic
+from stages.model import model
+from stages.normalize import normalize
+from stages.settings.data import SyntheticSettings
+from stages.settings.images import NormalizeSettings
+from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
+from stages.settings.optimizer import AdamSettings, ScheduleSettings
+from stages.settings.strategy import OneDeviceSettings
+from stages.settings.train import TrainSettings
+from stages.strategy import strategy
+from stages.training.checkpoints import Checkpoints
+from stages.training.loop import Loop
+from stages.training.progress import Progress
+from stages.training.state import State
+
+STEPS = 50
+"""Steps between two records."""
+
+METRICS = {f"train/metric_{number}": 0.1 * number for number in range(12)}
+"""As many as an epoch has."""
+
+
+class Training:
+    """Trains the MNIST convnet with Adam, batch 128, on one device."""
+
+    def __init__(self) -> None:
+        self.device = strategy(OneDeviceSettings(deterministic=False))
+        given = SyntheticSettings(examples=7000, height=28, width=28, channels=1, split_seed=1)
+        self.dataset = normalize(synthetic(given), NormalizeSettings())
+        self.settings = TrainSettings(
+            epochs=10_000,
+            batch_size=128,
+            steps_per_call=10,
+            optimizer=AdamSettings(),
+            schedule=ScheduleSettings(),
+            seed=1,
+        )
+        precision = PrecisionSettings(policy="float32")
+        self.model = model(self.dataset, self.device, ModelSettings(network=CnnSettings(), precision=precision, seed=1))
+        with self.device.distribution.scope():
+            optimizer = keras.optimizers.Adam()
+        self.model.network.compile(optimizer)
+        self.step = step_of(self.device, self.model, optimizer, self.settings)
+        self.loop = Loop(self.device, self.step, self.dataset, self.settings)
+        self.progress = Progress()
+
+    def go(self) -> None:
+        """Takes STEPS steps."""
+        for _ in range(STEPS // 10):
+            self.loop.run(self.progress.step, 10)
+            self.progress.step += 10
+
+
+def tracking(rounds: int) -> Samples:
+    """Measures 50 steps and the record of an epoch's metrics: untracked, in SQLite, on an `mlflow server`."""
+    training = Training()
+
+    def epochs(folder: Path, settings: TrackingSettings) -> Way:
+        folder.mkdir()
+        tracker = open_tracker(RunSpec(settings, folder, folder, "benchmark", "a run"), print)
+
+        def epoch() -> None:
+            training.go()
+            tracker.metrics(METRICS, step=training.progress.step)
+
+        return timed(epoch)
+
+    with tempfile.TemporaryDirectory() as scratch, _server(Path(scratch)) as address:
+        stores = {
+            "off": TrackingSettings(kind="off"),
+            "SQLite": TrackingSettings(kind="local"),
+            "a server": TrackingSettings(kind="server", uri=address),
+        }
+        ways = {name: epochs(Path(scratch) / name, settings) for name, settings in stores.items()}
+        return interleave(ways, rounds, warm_up=1)
+
+
+def checkpoints(rounds: int) -> Samples:
+    """Measures 50 steps with and without a checkpoint: read while training waits, written while it goes on.
+
+    `at the default interval`: the time of training with checkpoints for that without.
+    """
+    training = Training()
+    state = State(training.device, training.model, training.dataset, training.settings, (), training.step)
+    with tempfile.TemporaryDirectory() as folder:
+        files = Checkpoints(Path(folder), training.settings)
+
+        def with_checkpoint() -> Figures:
+            began = time.perf_counter()
+            files.save(state.read(training.progress))
+            waited = time.perf_counter() - began
+            training.go()
+            files.wait()
+            return {"seconds": time.perf_counter() - began, "wait": waited}
+
+        samples = interleave({"with": with_checkpoint, "without": timed(training.go)}, rounds, warm_up=1)
+    costs = [a - b for a, b in zip(samples["with"]["seconds"], samples["without"]["seconds"], strict=True)]
+    interval = training.settings.checkpoint_every_seconds
+    samples["with"]["at the default interval"] = [1 + cost / interval for cost in costs]
+    return samples
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
+    """Starts an `mlflow server` on loopback; yields its address."""
+    port = free_port(None, 5300)
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "kept"),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            _wait_for(port)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise TimeoutError("the MLflow server does not answer")

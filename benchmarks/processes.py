@@ -1,0 +1,72 @@
+"""Commands in processes of their own, and what they cost."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import Figures, UnavailableError
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT.parent / "shared" / "data"
+OTHERS = ROOT / ".bench-venv"
+"""An environment for what the project does not need: PyTorch, Hydra's launcher for joblib. `make bench` makes it."""
+
+
+def cost(*command: str, expect: int = 0) -> Figures:
+    """Runs a command to its end; returns wall time in seconds and peak resident memory in MiB.
+
+    The caller must be small: Linux counts the memory of the process that forks as the child's, up to `exec`.
+
+    Raises:
+        RuntimeError: where it does not exit with `expect`.
+    """
+    with tempfile.TemporaryFile() as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != expect:
+            output.seek(0)
+            said = output.read().decode(errors="replace")[-3000:]
+            raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}\n{said}")
+    return {"seconds": seconds, "MiB": usage.ru_maxrss / 1024}
+
+
+def python(*arguments: str, expect: int = 0) -> Figures:
+    """Returns what `python <arguments>` costs."""
+    return cost(sys.executable, *arguments, expect=expect)
+
+
+def pipeline(outputs: Path, *overrides: str, expect: int = 0) -> Figures:
+    """Returns what a new run of `python -m pipeline <overrides>` costs."""
+    return python("-m", "pipeline", *overrides, f"outputs={outputs}", "resume=never", expect=expect)
+
+
+def summary(outputs: Path) -> dict[str, Any]:
+    """Returns `summary.json` of the newest run in `outputs`."""
+    newest = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime_ns)
+    result: dict[str, Any] = json.loads(newest.read_text())
+    return result
+
+
+def others_python(package: str) -> str | None:
+    """Returns the Python that has `package`, an environment of its own; None where that is not there."""
+    return str(OTHERS / "bin" / "python") if any(OTHERS.glob(f"lib/*/site-packages/{package}")) else None
+
+
+def prepared(name: str) -> Path:
+    """Returns the folder of TFDS that holds the set `name`.
+
+    Raises:
+        UnavailableError: where it is not there.
+    """
+    folder = DATA / "tfds"
+    if not (folder / name).is_dir():
+        raise UnavailableError(f"no {name} in ../shared/data/tfds")
+    return folder

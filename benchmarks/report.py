@@ -1,0 +1,105 @@
+"""docs/performance.md: the table and the figure of what was measured."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import Spread
+from benchmarks.processes import ROOT
+from benchmarks.table import MEASUREMENTS, ROWS, Row
+
+PAGE = ROOT / "docs" / "performance.md"
+FIGURE = ROOT / "docs" / "images" / "performance.png"
+BEGIN, END = "<!-- bench:begin, made by `make bench` -->\n", "<!-- bench:end -->"
+PACKAGES = ("tensorflow", "keras", "mlflow", "hydra-core", "numpy")
+
+
+def machine() -> str:
+    """Returns the versions and the processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}, {packages}"
+
+
+def write(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> None:
+    """Writes the table into the page, between its marks, and the figure."""
+    text = PAGE.read_text()
+    head, begin, rest = text.partition(BEGIN)
+    PAGE.write_text(f"{head}{begin}\n{table(measured, spreads)}\n\n{END}{rest.partition(END)[2]}")
+    draw([(row, spreads[row.key]) for row in ROWS if row.key in spreads and row.target])
+
+
+def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> str:
+    """Returns the rows as Markdown, with the notes on those that miss their target, and what was not measured."""
+    lines = ["| what | against | target | measured | quartiles | |", "|---|---|---|---|---|---|"]
+    notes, missing = [], []
+    for row in ROWS:
+        spread = spreads.get(row.key)
+        if spread is None:
+            missing.append(row)
+            continue
+        shown = verdict(row, spread.median)
+        quartiles = f"{_number(spread.low)} to {_number(spread.high)}"
+        value = f"**{_number(spread.median)}{_unit(row)}**"
+        lines.append(f"| {row.name} | {row.against or ''} | {_target(row)} | {value} | {quartiles} | {shown} |")
+        if not row.is_met(spread.median) and row.note:
+            notes.append(f"- {row.name}{f', against {row.against}' if row.against else ''}: {row.note}")
+    if notes:
+        lines += ["", "What holds those that miss their target:", "", *dict.fromkeys(notes)]
+    if missing:
+        lines += ["", "Not measured here:", ""]
+        lines += [f"- {row.key}: {measured.get(row.measurement, {}).get('why_not', 'left out')}" for row in missing]
+    machines = dict.fromkeys(found["machine"] for name in MEASUREMENTS if (found := measured.get(name)))
+    return "\n".join([*lines, "", *machines])
+
+
+def verdict(row: Row, value: float) -> str:
+    """Returns whether the target is met, or by how much it is not."""
+    if row.target is None:
+        return ""
+    return "met" if row.is_met(value) else f"missed by {abs(value / row.target - 1):.0%}"
+
+
+def draw(rows: Sequence[tuple[Row, Spread]]) -> None:
+    """Draws every row's value over its target, so that better is further to the right, with its quartiles."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 0.26 * len(rows) + 1.2), layout="constrained")
+    for place, (row, spread) in enumerate(reversed(rows)):
+        assert row.target is not None
+        low, middle, high = sorted(_reached(row, value) for value in (spread.low, spread.median, spread.high))
+        color = "#2a7f62" if middle >= 1 else "#c1502e"
+        axes.plot([low, high], [place, place], color=color, linewidth=3, solid_capstyle="round", alpha=0.45)
+        axes.plot(middle, place, "o", color=color)
+    axes.axvline(1, color="gray", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [row.key for row, _ in reversed(rows)], fontsize=7)
+    axes.set_xlabel("measured over target (right of 1: met), median and quartiles")
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(FIGURE, dpi=130, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _reached(row: Row, value: float) -> float:
+    assert row.target is not None
+    return value / row.target if row.at_least is not None else row.target / value
+
+
+def _target(row: Row) -> str:
+    sign = "≥" if row.at_least is not None else "≤"
+    return "" if row.target is None else f"{sign} {row.target:g}{_unit(row)}"
+
+
+def _unit(row: Row) -> str:
+    return {"×": "×", "exponent": ""}.get(row.unit, f" {row.unit}")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 0.995 or value >= 1.2 else f"{value:.3f}"

@@ -1,0 +1,140 @@
+"""What is measured, against what, and how it should come out: the rows of docs/performance.md."""
+
+from dataclasses import dataclass
+
+from benchmarks.measuring import Samples, ratios
+
+
+@dataclass(frozen=True)
+class Row:
+    """A ratio of costs, or a cost by itself.
+
+    measurement: `module:function` below `benchmarks`. figure, ours, against: which of its samples; without `against`
+    the figure itself is the value. at_least: the target of a speed, which is the other's cost over ours. at_most: that
+    of a cost, which is ours over the other's. note: what holds it, where the target is not met.
+    """
+
+    name: str
+    measurement: str
+    figure: str
+    ours: str
+    against: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = "×"
+    note: str = ""
+
+    @property
+    def key(self) -> str:
+        """Names the row in files."""
+        return self.name if self.against is None else f"{self.name} / {self.against}"
+
+    @property
+    def target(self) -> float | None:
+        return self.at_most if self.at_least is None else self.at_least
+
+    def values(self, samples: Samples) -> list[float]:
+        """Returns the value of each round; raises KeyError where the samples do not have it."""
+        ours = samples[self.ours][self.figure]
+        if self.against is None:
+            return ours
+        theirs = samples[self.against][self.figure]
+        return ratios(theirs, ours) if self.at_least is not None else ratios(ours, theirs)
+
+    def is_met(self, value: float) -> bool:
+        """Returns whether `value` reaches the target."""
+        if self.at_least is not None:
+            return value >= self.at_least
+        return self.at_most is None or value <= self.at_most
+
+    def has_regressed(self, value: float, recorded: float) -> bool:
+        """Returns whether `value` is worse than half of what was recorded: half the speed, or twice the cost."""
+        return value < recorded / 2 if self.at_least is not None else value > 2 * recorded
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """rounds: of the whole benchmark; quick: of the quick one, 0: left out."""
+
+    rounds: int
+    quick: int = 0
+
+
+MEASUREMENTS = {
+    "training:convnet": Measurement(8, quick=2),
+    "training:frozen_features": Measurement(5),
+    "scripts:mnist": Measurement(2),
+    "scripts:flowers": Measurement(2),
+    "distribution:strategies": Measurement(2),
+    "start:commands": Measurement(7, quick=3),
+    "start:first_step": Measurement(3, quick=1),
+    "preparation:mnist": Measurement(3),
+    "preparation:cifar10": Measurement(3),
+    "preparation:flowers": Measurement(3),
+    "sweeps:launchers": Measurement(2),
+    "overhead:tracking": Measurement(10),
+    "overhead:checkpoints": Measurement(10, quick=3),
+    "memory:default_run": Measurement(3, quick=1),
+    "memory:larger_than_memory": Measurement(1),
+    "memory:evaluation": Measurement(1),
+    "growth:examples": Measurement(3, quick=1),
+    "growth:jobs": Measurement(1),
+    "growth:comparison": Measurement(2),
+}
+"""All measurements, in the order in which they are made."""
+
+ROWS = (
+    Row("training of the MNIST convnet, batch 128, with all that the pipeline does meanwhile",
+        "training:convnet", "training", "pipeline", "bare compute", at_least=0.95),
+    Row("its validation after each epoch", "training:convnet", "validation", "pipeline", "bare compute", at_least=0.9),
+    Row("features of a frozen MobileNetV2, 160 px",
+        "training:frozen_features", "a batch", "features", "bare compute", at_least=0.95),
+    Row("MNIST in an epoch", "scripts:mnist", "later epochs", "pipeline", "Keras tutorial", at_least=1.3),
+    Row("MNIST in an epoch", "scripts:mnist", "later epochs", "pipeline", "Keras tutorial, cached", at_least=1.15),
+    Row("MNIST in an epoch", "scripts:mnist", "later epochs", "pipeline", "PyTorch", at_least=1.3),
+    Row("MNIST in an epoch", "scripts:mnist", "later epochs", "pipeline", "PyTorch, compiled", at_least=1.3),
+    Row("3 epochs of MNIST, whole process", "scripts:mnist", "seconds", "pipeline", "Keras tutorial", at_most=0.8),
+    Row("3 epochs of MNIST, whole process", "scripts:mnist", "seconds", "pipeline", "Keras tutorial, cached",
+        at_most=0.8),
+    Row("3 epochs of MNIST, whole process", "scripts:mnist", "seconds", "pipeline", "PyTorch", at_most=0.8),
+    Row("the same, images not yet prepared", "scripts:mnist", "seconds", "pipeline, nothing cached", "Keras tutorial",
+        at_most=1.0),
+    Row("the same, images not yet prepared", "scripts:mnist", "seconds", "pipeline, nothing cached",
+        "Keras tutorial, cached", at_most=1.0),
+    Row("the same, images not yet prepared", "scripts:mnist", "seconds", "pipeline, nothing cached", "PyTorch",
+        at_most=1.0),
+    Row("tf_flowers at 96 px, first epoch", "scripts:flowers", "first epoch", "pipeline", "Keras tutorial",
+        at_least=3.0),
+    Row("tf_flowers at 96 px, later epochs", "scripts:flowers", "later epochs", "pipeline", "Keras tutorial",
+        at_least=3.0),
+    Row("a step by two replicas", "distribution:strategies", "a step", "mirrored", "one_device", at_least=0.9),
+    Row("a step by two workers", "distribution:strategies", "a step", "multi_worker", "one_device", at_least=0.85),
+    Row("from the command to the first step", "start:first_step", "seconds", "pipeline", "TensorFlow's import, a step",
+        at_most=1.3),
+    Row("`--help`", "start:commands", "seconds", "--help", "import hydra", at_most=1.5),
+    Row("a wrong key", "start:commands", "seconds", "a wrong key", "import hydra", at_most=1.5),
+    Row("`dry_run=true`", "start:commands", "seconds", "dry_run=true", "import hydra", at_most=1.5),
+    Row("preparation of MNIST", "preparation:mnist", "seconds", "pipeline", "tf.data", at_most=1.0),
+    Row("preparation of a set like CIFAR-10", "preparation:cifar10", "seconds", "pipeline", "tf.data", at_most=1.0),
+    Row("preparation of tf_flowers", "preparation:flowers", "seconds", "pipeline", "tf.data", at_most=1.0),
+    Row("a job of a sweep beyond its training", "sweeps:launchers", "over training", "sweep", at_most=1.0, unit="s"),
+    Row("jobs of one epoch on the digits, a sweep", "sweeps:launchers", "seconds", "sweep", "a process each",
+        at_least=3.0),
+    Row("the same, two at a time", "sweeps:launchers", "seconds", "sweep, two at a time", "a process each",
+        at_least=3.0),
+    Row("the same sweep", "sweeps:launchers", "seconds", "sweep", "Hydra's basic launcher", at_least=3.0),
+    Row("the same, two at a time", "sweeps:launchers", "seconds", "sweep, two at a time",
+        "Hydra's joblib launcher, two at a time", at_least=3.0),
+    Row("tracking in SQLite", "overhead:tracking", "seconds", "SQLite", "off", at_most=1.01),
+    Row("tracking on a server", "overhead:tracking", "seconds", "a server", "off", at_most=1.01),
+    Row("checkpoints at the default interval", "overhead:checkpoints", "at the default interval", "with",
+        at_most=1.02),
+    Row("memory of the default run", "memory:default_run", "MiB", "default run", "TensorFlow, idle", at_most=1.5),
+    Row("memory of tf_flowers from disk", "memory:larger_than_memory", "MiB", "all, from disk", "an eighth, from disk",
+        at_most=1.1),
+    Row("memory of evaluation at 288 px", "memory:evaluation", "MiB", "evaluate", "train", at_most=1.1),
+    Row("1,000 to 1,000,000 examples", "growth:examples", "exponent", "growth", at_most=1.05, unit="exponent"),
+    Row("1 to 64 jobs", "growth:jobs", "exponent", "growth", at_most=1.05, unit="exponent"),
+    Row("comparison of 10 to 1,000 runs", "growth:comparison", "exponent", "growth", at_most=1.05, unit="exponent"),
+    Row("comparison of 1,000 runs", "growth:comparison", "seconds", "1,000", at_most=5.0, unit="s"),
+)  # fmt: skip

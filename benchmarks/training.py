@@ -1,0 +1,80 @@
+"""Training and validation against bare compute, side by side in one run of the whole pipeline."""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measuring import Figures, Samples, interleave
+from benchmarks.processes import pipeline
+
+BATCH, STEPS, SCORED, BATCHES = 128, 192, 256, 16
+"""Batch of training and its steps an epoch; batch of validation and its batches."""
+
+
+def convnet(rounds: int) -> Samples:
+    """Measures epochs of the MNIST convnet, with tracking, metrics, checkpoints and progress; a round is an epoch."""
+    examples, validated = BATCH * STEPS, SCORED * BATCHES
+    data = (
+        "data=synthetic", "data.height=28", "data.width=28", "data.channels=1", f"data.examples={examples + validated}",
+        f"data.val_fraction={validated / (examples + validated)}",
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        arguments = f"path:{times},batch:{BATCH},steps:{STEPS},scored:{SCORED},batches:{BATCHES}"
+        callback = f"train.callbacks=[{{_target_:benchmarks.callbacks.BesideBare,{arguments}}}]"
+        train = (f"train.batch_size={BATCH}", f"train.epochs={rounds + 1}", callback)
+        pipeline(Path(folder), *data, *train, "pipeline.evaluate=null", "pipeline.export=null")
+        seconds = json.loads(times.read_text())
+    later = {name: values[1:] for name, values in seconds.items()}  # the first epoch traces
+    return {
+        "pipeline": {"training": later["training"], "validation": later["validation"]},
+        "bare compute": {"training": later["bare training"], "validation": later["bare validation"]},
+    }
+
+
+def frozen_features(rounds: int) -> Samples:
+    """Measures the features of a frozen MobileNetV2 of width 0.35 against its bare inference, images of 160 pixels."""
+    from benchmarks.bare import Bare
+    from stages.load.synthetic import synthetic
+    from stages.model import model
+    from stages.normalize import normalize
+    from stages.reporter import Silent
+    from stages.settings.data import SyntheticSettings
+    from stages.settings.images import NormalizeSettings
+    from stages.settings.model import ApplicationSettings, ModelSettings, PrecisionSettings
+    from stages.settings.optimizer import AdamSettings, ScheduleSettings
+    from stages.settings.strategy import OneDeviceSettings
+    from stages.settings.train import TrainSettings
+    from stages.strategy import strategy
+    from stages.transfer.feature_cache import IMAGES, on_features
+
+    class Watched(Silent):
+        """Notes when each batch of features is there."""
+
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def progress(self, *_: object) -> None:
+            self.times.append(time.perf_counter())
+
+    data = SyntheticSettings(examples=IMAGES * 12, height=160, width=160, num_classes=5, split_seed=1)
+    dataset = normalize(synthetic(data), NormalizeSettings())
+    device = strategy(OneDeviceSettings(deterministic=False))
+    network = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35})
+    chosen = ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), frozen=True, seed=1)
+    built = model(dataset, device, chosen)
+    settings = TrainSettings(epochs=1, optimizer=AdamSettings(), schedule=ScheduleSettings(), seed=1)
+    bare = Bare(built.network, 1, IMAGES)
+
+    def features() -> Figures:
+        watched = Watched()
+        on_features(built, dataset, device, settings, watched, None)
+        return {"a batch": (watched.times[9] - watched.times[0]) / 9}  # the first one traces, the last are not whole
+
+    def inference() -> Figures:
+        began = time.perf_counter()
+        bare.infer(9)
+        return {"a batch": (time.perf_counter() - began) / 9}
+
+    return interleave({"features": features, "bare compute": inference}, rounds, warm_up=1)
