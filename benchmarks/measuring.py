@@ -55,16 +55,17 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles."""
+    """Median and quartiles of some rounds."""
 
     low: float
     median: float
     high: float
+    rounds: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
         low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-        return cls(float(low), float(median), float(high))
+        return cls(float(low), float(median), float(high), len(values))
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

@@ -35,17 +35,17 @@ def write(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Sprea
 
 def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> str:
     """Returns the rows as Markdown, with the notes on those that miss their target, and what was not measured."""
-    lines = ["| what | against | target | measured | quartiles | |", "|---|---|---|---|---|---|"]
+    lines = ["| what | against | target | measured | quartiles | rounds | |", "|---|---|---|---|---|---|---|"]
     notes, missing = [], []
     for row in ROWS:
         spread = spreads.get(row.key)
         if spread is None:
             missing.append(row)
             continue
-        shown = verdict(row, spread.median)
-        quartiles = f"{_number(spread.low)} to {_number(spread.high)}"
         value = f"**{_number(spread.median)}{_unit(row)}**"
-        lines.append(f"| {row.name} | {row.against or ''} | {_target(row)} | {value} | {quartiles} | {shown} |")
+        quartiles = f"{_number(spread.low)} to {_number(spread.high)}"
+        cells = (row.name, row.against or "", _target(row), value, quartiles, str(spread.rounds))
+        lines.append(f"| {' | '.join(cells)} | {verdict(row, spread.median)} |")
         if not row.is_met(spread.median) and row.note:
             notes.append(f"- {row.name}{f', against {row.against}' if row.against else ''}: {row.note}")
     if notes:

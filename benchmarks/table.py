@@ -61,7 +61,7 @@ class Measurement:
 
 
 MEASUREMENTS = {
-    "training:convnet": Measurement(8, quick=2),
+    "training:convnet": Measurement(6, quick=2),
     "training:frozen_features": Measurement(5),
     "scripts:mnist": Measurement(2),
     "scripts:flowers": Measurement(2),

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.measuring import Figures, Samples, interleave
 from benchmarks.processes import pipeline
 
-BATCH, STEPS, SCORED, BATCHES = 128, 192, 256, 16
+BATCH, STEPS, SCORED, BATCHES = 128, 96, 256, 8
 """Batch of training and its steps an epoch; batch of validation and its batches."""
 
 

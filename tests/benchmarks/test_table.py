@@ -28,7 +28,7 @@ def test_ways_take_turns_in_alternating_order_and_warm_up_does_not_count() -> No
 
 def test_ratios_are_those_of_each_round() -> None:
     assert ratios([2.0, 30.0], [1.0, 10.0]) == [2.0, 3.0]
-    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(2.0, 3.0, 4.0)
+    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(2.0, 3.0, 4.0, rounds=5)
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
