@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.run.against import other_run
+from pipeline.run.ahead import reloading
 from pipeline.run.console import Console
 from pipeline.run.job import DONE, FAILED, Job, PrunedError
 from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register
@@ -54,6 +55,8 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
         )
         try:
             with console.working("starting TensorFlow and MLflow"):
+                if task is None:  # members of a cluster share the cores with each other
+                    resources.enter_context(reloading(plan, job.experiment))
                 with signals.interruptible(IMPORT_GRACE_SECONDS):
                     stages = with_local_weights(bind(plan, job.experiment), job.experiment)
                     stages = with_other_run(stages, other_run(job.experiment))

@@ -3,13 +3,14 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.cluster.task import cluster_settings, workers_of
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
+from pipeline.run.ahead import reloading_for_jobs
 from pipeline.run.console import Console
 from pipeline.run.engine import engine_of
 from pipeline.system import machine
@@ -84,7 +85,11 @@ def opened(places: Sequence[Place], experiments: Sequence[Experiment], console: 
     Raises:
         UserError: where the engine has no room for them.
     """
-    with engine_of(experiments[0]).starts(len(places), experiments, console) as starts:
+    elsewhere = any(experiment.cluster.places_jobs for experiment in experiments)
+    with ExitStack() as started:
+        if not elsewhere:
+            started.enter_context(reloading_for_jobs(experiments))
+        starts = started.enter_context(engine_of(experiments[0]).starts(len(places), experiments, console))
         yield [replace(place, start=start) for place, start in zip(places, starts, strict=True)]
 
 

@@ -20,6 +20,7 @@ from pipeline.system import signals
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request
 from pipeline.system.signals import TIMED_OUT
+from stages.exporters import fresh_process
 
 TIMEOUT_GRACE_SECONDS = 60.0
 """Seconds that a job may exceed `job_timeout_seconds` by, to save and end, before it is killed."""
@@ -47,7 +48,7 @@ class JobProcess:
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        self._process = place.start(_work, (_placed(job), place.environment(job.experiment)))
+        self._process = place.start(_work, (_placed(job), place.environment(job.experiment), fresh_process.servers()))
         hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
         self._watch = Watch(self._process, hang_seconds) if hang_seconds is not None else None
         self._deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
@@ -129,8 +130,9 @@ def _placed(job: Job) -> Job:
     return replace(job, experiment=replace(experiment, cluster=experiment.cluster.of_placed_job()))
 
 
-def _work(own: Pulse, job: Job, variables: Mapping[str, str]) -> None:
+def _work(own: Pulse, job: Job, variables: Mapping[str, str], servers: Mapping[str, str]) -> None:
     assert job.folder is not None
+    fresh_process.use_servers(servers)
     os.environ.update(variables)
     job.folder.mkdir(parents=True, exist_ok=True)
     output = os.open(job.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

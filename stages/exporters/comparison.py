@@ -14,7 +14,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.exporters import standalone
 from stages.exporters.exporter import Exporter
-from stages.exporters.fresh_process import FreshProcess
+from stages.exporters.fresh_process import Reloader
 from stages.networks.inference_memory import scoring_batch
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
@@ -90,7 +90,7 @@ class Reference:
         answers = [predict(tf.constant(part, tf.float32)).numpy() for part in parts]
         return cls(images, np.concatenate(answers), batch)
 
-    def compare(self, name: str, path: Path, loader: Path, process: FreshProcess | None, seconds: float) -> Compared:
+    def compare(self, name: str, path: Path, loader: Path, process: Reloader | None, seconds: float) -> Compared:
         """Reloads the file `path`, in `process` or, if that is None, here.
 
         Raises:

@@ -1,23 +1,39 @@
-"""Script `python -I standalone.py <runtimes>`: reloads exported files without this project, and measures them.
+"""Script `python -I standalone.py <runtimes> [<socket>]`: reloads exported files without this project, and measures
+them.
 
 It reads an order in JSON from each line of its input: `loader`, `path` of the exported file, `images` (an .npy file),
 `batch`, `calls`, and `answers`, the .npy file to write. To each it writes a line of JSON to its output: `milliseconds`,
 the median time of one example, and `modules`, the top-level modules it has imported; or `error`. It ends with its
-input.
+input, and with the process that started it.
+
+Given the number of a listening socket, it forks a process for each connection, which takes orders and answers there.
+Their first line is `environment` and `folder`, its working directory. Where the process dies, a line with `died`, its
+exit code and the last that it printed, is written to the connection.
 """
 
+import ctypes
 import importlib
 import json
 import os
 import runpy
+import select
+import signal
+import socket
 import sys
+import tempfile
 import threading
 import time
+import traceback
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
+
+_KILLED_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of Linux' prctl(2)."""
+
+_POLL_MS = 100
 
 
 def measure(loader: str, path: str, images: str, answers: str, batch: int, calls: int) -> float:
@@ -36,25 +52,55 @@ def measure(loader: str, path: str, images: str, answers: str, batch: int, calls
     return 1000 * float(np.median(times))
 
 
-def _read(orders: SimpleQueue[Any]) -> None:
-    """Puts every line of the input into `orders`. It ends with the process that gives orders, and so does this one."""
-    for line in sys.stdin:
-        orders.put(json.loads(line))
-    os._exit(0)
-
-
 def main() -> None:
     """Answers orders until the input ends."""
     for name in ("pipeline", "stages"):
         sys.modules[name] = None  # type: ignore[assignment]  # cannot be imported, even where they are installed
+    _end_with_parent()
+    if len(sys.argv) > 2:
+        _Server(socket.socket(fileno=int(sys.argv[2]))).serve(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     orders: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_read, args=(orders,), daemon=True).start()
-    for runtime in sys.argv[1].split(","):
+    threading.Thread(target=_read, args=(sys.stdin, orders), daemon=True).start()
+    _import(sys.argv[1])
+    _answer(orders, answers)
+
+
+def _end_with_parent() -> None:
+    """Has the system kill this process when the one that started it ends, where the system can: Linux.
+
+    The end of the input shows it anywhere, but not while a third process, forked from that one, holds the other end.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_KILLED_WITH_PARENT, signal.SIGKILL)
+
+
+def _import(runtimes: str) -> None:
+    """Imports the first of `runtimes` that is installed.
+
+    TensorFlow alone does without Keras, which it imports for `tf.keras` and which takes scikit-learn and matplotlib
+    along: half of the time. A loader that uses Keras imports it in its turn.
+    """
+    without_keras = runtimes == "tensorflow"
+    if without_keras:
+        sys.modules["keras"] = None  # type: ignore[assignment]
+    for runtime in runtimes.split(","):
         with suppress(ImportError):
             importlib.import_module(runtime)
             break
+    if without_keras:
+        del sys.modules["keras"]
+
+
+def _read(lines: IO[str], orders: SimpleQueue[Any]) -> None:
+    """Puts every line into `orders`. They end with the process that gives orders, and so does this one."""
+    for line in lines:
+        orders.put(json.loads(line))
+    os._exit(0)
+
+
+def _answer(orders: SimpleQueue[Any], answers: IO[str]) -> NoReturn:
     while True:
         order = orders.get()
         try:
@@ -64,6 +110,78 @@ def main() -> None:
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+class _Server:
+    """Forks a process for each connection; ends with its input, and all of them with it."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._forked: dict[int, tuple[int, socket.socket, IO[bytes]]] = {}
+        """Process, connection and what it prints, by the file number of the connection."""
+        self._events = select.poll()
+        self._events.register(0, select.POLLIN)
+        self._events.register(listener, select.POLLIN)
+
+    def serve(self, runtimes: str) -> NoReturn:
+        _import(runtimes)
+        while True:
+            for file, _ in self._events.poll(_POLL_MS if self._forked else None):
+                if file == 0:
+                    os._exit(0)  # by which those that were forked end
+                if file == self._listener.fileno():
+                    self._fork()
+                else:  # the other end has hung up
+                    self._events.unregister(file)
+                    os.kill(self._forked[file][0], signal.SIGKILL)
+            for file, (pid, _, _) in list(self._forked.items()):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    self._forget(file, os.waitstatus_to_exitcode(status))
+
+    def _fork(self) -> None:
+        connection, _ = self._listener.accept()
+        printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
+        server = os.getpid()
+        pid = os.fork()
+        if pid:
+            self._forked[connection.fileno()] = pid, connection, printed
+            self._events.register(connection, 0)  # hanging up is an event without being asked for
+            return
+        try:
+            _end_with_parent()
+            if os.getppid() == server:
+                self._take_orders(connection, printed)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _take_orders(self, connection: socket.socket, printed: IO[bytes]) -> None:
+        for _, other, _ in self._forked.values():
+            other.close()  # held here, it would not seem to hang up
+        self._listener.close()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number in (1, 2):
+            os.dup2(printed.fileno(), number)
+        lines, answers = connection.makefile("r"), connection.makefile("w")
+        first = json.loads(lines.readline())
+        os.environ.clear()
+        os.environ.update(first["environment"])  # the number of threads, which the first operation reads
+        os.chdir(first["folder"])
+        orders: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=_read, args=(lines, orders), daemon=True).start()
+        _answer(orders, answers)
+
+    def _forget(self, file: int, code: int) -> None:
+        """Says how the process of connection number `file` has ended, if anybody still listens."""
+        _, connection, printed = self._forked.pop(file)
+        with suppress(KeyError):
+            self._events.unregister(file)
+        printed.seek(0)
+        last = printed.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        with connection, printed, suppress(OSError):
+            connection.sendall(f"{json.dumps({'died': f'exit code {code} ({last[0][:300]})'})}\n".encode())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
-from stages.exporters.fresh_process import FreshProcess
+from stages.exporters.fresh_process import (
+    ForkedProcess,
+    FreshProcess,
+    Reloader,
+    ahead,
+    fresh_processes,
+    servers,
+    serving,
+    use_servers,
+)
 from tests.conftest import ROOT
 
 LOADER = (
@@ -22,11 +31,15 @@ LOADER = (
 )
 
 
-@pytest.fixture
-def process() -> Iterator[FreshProcess]:
-    process = FreshProcess("numpy")
-    yield process
-    process.close()
+@pytest.fixture(params=["its own", "forked", "ahead"])
+def process(request: pytest.FixtureRequest) -> Iterator[Reloader]:
+    """A process that reloads with NumPy alone, in each way that it comes about."""
+    with ExitStack() as started:
+        if request.param != "its own":
+            started.enter_context({"forked": serving, "ahead": ahead}[request.param]("numpy"))
+        process = started.enter_context(fresh_processes({"numpy"}))["numpy"]
+        assert isinstance(process, ForkedProcess if request.param == "forked" else FreshProcess)
+        yield process
 
 
 def order(folder: Path, line: str = "pass") -> dict[str, Any]:
@@ -39,9 +52,7 @@ def order(folder: Path, line: str = "pass") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_it_answers_one_order_after_another_and_knows_nothing_of_the_project(
-    process: FreshProcess, tmp_path: Path
-) -> None:
+def test_it_answers_one_order_after_another_and_knows_nothing_of_the_project(process: Reloader, tmp_path: Path) -> None:
     for line in ("pass", "print('a library speaks')"):
         answer = process.ask(order(tmp_path, line), 60)
         assert answer["milliseconds"] > 0
@@ -50,35 +61,98 @@ def test_it_answers_one_order_after_another_and_knows_nothing_of_the_project(
         np.testing.assert_allclose(np.load(tmp_path / "answers.npy"), expected, atol=1e-6)
 
 
-def test_what_goes_wrong_in_it_is_one_line(process: FreshProcess, tmp_path: Path) -> None:
+def test_what_goes_wrong_in_it_is_one_line(process: Reloader, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"without this project \(ModuleNotFoundError: .*stages"):
         process.ask(order(tmp_path, "import stages"), 60)
     with pytest.raises(UserError, match="was not reloaded and compared within 1 seconds"):
         process.ask(order(tmp_path, "time.sleep(600)"), 1)
 
 
-def test_its_death_is_one_line(process: FreshProcess, tmp_path: Path) -> None:
+def test_its_death_is_one_line(process: Reloader, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(UserError, match=r"has died with exit code 7 .*Try: export\.reload=here"):
             process.ask(order(tmp_path, "os._exit(7)"), 60)
 
 
-def test_it_ends_with_the_process_that_started_it() -> None:
+@pytest.mark.parametrize("way", ["its own", "forked"])
+def test_it_ends_with_the_process_that_started_it(way: str, tmp_path: Path) -> None:
+    """Killed, that process closes nothing itself; another one, forked from it, still holds its pipes."""
+    tell = tmp_path / "pid"
+    asked = order(tmp_path, f"open({str(tell)!r}, 'w').write(str(os.getpid()))")
     script = (
-        "import sys, time; from stages.exporters.fresh_process import FreshProcess\n"
-        "print(FreshProcess('numpy')._process.pid, flush=True); time.sleep(600)\n"
+        "import os, sys, time, json; from contextlib import nullcontext\n"
+        "from stages.exporters.fresh_process import fresh_processes, serving\n"
+        f"with {'serving' if way == 'forked' else 'nullcontext'}('numpy'), fresh_processes({{'numpy'}}) as processes:\n"
+        f"    processes['numpy'].ask({asked!r}, 60)\n"
+        "    other = os.fork() or time.sleep(600)\n"
+        "    print(other, flush=True); time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT)
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    os.kill(child, 0)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    with suppress(ProcessLookupError):
-        for _ in range(600):
-            os.kill(child, 0)
-            if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
-                return
+    other = int(parent.stdout.readline())
+    child = int(tell.read_text())
+    family = [child, *([parent_of(child)] if way == "forked" else [])]
+    try:
+        for pid in family:
+            os.kill(pid, 0)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+        for pid in family:
+            assert ends(pid), "it lives on"
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ends(pid: int) -> bool:
+    """Whether a process ends within 20 s, if only as one that nobody has waited for."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        for _ in range(200):
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
             time.sleep(0.1)
-        pytest.fail("it lives on")
+        return False
+    return True
+
+
+def test_a_forked_process_ends_with_its_block_and_is_forgotten_by_the_other(tmp_path: Path) -> None:
+    with serving("numpy"):
+        with fresh_processes({"numpy"}) as first:
+            pids = []
+            for number in range(2):  # the second one holds nothing of the first
+                with fresh_processes({"numpy"}) as processes:
+                    asked = order(tmp_path, f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))")
+                    assert processes["numpy"].ask(asked, 60)["milliseconds"] > 0
+                    pids.append(int((tmp_path / "pid").read_text()))
+                assert ends(pids[number])
+            assert first["numpy"].ask(order(tmp_path), 60)["milliseconds"] > 0
+        assert len(set(pids)) == 2
+
+
+def test_where_the_server_has_died_a_job_starts_a_process_of_its_own(tmp_path: Path) -> None:
+    use_servers({"numpy": str(tmp_path / "nobody")})
+    try:
+        with fresh_processes({"numpy"}) as processes:
+            assert isinstance(processes["numpy"], FreshProcess)
+    finally:
+        use_servers({})
+    assert not servers()
+
+
+def test_a_process_started_ahead_that_nobody_needs_ends() -> None:
+    with ahead("numpy"):
+        from stages.exporters.fresh_process import _ahead
+
+        pid = _ahead["numpy"]._process.pid
+    assert ends(pid)
+
+
+def test_tensorflow_reloads_without_keras_and_a_loader_may_still_import_it(tmp_path: Path) -> None:
+    lines = "import sys, tensorflow as tf; assert 'keras' not in sys.modules; tf.keras.layers"
+    with fresh_processes({"tensorflow"}) as processes:
+        assert "keras" in processes["tensorflow"].ask(order(tmp_path, lines), 120)["modules"]

@@ -1,0 +1,37 @@
+"""Processes that reload exported models, started before the export needs them: their import of TensorFlow takes
+seconds."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from pipeline.config.experiment import Experiment
+from pipeline.run.plan import PlannedStage
+from stages.exporters import fresh_process
+from stages.settings.results import ExportSettings, SavedModelSettings
+
+_RUNTIME = "tensorflow"
+"""Of SavedModels, the default format. Other formats' processes begin with the export."""
+
+
+def reloading(plan: Sequence[PlannedStage], experiment: Experiment) -> AbstractContextManager[None]:
+    """Starts the process for the SavedModel of a run, which imports TensorFlow while the run does, on another core."""
+    exports = any(stage.name == "export" and stage.is_needed and stage.saved is None for stage in plan)
+    return fresh_process.ahead(_RUNTIME) if exports and _reloads_saved_model(experiment) else nullcontext()
+
+
+@contextmanager
+def reloading_for_jobs(experiments: Iterable[Experiment]) -> Iterator[None]:
+    """Starts one process that has imported TensorFlow for all jobs of a sweep; each job's own is forked from it."""
+    with fresh_process.serving(_RUNTIME) if any(map(_reloads_saved_model, experiments)) else nullcontext():
+        yield
+
+
+def _reloads_saved_model(experiment: Experiment) -> bool:
+    settings = experiment.settings.get("export")
+    if not isinstance(settings, ExportSettings) or settings.reload != "process":
+        return False
+    targets = [
+        part.get("_target_") if isinstance(part, Mapping) else getattr(part, "_target_", None)
+        for part in settings.formats.values()
+    ]
+    return not targets or SavedModelSettings._target_ in targets

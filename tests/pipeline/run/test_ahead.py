@@ -1,0 +1,34 @@
+"""Processes that reload exported models are started before they are needed, and only where they will be."""
+
+import pytest
+
+from pipeline.run.ahead import reloading, reloading_for_jobs
+from pipeline.run.job import prepare
+from stages.exporters import fresh_process
+from stages.settings.results import RELOAD
+from tests.pipeline.experiments import experiment
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), {"tensorflow"}),
+        (("export=all",), {"tensorflow"}),
+        (("export=keras",), set()),
+        (("export.reload=here",), set()),
+        (("~pipeline.export", "~export"), set()),
+    ],
+)
+def test_a_run_starts_the_process_that_its_export_will_need(
+    overrides: tuple[str, ...], expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RELOAD)
+    own = experiment(*overrides)
+    with reloading(prepare(own), own):
+        assert set(fresh_process._ahead) == expected
+    assert not fresh_process._ahead
+    with reloading_for_jobs([own]):
+        assert set(fresh_process.servers()) == expected
+        with reloading(prepare(own), own):
+            assert not fresh_process._ahead, "a job of a sweep asks the sweep's process"
+    assert not fresh_process.servers()
