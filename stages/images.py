@@ -13,8 +13,11 @@ import numpy as np
 
 from stages.errors import UserError
 
-CHUNK, CHUNK_BYTES = 128, 2**26
+CHUNK, CHUNK_BYTES = 1024, 2**25
 """Images, and their bytes, that are in memory at once while they are decoded or described."""
+
+DESCRIBED_VALUES = 2**18
+"""Values of small images that are described by one call."""
 
 WORKERS = os.cpu_count() or 1
 """Threads that decode and describe."""
@@ -118,11 +121,22 @@ def describe(images: Images) -> Described:
 
 
 def _describe(images: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    described = []
-    for image in images:
-        wide = image.reshape(-1, image.shape[-1]).astype(np.float64)
-        moments = np.stack([wide.mean(axis=0), np.einsum("pc,pc->c", wide, wide) / len(wide)])
-        described.append((digest(image), moments))
+    """Returns the digest and the moments of each image, whatever others are described with it.
+
+    Of whole numbers sums are exact in any order, so several small images can share a call.
+    """
+    pixels, channels = int(np.prod(images.shape[1:-1])), images.shape[-1]
+    together = max(1, DESCRIBED_VALUES // (pixels * channels)) if images.dtype == np.uint8 else 1
+    described: list[tuple[int, np.ndarray]] = []
+    for start in range(0, len(images), together):
+        part = images[start : start + together]
+        wide = part.reshape(len(part), pixels, channels).astype(np.float64)
+        if len(part) == 1:
+            squares = np.einsum("pc,pc->c", wide[0], wide[0])[None]
+        else:
+            squares = np.einsum("npc,npc->nc", wide, wide)
+        moments = np.stack([wide.mean(axis=1), squares / pixels], axis=1)
+        described += zip(map(digest, part), moments, strict=True)
     return described
 
 

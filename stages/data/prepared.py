@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from stages.data.source import Bad, BadImageError, Listing, Source, UnusableError
+from stages.data.source import Bad, BadImageError, Listing, ReadsTogether, Source, UnusableError
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe, digest, empty
 from stages.reporter import Reporter
@@ -116,6 +116,9 @@ def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarra
 
 
 def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Bad]:
+    together = source.read_together(numbers) if isinstance(source, ReadsTogether) else None
+    if together is not None:
+        return list(together)
     results: list[np.ndarray | Bad] = []
     for number in numbers:
         try:

@@ -3,8 +3,12 @@
 import hashlib
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from io import FileIO
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import tensorflow as tf
 import tensorflow_datasets
 from tensorflow_datasets.core.registered import DatasetNotFoundError
 
-from stages.data import tfds_folder
+from stages.data import plain_png, tfds_folder
 from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Bad, BadImageError, Listing
@@ -80,28 +84,50 @@ class TfdsSource:
                 if len(records) != instruction.examples_in_shard:
                     raise _broken(path, f"has {len(records)} examples, and should have {instruction.examples_in_shard}")
                 records = records[instruction.skip :]
-                for offset, length in records[: instruction.take] if instruction.take >= 0 else records:
-                    example = numbers.get((path, offset))
-                    if example is None:
-                        label, why = _label(_read(path, offset, length), self._label_key, count)
-                        if why:
-                            bad.append(Bad(f"{path} at byte {offset}", why))
-                            continue
-                        example = numbers[path, offset] = len(labels)
-                        labels.append(label)
-                        self._records.append((path, offset, length))
-                    in_split.append(example)
+                with _opened(path) as file:
+                    for offset, length in records[: instruction.take] if instruction.take >= 0 else records:
+                        example = numbers.get((path, offset))
+                        if example is None:
+                            label, why = _label(_read(file, offset, length), self._label_key, count)
+                            if why:
+                                bad.append(Bad(f"{path} at byte {offset}", why))
+                                continue
+                            example = numbers[path, offset] = len(labels)
+                            labels.append(label)
+                            self._records.append((path, offset, length))
+                        in_split.append(example)
             if not in_split and not bad:
                 raise UserError(f"{self.name}: the {name} split selects no example", "one at least")
             parts[name] = np.array(in_split, np.int64)
         return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(bad))
 
     def read(self, number: int) -> np.ndarray:
-        example = _example(_read(*self._records[number]))
-        content = example[self._image_key].bytes_list.value
+        path, offset, length = self._records[number]
+        with _opened(path) as file:
+            return self._decode(self._content(_read(file, offset, length)))
+
+    def read_together(self, numbers: np.ndarray) -> np.ndarray | None:
+        """See `stages.data.source.ReadsTogether`."""
+        if min(self.image_shape[:2]) < self._decode.min_side:
+            return None
+        contents = []
+        records = [self._records[number] for number in numbers]
+        for path, group in groupby(records, key=itemgetter(0)):
+            with _opened(path) as file:
+                for _, offset, length in group:
+                    try:
+                        contents.append(self._content(_read(file, offset, length)))
+                    except BadImageError:
+                        return None
+                    if not plain_png.is_plain(contents[-1], self.image_shape):
+                        return None
+        return plain_png.decode(contents, self.image_shape)
+
+    def _content(self, record: bytes) -> bytes:
+        content = _example(record)[self._image_key].bytes_list.value
         if not content:
             raise BadImageError("a record without an image")
-        return self._decode(content[0])
+        return bytes(content[0])
 
     def where(self, number: int) -> str:
         path, offset, _ = self._records[number]
@@ -151,12 +177,18 @@ def _records_of(path: Path) -> list[tuple[int, int]]:
     return records
 
 
-def _read(path: Path, offset: int, length: int) -> bytes:
+@contextmanager
+def _opened(path: Path) -> Iterator[FileIO]:
+    """Opens a file of records for a while: a set may have more files than a process may hold open."""
     try:
-        with path.open("rb", buffering=0) as file:  # a set may have more files than a process may hold open
-            return os.pread(file.fileno(), length, offset)
+        with path.open("rb", buffering=0) as file:
+            yield file
     except OSError as error:
         raise _broken(path, error.strerror or str(error)) from error
+
+
+def _read(file: FileIO, offset: int, length: int) -> bytes:
+    return os.pread(file.fileno(), length, offset)
 
 
 def _broken(path: Path, why: str) -> UserError:
