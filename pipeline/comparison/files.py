@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.page import page
-from pipeline.comparison.plots import draw_curves, draw_speed
+from pipeline.comparison.plots import draw
 from pipeline.comparison.tables import as_csv, markdown
 from stages.storage.atomic import atomic_write
 
@@ -15,12 +15,13 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
     and `.curves.png` (learning curves); returns their paths.
     """
     paths = []
-    for suffix, content in (("md", markdown(comparison)), ("csv", as_csv(comparison)), ("html", page(comparison))):
+    figures = draw(comparison)
+    html = page(comparison, figures)
+    for suffix, content in (("md", markdown(comparison)), ("csv", as_csv(comparison)), ("html", html)):
         path = folder / f"comparison.{suffix}"
         atomic_write(path, content, durable=False)
         paths.append(path)
-    for name, draw in (("comparison.png", draw_speed), ("comparison.curves.png", draw_curves)):
-        figure = draw(comparison)
+    for name, figure in (("comparison.png", figures.speed), ("comparison.curves.png", figures.curves)):
         if figure is not None:
             path = folder / name
             atomic_write(path, partial(figure.savefig, dpi=120), durable=False)

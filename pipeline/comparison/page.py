@@ -2,21 +2,18 @@
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from pipeline.comparison.answer import choice, sentences
 from pipeline.comparison.columns import columns_of, difference_text, p_text
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.plots import ON_DARK, PRINT, Colors, draw_curves, draw_speed
+from pipeline.comparison.plots import ON_DARK, PRINT, Colors, Figures, draw
 from pipeline.comparison.tables import unfinished_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_VARIABLES = Colors("#010101", "#010102", "#010103", tuple(f"#0102{number:02x}" for number in range(len(PRINT.rows))))
-"""Stand for the page's own colors in an SVG, which are others in the dark."""
 
 _STYLE = """
 :root { color-scheme: light dark; --back: #ffffff; --panel: #f6f8fa; %s }
@@ -56,26 +53,27 @@ for (const table of document.querySelectorAll("table")) {
 }
 """
 
-Drawing = Callable[[Comparison, Colors], "Figure | None"]
-
 Cell = tuple[str, float | str | None]
 """Text, and the value that it is sorted by; None: its text."""
 
 
-def page(comparison: Comparison) -> str:
-    """Returns the page as HTML."""
+def page(comparison: Comparison, figures: Figures | None = None) -> str:
+    """Returns the page as HTML.
+
+    Args:
+        figures: of the comparison; None: they are drawn here.
+    """
+    figures = figures or draw(comparison)
     title = f"Comparison of {comparison.title}"
     body = [f"<h1>{escape(title)}</h1>", f'<p class="choice">{escape(choice(comparison))}</p>']
     body += [f'<p class="warning">Warning: {escape(line)}</p>' for line in comparison.warnings]
     body += _list(sentences(comparison))
     if comparison.rows:
         body += ["<h2>Settings</h2>", _rows_table(comparison), *_explanations(comparison)]
-    figures: list[tuple[str, str, Drawing]] = [
-        ("Accuracy against speed", _described_speed(comparison), draw_speed),
-        ("Learning curves", "Metrics of each epoch, a panel a metric and a line a run.", draw_curves),
-    ]
-    for heading, text, draw in figures:
-        figure = draw(comparison, _VARIABLES)
+    for heading, text, figure in (
+        ("Accuracy against speed", _described_speed(comparison), figures.speed),
+        ("Learning curves", "Metrics of each epoch, a panel a metric and a line a run.", figures.curves),
+    ):
         if figure is not None:
             body += [f"<h2>{heading}</h2>", _figure(figure, heading, text)]
     if comparison.unfinished:
@@ -187,7 +185,7 @@ def _figure(figure: "Figure", title: str, text: str) -> str:
     svg = re.sub(r'\bid="', f'id="{slug}-', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{slug}-", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    for name, color in _named(_VARIABLES).items():
+    for name, color in _named(PRINT).items():  # the page has others in the dark
         svg = svg.replace(color, f"var(--{name})")
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
     return f"<figure>{svg}<figcaption>{escape(text)}</figcaption></figure>"

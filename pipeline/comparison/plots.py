@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import Row
@@ -42,7 +42,8 @@ PRINT = Colors(
     "#8c959f",
     ("#0072b2", "#c44e00", "#00795a", "#a8458a", "#7a6a00", "#5b4fc4", "#b3261e", "#39768e"),
 )
-"""On white: each at a contrast of 4.5 or more, and told apart in color blindness by its marker as well."""
+"""On white, and those that figures are drawn in: each at a contrast of 4.5 or more, told apart in color blindness by
+their markers as well."""
 
 ON_DARK = Colors(
     "#e6edf3",
@@ -50,6 +51,23 @@ ON_DARK = Colors(
     "#8b949e",
     ("#56b4e9", "#ff9e57", "#3ddc97", "#f0a6cf", "#f0e442", "#b9b0ff", "#ff8a80", "#9adcf2"),
 )
+
+
+class Figures(NamedTuple):
+    """The figures of a comparison; None where there is nothing to draw."""
+
+    speed: "Figure | None"
+    curves: "Figure | None"
+
+
+def draw(comparison: Comparison) -> Figures:
+    """Draws accuracy against speed, and the learning curves: laid out once, for all files that show them."""
+    figures = Figures(draw_speed(comparison), draw_curves(comparison))
+    for figure in figures:
+        if figure is not None:
+            figure.draw_without_rendering()
+            figure.set_layout_engine(None)  # or each file would lay it out again, which takes longer than drawing
+    return figures
 
 
 def speed_points(comparison: Comparison) -> tuple[str, list[tuple[int, float, float]]]:
@@ -84,35 +102,35 @@ def named_rows(comparison: Comparison) -> dict[int, int]:
     return {number: place for place, number in enumerate(sorted(chosen))}
 
 
-def draw_speed(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None":
+def draw_speed(comparison: Comparison) -> "Figure | None":
     """Draws accuracy against speed with its Pareto front; None where no row has both."""
     metric, points = speed_points(comparison)
     if not points:
         return None
-    figure, axes = _figure(9.6, 4.4, 1, colors)
+    figure, axes = _figure(9.6, 4.4, 1)
     named = named_rows(comparison)
     front = [(speed, 100 * accuracy) for _, speed, accuracy in pareto_front(points)]
     if len(front) > 1:
-        axes[0].plot(*zip(*front, strict=True), "--", color=colors.ink, linewidth=1, label="Pareto front", zorder=1)
+        axes[0].plot(*zip(*front, strict=True), "--", color=PRINT.ink, linewidth=1, label="Pareto front", zorder=1)
     others = [(speed, 100 * accuracy) for number, speed, accuracy in points if number not in named]
     if others:
-        axes[0].plot(*zip(*others, strict=True), ".", color=colors.others, label=f"{len(others)} more", zorder=2)
+        axes[0].plot(*zip(*others, strict=True), ".", color=PRINT.others, label=f"{len(others)} more", zorder=2)
     for number, speed, accuracy in points:
         if number in named:
             place, row = named[number], comparison.rows[number]
             std = row.std(metric)
             axes[0].errorbar(
                 speed, 100 * accuracy, None if std is None else 100 * std,
-                fmt=_MARKERS[place], color=colors.rows[place], markersize=7, capsize=3, label=_name(comparison, row),
+                fmt=_MARKERS[place], color=PRINT.rows[place], markersize=7, capsize=3, label=_name(comparison, row),
                 zorder=3,
             )  # fmt: skip
     axes[0].set(xlabel=_rate(comparison), ylabel=f"{metric}, %")
     axes[0].margins(0.12)
-    _legend(figure, axes[0], colors)
+    _legend(figure, axes[0])
     return figure
 
 
-def draw_curves(comparison: Comparison, colors: Colors = PRINT) -> "Figure | None":
+def draw_curves(comparison: Comparison) -> "Figure | None":
     """Draws what all runs have learned, a panel a metric and a line a run; None where no run has epochs."""
     from matplotlib.collections import LineCollection
 
@@ -124,7 +142,7 @@ def draw_curves(comparison: Comparison, colors: Colors = PRINT) -> "Figure | Non
     ]
     if not panels:
         return None
-    figure, axes = _figure(9.6, 1.0 + 2.9 * math.ceil(len(panels) / 2), len(panels), colors)
+    figure, axes = _figure(9.6, 1.0 + 2.9 * math.ceil(len(panels) / 2), len(panels))
     named = named_rows(comparison)
     for panel, name in zip(axes, panels, strict=True):
         labelled: set[int] = set()
@@ -135,20 +153,20 @@ def draw_curves(comparison: Comparison, colors: Colors = PRINT) -> "Figure | Non
                 continue
             place = named[number]
             panel.plot(
-                epochs, values, color=colors.rows[place], marker=_MARKERS[place] if len(epochs) <= 30 else None,
+                epochs, values, color=PRINT.rows[place], marker=_MARKERS[place] if len(epochs) <= 30 else None,
                 markersize=4, linewidth=1.4, alpha=0.9,
                 label="" if number in labelled else _name(comparison, comparison.rows[number]),
             )  # fmt: skip
             labelled.add(number)
         if others:
             is_image = len(others) > MOST_LINES
-            lines = LineCollection(others, colors=colors.others, linewidths=0.6, zorder=1, rasterized=is_image)
+            lines = LineCollection(others, colors=PRINT.others, linewidths=0.6, zorder=1, rasterized=is_image)
             panel.add_collection(lines)
             panel.autoscale()
         panel.set(xlabel="epoch", ylabel=name)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.margins(x=0.04)
-    _legend(figure, axes[0], colors)
+    _legend(figure, axes[0])
     return figure
 
 
@@ -162,7 +180,7 @@ def _lines(
                 yield number, epochs, [history[epoch][name] for epoch in epochs]
 
 
-def _figure(width: float, height: float, panels: int, colors: Colors) -> "tuple[Figure, list[Any]]":
+def _figure(width: float, height: float, panels: int) -> "tuple[Figure, list[Any]]":
     from matplotlib.figure import Figure  # half a second to import
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -171,23 +189,23 @@ def _figure(width: float, height: float, panels: int, colors: Colors) -> "tuple[
         axes.remove()
     for axes in grid[:panels]:
         axes.set_facecolor("none")
-        axes.grid(color=colors.grid, linewidth=0.6)
+        axes.grid(color=PRINT.grid, linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.tick_params(colors=colors.ink)
-        axes.xaxis.label.set_color(colors.ink)
-        axes.yaxis.label.set_color(colors.ink)
+        axes.tick_params(colors=PRINT.ink)
+        axes.xaxis.label.set_color(PRINT.ink)
+        axes.yaxis.label.set_color(PRINT.ink)
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(colors.ink)
+            spine.set_color(PRINT.ink)
     return figure, list(grid[:panels])
 
 
-def _legend(figure: "Figure", axes: Any, colors: Colors) -> None:
+def _legend(figure: "Figure", axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         ncols = 2 if max(map(len, labels)) <= WIDEST_IN_TWO_COLUMNS else 1
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=colors.ink, fontsize=9
+            handles, labels, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=PRINT.ink, fontsize=9
         )
 
 
