@@ -84,6 +84,8 @@ def _execute(arguments: Arguments) -> int:
 
 def _with_inherited(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed or forked."""
+    if not any(word.lstrip("+~").startswith(("resume", "fork", "run")) for word in arguments.overrides):
+        return arguments
     from pipeline.run.trust import with_overrides_of_run
 
     is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
@@ -134,6 +136,8 @@ def _console(composer: "Composer") -> "Console":
 
 
 def _run_one(composer: "Composer") -> int:
+    composed = composer.one()  # a wrong key is answered without the imports of a run
+
     from pipeline.checks.unused import refuse_unused
     from pipeline.config.experiment import read
     from pipeline.run.clock import process_started
@@ -141,7 +145,6 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.run.launch import run_job
     from pipeline.run.reuse import refuse_skipped
 
-    composed = composer.one()
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
     refuse_skipped(experiment, composed.typed)

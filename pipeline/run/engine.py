@@ -11,7 +11,6 @@ from typing import Any
 from pipeline.cluster.task import Task, cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.run.console import Console
-from pipeline.run.executor import work
 from pipeline.run.job import Job
 from pipeline.run.plan import PlannedStage
 from pipeline.system.child_process import LocalProcess, Start
@@ -64,6 +63,8 @@ class Joined(Engine):
         """
 
     def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
+        from pipeline.run.executor import work  # and with it much that a plan, or a wrong setting, does not need
+
         strategy = cluster_settings(job.experiment)
         if strategy is None:
             return work(job, plan, console)

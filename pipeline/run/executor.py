@@ -18,9 +18,9 @@ from pipeline.run.console import Console
 from pipeline.run.job import DONE, FAILED, Job, PrunedError
 from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register
 from pipeline.run.plan import PlannedStage
-from pipeline.run.runner import bind, one_line, run_stages, with_local_weights, with_other_run
+from pipeline.run.runner import bind, run_stages, with_local_weights, with_other_run
 from pipeline.run.settle import mark_killed
-from pipeline.run.summary import StageOutcome, Summary
+from pipeline.run.summary import StageOutcome, Summary, one_line
 from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker

@@ -28,9 +28,8 @@ from pipeline.run.origin import Origin
 from pipeline.run.outputs import unknown_to_git
 from pipeline.run.resume import has_finished
 from pipeline.run.reuse import reused_run
-from pipeline.run.runner import one_line
 from pipeline.run.settle import flush, record_end
-from pipeline.run.summary import NAME, Summary
+from pipeline.run.summary import NAME, Summary, one_line
 from pipeline.system import machine
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration

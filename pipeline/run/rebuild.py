@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from pipeline.paths import shorter
 from pipeline.run.origin import Origin
 from pipeline.run.summary import NAME, Summary
@@ -81,6 +79,8 @@ def checkpoint_rows(folder: Path) -> dict[int, dict[str, float]]:
 
     A fork does not have the epochs of the run that it started from.
     """
+    import numpy as np  # for runs that have checkpoints alone
+
     for path in sorted((folder / "checkpoints").glob("step-*.npz"), reverse=True):
         try:
             with np.load(path, allow_pickle=False) as file:

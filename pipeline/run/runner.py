@@ -319,17 +319,6 @@ def _typed(function: Callable[..., Any], group: str, settings: Any, document: Di
     return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
 
 
-def one_line(error: BaseException) -> str:
-    """Returns an error as one line: a user's error unchanged, any other with its type."""
-    text = str(error)
-    if "Detected at node" in text:  # TensorFlow puts the lines of Python's stack before the reason
-        noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
-        lines = [line.strip() for line in text.splitlines()]
-        text = " ".join(line for line in lines if line and not line.startswith(noise)) or text
-    text = " ".join(text.split())
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"[:1000]
-
-
 def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> list[BoundStage]:
     """Returns `stages` with local folders in place of `runs:/<run id>` and `models:/…`.
 

@@ -13,8 +13,7 @@ from pipeline.run.console import Console
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.rebuild import checkpoint_rows, read_run
-from pipeline.run.runner import one_line
-from pipeline.run.summary import NAME, Summary
+from pipeline.run.summary import NAME, Summary, one_line
 from pipeline.system.signal_listener import Interrupted, Request
 from pipeline.system.signals import stopping
 from pipeline.tracking.journal import ENDED, Journal

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.redaction.mask import redact
+from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
 NAME = "summary.json"
@@ -127,3 +128,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an error as one line: a user's error unchanged, any other with its type."""
+    text = str(error)
+    if "Detected at node" in text:  # TensorFlow puts the lines of Python's stack before the reason
+        noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
+        lines = [line.strip() for line in text.splitlines()]
+        text = " ".join(line for line in lines if line and not line.startswith(noise)) or text
+    text = " ".join(text.split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"[:1000]

@@ -10,8 +10,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.run.origin import Origin
 from pipeline.run.rebuild import read_run
-from pipeline.run.runner import one_line
-from pipeline.run.summary import Summary
+from pipeline.run.summary import Summary, one_line
 from pipeline.sweep.jobs import SweepJob
 from pipeline.tracking.tracker import Tracker
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stages.results import Dataset, Exported
+if TYPE_CHECKING:
+    from stages.results import Dataset, Exported
 
 PATIENCE_SECONDS = 20.0
 """Seconds that the end of a run waits for a store that does not answer; what it misses then is kept."""
@@ -85,10 +86,10 @@ class Tracker:
     def text(self, content: str, name: str) -> None:
         """Records `content` as an artifact of that name."""
 
-    def dataset(self, dataset: Dataset) -> None:
+    def dataset(self, dataset: "Dataset") -> None:
         """Records a data set by its fingerprint, as input of the run."""
 
-    def model(self, exported: Exported) -> None:
+    def model(self, exported: "Exported") -> None:
         """Records a SavedModel as a model of the run."""
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:

@@ -1,0 +1,32 @@
+"""What needs no training is answered without the libraries of one, whose import takes seconds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+HEAVY = (
+    "numpy", "pandas", "scipy", "sklearn", "matplotlib", "tensorflow", "keras", "mlflow", "sqlalchemy", "pyarrow",
+    "optuna", "ray",
+)  # fmt: skip
+
+SCRIPT = """
+import runpy, sys
+try:
+    runpy.run_module("pipeline", run_name="__main__")
+finally:
+    print("imported:", *sorted(set({heavy!r}) & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "trian.epochs=3", "dry_run=true"])
+def test_it_is_answered_without_them(words: str, tmp_path: Path) -> None:
+    script = SCRIPT.format(heavy=HEAVY)
+    command = [sys.executable, "-c", script, words]
+    command += [f"outputs={tmp_path}"] if "=" in words else []
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (2 if "trian" in words else 0), done.stderr
+    assert done.stdout.splitlines()[-1] == "imported:", done.stdout
