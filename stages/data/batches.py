@@ -129,20 +129,7 @@ def _input(
 
         @_as_written
         def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
-            start = (step % per_epoch) * batch_size
-            count = tf.minimum(len(split) - start, batch_size)
-            rows, weights = rows_of_replica(count, replica, replicas, fixed_rows)
-            if fixed_rows is not None:
-                missing = tf.maximum(fixed_rows - tf.size(rows), 0)
-                rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
-            examples = in_order[start : start + count]
-            if changes is None:
-                images, *others = labeled.of(tf.gather(examples, rows))
-            else:
-                images, *others = changes.apply(labeled, examples, rows, step)
-            images = tf.ensure_shape(images, [fixed_rows, *split.images.shape[1:]])
-            labels, *uniforms = (tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]) for part in others)
-            return images, labels, weights, *uniforms
+            return replica_batch(labeled, in_order, step, (replica, replicas), batch_size, changes, fixed_rows)
 
         options = tf.data.Options()
         options.deterministic = True
@@ -156,10 +143,43 @@ def _input(
     return make
 
 
+def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
+    labeled: "LabeledImages",
+    in_order: tf.Tensor,
+    step: tf.Tensor,
+    place: tuple[tf.Tensor | int, int],
+    batch_size: int | tf.Tensor,
+    changes: "RandomChanges | None" = None,
+    fixed_rows: int | None = None,
+) -> Batch:
+    """Returns the part of a replica of the global batch of `step` of the run.
+
+    Args:
+        in_order: the examples of the epoch, int64 [N]. place: the replica, and how many there are.
+        fixed_rows: see `rows_of_replica`.
+    """
+    replica, replicas = place
+    examples = tf.size(in_order, tf.int64)
+    start = (step % -(-examples // batch_size)) * batch_size
+    count = tf.minimum(examples - start, batch_size)
+    rows, weights = rows_of_replica(count, replica, replicas, fixed_rows)
+    if fixed_rows is not None:
+        missing = tf.maximum(fixed_rows - tf.size(rows), 0)
+        rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
+    in_batch = in_order[start : start + count]
+    if changes is None:
+        images, *others = labeled.of(tf.gather(in_batch, rows))
+    else:
+        images, *others = changes.apply(labeled, in_batch, rows, step)
+    images = tf.ensure_shape(images, [fixed_rows, *images.shape[1:]])
+    labels, *uniforms = (tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]) for part in others)
+    return images, labels, weights, *uniforms
+
+
 def reader(images: Images) -> Reader:
     """Returns a function from examples, int64 [b], to their images [b, H, W, C], in memory or wherever they are."""
     if isinstance(images, np.ndarray):
-        tensor = _in_memory(images)
+        tensor = in_memory(images)
         return lambda examples: tf.gather(tensor, examples)
     image_shape = images.shape[1:]
     dtype = tf.as_dtype(images.dtype)
@@ -170,7 +190,7 @@ def reader(images: Images) -> Reader:
     return read
 
 
-def _in_memory(images: np.ndarray) -> tf.Tensor:
+def in_memory(images: np.ndarray) -> tf.Tensor:
     """Returns a tensor that shares the array's memory where TensorFlow can use it as it lies, else a copy."""
     if images.ctypes.data % ALIGNMENT or not images.flags.c_contiguous or not images.flags.writeable:
         return tf.constant(images)

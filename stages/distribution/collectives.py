@@ -32,6 +32,20 @@ def is_chief(strategy: Strategy) -> bool:
     )
 
 
+def replicas_here(distribution: tf.distribute.Strategy) -> tuple[range, int]:
+    """Returns the replicas of this process, and how many there are."""
+    contexts: list[tf.distribute.experimental.ValueContext] = []
+
+    def note(context: tf.distribute.experimental.ValueContext) -> np.ndarray:
+        contexts.append(context)
+        return np.zeros(())
+
+    with tf.init_scope():
+        distribution.experimental_distribute_values_from_function(note)
+    first = contexts[0].replica_id_in_sync_group
+    return range(first, first + len(contexts)), contexts[0].num_replicas_in_sync
+
+
 @contextmanager
 def others_needed(stage: str) -> Iterator[None]:
     """Turns TensorFlow's error for a lost worker, raised inside the block, into one line.

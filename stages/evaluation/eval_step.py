@@ -1,16 +1,17 @@
 """Loss and confusion matrix of a model on a split, under any synchronous strategy."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import Batch, InputFunction, distributed, evaluation_input, places, steps_per_epoch
+from stages.data.batches import places, steps_per_epoch
+from stages.data.step_input import Source, StepInput, batch_of, passes, taken
 from stages.distribution.accumulators import Totals
-from stages.distribution.collectives import sum_over_workers
+from stages.distribution.collectives import replicas_here, sum_over_workers
 from stages.images import Images, own_errors
 from stages.networks.inference_memory import scoring_batch
 from stages.optimization.losses import cross_entropy
@@ -44,24 +45,19 @@ class Scorer:
 
     def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
         self._whole = strategy
-        self._strategy = strategy.distribution
+        self._here = strategy
         if strategy.coordinator is not None:  # the chief scores, on a copy of the model that it has
-            self._strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        self._fixed_shapes = strategy.fixed_shapes
-        self._network = model.network
+            self._here = Strategy(tf.distribute.OneDeviceStrategy("/cpu:0"), ("/cpu:0",))
         self._at_most = scoring_batch(model.network, None if strategy.coordinator else strategy)
-        self._loss = cross_entropy(model.outputs)
-        self._probabilities = tf.identity if model.outputs == "probabilities" else tf.nn.softmax
         self._num_classes = num_classes
-        self._steps_at_once = self._replicas_here = 1
-        with self._strategy.scope():
+        distribution = self._here.distribution
+        with distribution.scope():
             self._totals = Totals(loss=(), examples=(), confusion=(num_classes, num_classes))
-        # No AutoGraph: to rewrite what has one loop takes as long as to trace it.
-        self._compiled = tf.function(self._steps, reduce_retracing=True, autograph=False)
-        self._compiled_with_predictions = tf.function(
-            self._steps_with_predictions, reduce_retracing=True, autograph=False
-        )
-        self._made: tuple[Split, int, _NotedInput, Iterable[Batch]] | None = None
+        step = _Step(model, self._totals, num_classes)
+        self._compiled = _compiled(distribution, step)
+        self._compiled_with_predictions = _compiled_with_predictions(distribution, step, num_classes)
+        self._steps_at_once = 1
+        self._made: tuple[Split, int, StepInput] | None = None
 
     def score(
         self,
@@ -80,35 +76,42 @@ class Scorer:
         """
         batch_size = min(batch_size, self._at_most)
         self._totals.reset()
-        self._steps_at_once = 1
-        source, made = self._input(split, batch_size)
-        batches = iter(made)
-        self._replicas_here = len(source.replicas()[0])
-        total = steps_per_epoch(split, batch_size)
-        if predictions is None:
-            self._run(self._compiled, batches, total, split.images, between)
-        else:
-            chunk = max(CHUNK_BYTES // (4 * batch_size * (self._num_classes + 1)), 1)
-            for first in range(0, total, chunk):  # all workers sum their parts after the same steps
-                steps = min(chunk, total - first)
-                parts = self._run(self._compiled_with_predictions, batches, steps, split.images, between)
-                count = min(steps * batch_size, len(split) - first * batch_size)
-                values = self._in_order(parts, count, batch_size, source.replicas())
-                predictions(values[:, :-1], np.rint(values[:, -1]).astype(np.int32))
+        source = self._input(split, batch_size)
+        try:
+            if predictions is None:
+                self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split.images, between)
+            else:
+                self._predict(source, split, batch_size, between, predictions)
+        except BaseException:
+            self._made = None  # an iterator is somewhere within a pass
+            raise
         sums = self._totals.read()
         return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
 
-    def _input(self, split: Split, batch_size: int) -> "tuple[_NotedInput, Iterable[Batch]]":
+    def _predict(
+        self, source: StepInput, split: Split, batch_size: int, between: Callable[[], None], predictions: Sink
+    ) -> None:
+        total, replicas = steps_per_epoch(split, batch_size), replicas_here(self._here.distribution)
+        chunk = max(CHUNK_BYTES // (4 * batch_size * (self._num_classes + 1)), 1)
+        for first in range(0, total, chunk):  # all workers sum their parts after the same steps
+            steps = min(chunk, total - first)
+            parts = self._run(self._compiled_with_predictions, source, first, steps, split.images, between)
+            count = min(steps * batch_size, len(split) - first * batch_size)
+            values = self._in_order(parts, count, batch_size, replicas)
+            predictions(values[:, :-1], np.rint(values[:, -1]).astype(np.int32))
+
+    def _input(self, split: Split, batch_size: int) -> StepInput:
         """Returns the input of a pass; the last one is kept, since a training scores one split after every epoch."""
         if self._made is None or self._made[0] is not split or self._made[1] != batch_size:
-            source = _NotedInput(evaluation_input(split, batch_size, self._fixed_shapes))
-            self._made = split, batch_size, source, distributed(self._strategy, source)
-        return self._made[2:]
+            self._made = None  # two at a time would take twice the memory
+            self._made, self._steps_at_once = (split, batch_size, passes(self._here, split, batch_size)), 1
+        return self._made[2]
 
     def _run(
         self,
-        compiled: Callable[[tf.data.Iterator, tf.Tensor], Sequence[tf.Tensor] | None],
-        batches: tf.data.Iterator,
+        compiled: Callable[[Source, tf.Tensor, tf.Tensor], Sequence[tf.Tensor] | None],
+        source: StepInput,
+        first: int,
         steps: int,
         images: Images,
         between: Callable[[], None],
@@ -116,11 +119,12 @@ class Scorer:
         """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""
         results = []
         while steps:
-            count, began = min(self._steps_at_once, steps), time.perf_counter()
+            wanted, began = min(self._steps_at_once, steps), time.perf_counter()
+            batches, count = source.at(first, wanted)
             with own_errors(images):
-                outputs = compiled(batches, tf.constant(count, tf.int64))
+                outputs = compiled(batches, tf.constant(first, tf.int64), tf.constant(count, tf.int64))
                 results.append([part.numpy() for part in outputs or ()])
-            steps -= count
+            first, steps = first + count, steps - count
             self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
             between()
         return results
@@ -137,40 +141,23 @@ class Scorer:
         here, of = replicas
         values = np.zeros((count, self._num_classes + 1), np.float32)
         for replica, outputs in zip(here, zip(*parts, strict=True), strict=True):
-            to = places(count, batch_size, replica, of, self._fixed_shapes)
+            to = places(count, batch_size, replica, of, self._here.fixed_shapes)
             computed = np.concatenate(outputs)
             values[to[to >= 0]] = computed[to >= 0]
         return sum_over_workers(self._whole, values)  # one has an example, the others zeros
 
-    def _steps(self, batches: tf.data.Iterator, steps: tf.Tensor) -> None:
-        def take(done: tf.Tensor) -> tuple[tf.Tensor]:
-            self._strategy.run(self._step, args=(next(batches),))
-            return (done + 1,)
 
-        tf.while_loop(lambda done: done < steps, take, (tf.constant(0, tf.int64),))
+class _Step:
+    """Scores a replica's batch."""
 
-    def _steps_with_predictions(self, batches: tf.data.Iterator, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns for each replica of this process the outputs of its rows in all steps, float32 [n, classes + 1]."""
+    def __init__(self, model: Model, totals: Totals, num_classes: int) -> None:
+        self._network, self._totals, self._num_classes = model.network, totals, num_classes
+        self._loss = cross_entropy(model.outputs)
+        self._probabilities = tf.identity if model.outputs == "probabilities" else tf.nn.softmax
 
-        def take(done: tf.Tensor, *kept: tf.TensorArray) -> tuple[Any, ...]:
-            parts = self._strategy.experimental_local_results(self._strategy.run(self._step, args=(next(batches),)))
-            step = tf.cast(done, tf.int32)
-            return done + 1, *(array.write(step, part) for array, part in zip(kept, parts, strict=True))
-
-        start = (tf.constant(0, tf.int64), *self._arrays(steps))
-        _, *kept = tf.while_loop(lambda done, *_: done < steps, take, start)
-        return tuple(array.concat() for array in kept)
-
-    def _arrays(self, steps: tf.Tensor) -> tuple[tf.TensorArray, ...]:
-        shape = (None, self._num_classes + 1)
-        return tuple(
-            tf.TensorArray(tf.float32, tf.cast(steps, tf.int32), infer_shape=False, element_shape=shape)
-            for _ in range(self._replicas_here)
-        )
-
-    def _step(self, batch: Batch) -> tf.Tensor:
-        """Adds to the totals; returns probabilities and, as one more column, the predicted class, float32 [b, …]."""
-        images, labels, weights = batch
+    def add(self, batch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Adds to the totals; returns the network's outputs and the predicted classes, int32 [b]."""
+        images, labels, weights = batch_of(batch, number)
         outputs = self._network(images, training=False)
         examples = tf.reduce_sum(weights)
         losses = tf.cast(self._loss(labels, outputs), tf.float64)
@@ -178,27 +165,59 @@ class Scorer:
         for penalty in self._network.losses:
             loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
         predicted = tf.argmax(outputs, axis=-1, output_type=labels.dtype)
-        confusion = tf.math.confusion_matrix(labels, predicted, self._num_classes, weights, dtype=tf.float64)
-        self._totals.add(loss=loss, examples=examples, confusion=confusion)
+        # tf.math.confusion_matrix is the same with a dozen checks, of labels that the data set has checked.
+        cells = self._num_classes**2
+        confusion = tf.math.unsorted_segment_sum(weights, labels * self._num_classes + predicted, cells)
+        self._totals.add(
+            loss=loss, examples=examples, confusion=tf.reshape(confusion, [self._num_classes, self._num_classes])
+        )
+        return outputs, predicted
+
+    def predict(self, batch: Any, number: tf.Tensor) -> tf.Tensor:
+        """Returns probabilities and, as one more column, the predicted class, float32 [b, …]; adds to the totals."""
+        outputs, predicted = self.add(batch, number)
         wide = outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
         probabilities = tf.cast(self._probabilities(wide), tf.float32)
         return tf.concat([probabilities, tf.cast(predicted, tf.float32)[:, tf.newaxis]], axis=1)
 
 
-class _NotedInput:
-    """An input function that notes for which replicas of how many it was called."""
+# Neither is a method: a function that refers to an object that holds an iterator leaves that to the garbage collector.
+# No AutoGraph: to rewrite what has one loop takes as long as to trace it.
 
-    def __init__(self, source: InputFunction) -> None:
-        self._source = source
-        self._context = tf.distribute.InputContext()
 
-    def __call__(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        self._context = context
-        return self._source(context)
+def _compiled(distribution: tf.distribute.Strategy, step: _Step) -> Callable[..., None]:
+    """Returns a function that scores `steps` steps from `first` on."""
 
-    def replicas(self) -> tuple[range, int]:
-        """Returns the replicas that the input serves, and how many there are."""
-        count = self._context.num_replicas_in_sync
-        here = count // self._context.num_input_pipelines
-        first = self._context.input_pipeline_id * here
-        return range(first, first + here), count
+    @tf.function(reduce_retracing=True, autograph=False)
+    def compiled(source: Source, first: tf.Tensor, steps: tf.Tensor) -> None:
+        def take(done: tf.Tensor) -> tuple[tf.Tensor]:
+            distribution.run(step.add, args=(taken(source), first + done))
+            return (done + 1,)
+
+        tf.while_loop(lambda done: done < steps, take, (tf.constant(0, tf.int64),))
+
+    return compiled
+
+
+def _compiled_with_predictions(
+    distribution: tf.distribute.Strategy, step: _Step, num_classes: int
+) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """Returns a function like `_compiled`'s that returns each local replica's outputs, float32 [n, classes + 1]."""
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def compiled(source: Source, first: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def take(done: tf.Tensor, *kept: tf.TensorArray) -> tuple[Any, ...]:
+            outputs = distribution.run(step.predict, args=(taken(source), first + done))
+            parts = distribution.experimental_local_results(outputs)
+            index = tf.cast(done, tf.int32)
+            return done + 1, *(array.write(index, part) for array, part in zip(kept, parts, strict=True))
+
+        def array() -> tf.TensorArray:
+            shape = (None, num_classes + 1)
+            return tf.TensorArray(tf.float32, tf.cast(steps, tf.int32), infer_shape=False, element_shape=shape)
+
+        start = (tf.constant(0, tf.int64), *(array() for _ in replicas_here(distribution)[0]))
+        _, *kept = tf.while_loop(lambda done, *_: done < steps, take, start)
+        return tuple(array.concat() for array in kept)
+
+    return compiled

@@ -91,7 +91,11 @@ def peak_of_inference(network: keras.Model) -> int:
 
 
 def _cost(function: Callable[..., Any], network: keras.Model) -> Cost:
-    graph = tf.function(function, autograph=False).get_concrete_function(*_specs(network, None)).graph
+    return cost_of(tf.function(function, autograph=False).get_concrete_function(*_specs(network, None)).graph)
+
+
+def cost_of(graph: tf.Graph) -> Cost:
+    """Returns the cost of a graph of batches of any size, counted as in `cost_of_step`."""
     operations = graph.get_operations()
     last_read: dict[int, int] = {}
     for index, operation in enumerate(operations):

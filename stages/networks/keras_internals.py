@@ -67,6 +67,15 @@ def takes_weight_decay(optimizer: keras.optimizers.Optimizer, variable: tf.Varia
     return bool(optimizer._use_weight_decay(variable))
 
 
+def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *names: str) -> list[tf.Variable]:
+    """Returns what `optimizer` keeps for `variable`, or a copy of it, under `names`: a variable of each.
+
+    Keras 3.15: lists such as `Adam._momentums`, in the order of `Optimizer._get_variable_index`.
+    """
+    index = optimizer._get_variable_index(variable)
+    return [getattr(optimizer, name)[index].value for name in names]
+
+
 _APPLIES = (
     "apply", "apply_gradients", "iterations", "learning_rate", "_backend_apply_gradients", "_backend_update_step",
     "_apply_weight_decay", "_filter_empty_gradients", "_overwrite_variables_directly_with_gradients",

@@ -9,6 +9,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.networks.keras_internals import overridden_beside_update_step, takes_weight_decay, untracked_variables
 from stages.optimization.ema import EMA
+from stages.optimization.fused import update_step_of
 from stages.optimization.gradients import Gradients
 from stages.optimization.loss_scale import LossScale
 
@@ -53,12 +54,13 @@ class Update:
         optimizer = self._optimizer
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         is_first = tf.equal(optimizer.iterations.value, 0)
+        update_step = update_step_of(optimizer)
         for variable, gradient, constraint in zip(self._variables, gradients, self._constraints, strict=True):
 
             def update(copy: tf.Variable, gradient: tf.Tensor, constraint: Any = constraint) -> None:
                 if optimizer.weight_decay is not None and takes_weight_decay(optimizer, copy):
                     copy.assign_sub(copy * tf.cast(optimizer.weight_decay * rate, copy.dtype))
-                optimizer.update_step(gradient, copy, rate)
+                update_step(gradient, copy, rate)
                 if constraint is not None:
                     copy.assign(constraint(tf.convert_to_tensor(copy)))
 

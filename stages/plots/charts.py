@@ -16,7 +16,7 @@ def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: 
     Args:
         best_epoch: counted from 1. first_epoch: that of the first row of `history`.
     """
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    figure = Figure(figsize=(9, 3.5))  # a constrained layout would draw it twice
     epochs = range(first_epoch, first_epoch + len(history))
     phases = [row.get("train/phase", 1.0) for row in history]
     borders = [index for index in range(1, len(history)) if phases[index] != phases[index - 1]]
@@ -30,6 +30,7 @@ def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: 
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
+    figure.subplots_adjust(left=0.08, right=0.98, bottom=0.14, top=0.96, wspace=0.2)
     return save(figure, path)
 
 

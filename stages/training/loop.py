@@ -4,10 +4,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
-from stages.data.batches import distributed, training_input
+from stages.data.batches import RandomChanges
+from stages.data.step_input import Rows, Source, batch_of, taken, training_steps
 from stages.distribution.collectives import mean_over_workers, others_needed
 from stages.images import own_errors
 from stages.optimization.train_step import Step
@@ -24,7 +26,8 @@ LONGEST_CALL_SECONDS = 1.0
 class Loop:
     """Takes `step` with the batches of `dataset`, from the run's `first_step` on.
 
-    steps_per_call: steps that the next call should take. waited: seconds that the last one waited for its batches.
+    steps_per_call: steps that the next call should take. waited: seconds that the last one waited for its batches; none
+    where they are part of the steps.
     """
 
     def __init__(
@@ -33,30 +36,36 @@ class Loop:
         self.step, self.steps_per_call = step, settings.steps_per_call or 4
         self._strategy, self._images = strategy, dataset.train.images
         self._is_chosen = settings.steps_per_call is not None
-        source = training_input(
-            dataset, settings.batch_size, settings.seed, settings.epochs, first_step, strategy.fixed_shapes
-        )
-        self._batches = iter(distributed(strategy.distribution, source))
+        self._input = training_steps(strategy, dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
+        changes = RandomChanges(dataset, settings.batch_size, settings.seed)
         self._is_traced = False
         distribution, clock = strategy.distribution, _clock()
         with tf.device("/cpu:0"):
             self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
         self.waited = 0.0
 
-        # Not a method: a function that refers to `self` would leave the iterator and its batches to the garbage
+        # Not a method: a function that refers to `self` would leave an iterator and its batches to the garbage
         # collector. No AutoGraph: rewriting a single loop takes as long as tracing it.
         @tf.function(reduce_retracing=True, autograph=False)
-        def compiled(batches: tf.data.Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> None:
-            waited.assign(0.0)
+        def compiled(source: Source, first_step: tf.Tensor, steps: tf.Tensor) -> None:
+            if not isinstance(source, Rows):
+                waited.assign(0.0)
 
-            def take(offset: tf.Tensor) -> tuple[tf.Tensor]:
+            def batch_in_time() -> Any:
                 # A step begins when the previous one is complete, as a graph's loop waits for that.
                 began = clock()
                 with tf.control_dependencies([began]):
-                    batch = next(batches)
+                    batch = taken(source)
                 with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
                     waited.assign_add(clock() - began)
-                distribution.run(step, args=(batch, first_step + offset))
+                return batch
+
+            def in_replica(batch: Any, number: tf.Tensor) -> None:
+                step(batch_of(batch, number, changes), number)
+
+            def take(offset: tf.Tensor) -> tuple[tf.Tensor]:
+                batch = source if isinstance(source, Rows) else batch_in_time()
+                distribution.run(in_replica, args=(batch, first_step + offset))
                 return (offset + 1,)
 
             tf.while_loop(lambda offset: offset < steps, take, (tf.constant(0, tf.int64),))
@@ -67,23 +76,29 @@ class Loop:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
         began = time.perf_counter()
         means = self._call(first_step, steps)
-        self.waited = float(self._waited.numpy())
         if self._is_traced and not self._is_chosen:
-            self._choose((time.perf_counter() - began) / steps)
+            self._choose(first_step, (time.perf_counter() - began) / steps)
         self._is_traced = True
         return means
 
     def _call(self, first_step: int, steps: int) -> dict[str, float]:
+        self.waited, left = 0.0, steps
         with own_errors(self._images), others_needed(f"at step {first_step} or soon after"):
-            self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
-            return self.step.means()
+            while True:
+                source, count = self._input.at(first_step, left)
+                self._compiled(source, tf.constant(first_step, tf.int64), tf.constant(count, tf.int64))
+                if not isinstance(source, Rows):
+                    self.waited += float(self._waited.numpy())
+                first_step, left = first_step + count, left - count
+                if not left:
+                    return self.step.means()
 
-    def _choose(self, step_seconds: float) -> None:
+    def _choose(self, first_step: int, step_seconds: float) -> None:
         """Sets `steps_per_call` by the time of a step and that of a call without steps."""
         calls = []
         for _ in range(3):
             began = time.perf_counter()
-            self._call(0, 0)
+            self._call(first_step, 0)
             calls.append(time.perf_counter() - began)
         # Workers with different numbers of steps would wait for each other forever.
         call = mean_over_workers(self._strategy, statistics.median(calls))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from stages.data.free_memory import available_memory
 from stages.errors import UserError
-from stages.networks.complexity import cost_of_step
+from stages.networks.complexity import Cost, cost_of_step
 from stages.networks.inference_memory import (
     ALLOCATOR_OVERHEAD,
     elements_ahead,
@@ -81,8 +81,14 @@ class Estimate:
         return power if power >= self.replicas else fitting
 
 
-def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> Estimate:
-    """Returns the memory of training `model`, without the images in memory, which are there already."""
+def estimate(
+    model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, cost: Cost | None = None
+) -> Estimate:
+    """Returns the memory of training `model`, without the images in memory, which are there already.
+
+    Args:
+        cost: of a step, where it is known; else a step is traced for it.
+    """
     network, optimizer, sharing = model.network, settings.optimizer, replicas_per_memory(strategy)
     weights = sum(_bytes(variable) for variable in network.variables)
     trained = sum(_bytes(variable) for variable in network.trainable_variables)
@@ -90,7 +96,7 @@ def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: Train
     copies = 0 if on_gpus(strategy) else 2 * weights + slots  # the best epoch's, and a checkpoint on its way to disk
     summed = 2 * trained  # each replica's gradients, and their means
     image = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
-    cost = cost_of_step(network)
+    cost = cost or cost_of_step(network)
     runtime = _GPU_RUNTIME if on_gpus(strategy) else _RUNTIME + sharing * cost.operations * _PER_OPERATION
     validated = min(max(settings.batch_size, 256), scoring_batch(network, strategy), len(dataset.val))
     return Estimate(
@@ -105,17 +111,23 @@ def estimate(model: Model, dataset: Dataset, strategy: Strategy, settings: Train
 
 
 def check_memory(
-    model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, available: int | None = None
+    model: Model,
+    dataset: Dataset,
+    strategy: Strategy,
+    settings: TrainSettings,
+    available: int | None = None,
+    cost: Cost | None = None,
 ) -> dict[str, int]:
     """Returns the estimate of the training's memory to record: `memory_estimate_mib`.
 
     Args:
         available: in bytes; None: the free memory of this machine or of its fullest GPU.
+        cost: of a step, where it is known.
 
     Raises:
         UserError: where it is too little. It names the largest batch that fits.
     """
-    estimated = estimate(model, dataset, strategy, settings)
+    estimated = estimate(model, dataset, strategy, settings, cost)
     needed = estimated.of(settings.batch_size)
     if strategy.coordinator is not None:  # the workers compute, on their own machines
         return {"memory_estimate_mib": round(needed / _MIB)}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stages.data.batches import steps_per_epoch
+from stages.networks.complexity import cost_of
 from stages.optimization.gradients import Gradients
 from stages.optimization.jit import choose_jit
 from stages.optimization.losses import cross_entropy
@@ -89,14 +90,13 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
     if is_frozen(model.network) and not resumed.finished:
         with callbacks.timing.of("features"):
             trainable, dataset, facts["features"] = on_features(model, dataset, strategy, settings, reporter, cache)
-    facts |= check_memory(trainable, dataset, strategy, settings)
-    gradients, jit, reason = choose_jit(
-        settings,
-        strategy,
-        trainable,
-        dataset,
-        lambda jit: Gradients(trainable, loss, settings, strategy.in_sync, jit),
-    )
+
+    def build(jit: bool) -> Gradients:
+        built = Gradients(trainable, loss, settings, strategy.in_sync, jit)
+        facts.update(check_memory(trainable, dataset, strategy, settings, cost=cost_of(built.graph)))
+        return built
+
+    gradients, jit, reason = choose_jit(settings, strategy, trainable, dataset, build)
     if settings.jit != "auto":
         reporter.say(f"jit {'on' if jit else 'off'}: {reason}")
     facts |= {"jit": "on" if jit else "off", "jit_reason": reason}

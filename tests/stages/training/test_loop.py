@@ -4,6 +4,7 @@ That replicas equal one device, and their means NumPy's, stands in tests/stages/
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -13,8 +14,11 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.evaluation.eval_step import Scorer
 from stages.images import Streamed
+from stages.model import model
 from stages.results import Dataset, Model, Split, Strategy
+from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import SgdSettings
 from stages.train import train
 from stages.training.progress import Clock
@@ -212,3 +216,40 @@ def test_who_waits_long_is_told() -> None:
     clock.add(0.2, 1, 32, waited=0.2)
     assert "10% of the time" in clock.advice()
     assert "train/input_wait_fraction" not in Clock(1.0, 2, 3).rates()
+
+
+class Branching(keras.Model):
+    """A subclassed network with Python's control flow on tensors, which `tf.function` converts."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(num_classes)
+
+    @tf.function
+    def scaled(self, outputs: tf.Tensor) -> tf.Tensor:
+        while tf.reduce_max(tf.abs(outputs)) > 1.0:
+            outputs = outputs / 2.0
+        return outputs if tf.reduce_mean(outputs) > 100.0 else outputs + 1.0
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        return self.scaled(self.dense(tf.reshape(inputs, [tf.shape(inputs)[0], 64])))
+
+
+def branching(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    network = Branching(num_classes)
+    network(tf.zeros((1, *input_shape)))
+    return network
+
+
+@pytest.mark.parametrize("make", [one_device, mirrored])
+def test_a_network_may_branch_on_tensors(make: Callable[[], Strategy]) -> None:
+    """The loop rewrites no Python; what a network's own `tf.function` rewrites stays as it is."""
+    dataset, where = real_digits(64), make()
+    network = {"_target_": f"{__name__}.branching"}
+    built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1))
+    means = start(where, built, dataset, settings(batch_size=32, steps_per_call=20)).run(0, 20)
+    assert 0 < means["loss"] < 2.4
+    outputs = built.network(tf.cast(dataset.val.images, tf.float32)).numpy()
+    assert outputs.max() <= 2.0
+    expected = (outputs.argmax(axis=1) == dataset.val.labels).mean()
+    assert Scorer(where, built, 10).score(dataset.val, 200).accuracy == pytest.approx(expected)

@@ -1,0 +1,117 @@
+"""Batches of steps: made within the step from images in memory, or ahead of it by tf.data.
+
+On CPUs that compute the steps anyway, tf.data can take nothing off them: its iterators cost a tenth of a second each,
+its threads take turns with the step's, and its elements ahead take memory. So a replica gathers the rows of a split in
+memory as the first part of its step. Everything else (reading, decoding, augmenting, feeding GPUs) is done ahead.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from stages.data.batches import (
+    Batch,
+    LabeledImages,
+    RandomChanges,
+    distributed,
+    evaluation_input,
+    in_memory,
+    order,
+    replica_batch,
+    steps_per_epoch,
+    training_input,
+)
+from stages.results import Dataset, Split, Strategy
+
+_FOREVER = 2**31
+"""Passes of an endless input."""
+
+
+class Rows(NamedTuple):
+    """A split in memory, of which a replica gathers its rows of a step.
+
+    images: uint8 or float32 [N, H, W, C]; labels: int32 [N]; order: of an epoch, int64 [N]; batch_size: int64 [].
+    """
+
+    images: tf.Tensor
+    labels: tf.Tensor
+    order: tf.Tensor
+    batch_size: tf.Tensor
+
+
+Source: TypeAlias = Any
+"""`Rows`, or an iterator of batches: an argument of a compiled function that takes steps."""
+
+
+def taken(source: Source) -> Any:
+    """Returns, in the cross-replica context, an argument of `tf.distribute.Strategy.run` for the next step."""
+    return source if isinstance(source, Rows) else next(source)
+
+
+def batch_of(taken: Any, step: tf.Tensor, changes: RandomChanges | None = None) -> Batch:
+    """Returns, in a replica, its batch of `step`, int64 [] of the run."""
+    if not isinstance(taken, Rows):
+        return taken
+    replica = tf.distribute.get_replica_context()
+    labeled = LabeledImages(lambda examples: tf.gather(taken.images, examples), taken.labels)
+    shares = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
+    return replica_batch(labeled, taken.order, step, shares, taken.batch_size, changes)
+
+
+class StepInput:
+    """Batches of steps, as source for compiled functions: of a split in memory its rows, else `batches`.
+
+    Args:
+        seed: of the order of each epoch; None: the split's own.
+    """
+
+    def __init__(
+        self, split: Split, batch_size: int, seed: int | None, batches: tf.data.Iterator | None = None
+    ) -> None:
+        self._examples, self._per_epoch = len(split), steps_per_epoch(split, batch_size)
+        self._seed, self._epoch = seed, 0
+        self._source: Source = batches
+        if batches is None:
+            assert isinstance(split.images, np.ndarray)
+            with tf.device("/cpu:0"):
+                images, labels = in_memory(split.images), tf.constant(split.labels)
+                self._source = Rows(images, labels, self._order(0), tf.constant(batch_size, tf.int64))
+
+    def at(self, step: int, steps: int) -> tuple[Source, int]:
+        """Returns the source of the next steps, from the run's `step` on, and for how many of `steps` it serves."""
+        if not isinstance(self._source, Rows):
+            return self._source, steps
+        epoch, done = divmod(step, self._per_epoch)
+        if epoch != self._epoch and self._seed is not None:
+            with tf.device("/cpu:0"):
+                self._source = self._source._replace(order=self._order(epoch))
+            self._epoch = epoch
+        return self._source, min(steps, self._per_epoch - done)
+
+    def _order(self, epoch: int) -> tf.Tensor:
+        return order(self._examples, self._seed, tf.constant(epoch, tf.int64))
+
+
+def training_steps(
+    strategy: Strategy, dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int
+) -> StepInput:
+    """Returns the input of a training's steps from `first_step` on; see `stages.data.batches.training_input`."""
+    is_augmented = dataset.augmentation is not None and not dataset.augments_in_step
+    if gathers(strategy, dataset.train) and not is_augmented:
+        return StepInput(dataset.train, batch_size, seed)
+    source = training_input(dataset, batch_size, seed, epochs, first_step, strategy.fixed_shapes)
+    return StepInput(dataset.train, batch_size, seed, iter(distributed(strategy.distribution, source)))
+
+
+def passes(strategy: Strategy, split: Split, batch_size: int) -> StepInput:
+    """Returns the input of endless passes over `split` in its own order, unchanged."""
+    if gathers(strategy, split):
+        return StepInput(split, batch_size, None)
+    source = evaluation_input(split, batch_size, strategy.fixed_shapes, passes=_FOREVER)
+    return StepInput(split, batch_size, None, iter(distributed(strategy.distribution, source)))
+
+
+def gathers(strategy: Strategy, split: Split) -> bool:
+    """Returns whether the replicas of `strategy` gather their rows of `split` in their steps."""
+    return isinstance(split.images, np.ndarray) and all("CPU" in device.upper() for device in strategy.devices)

@@ -1,0 +1,87 @@
+"""Steps have the same batches, made in them from images in memory or ahead of them by tf.data."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.cases import flat
+from stages.augment import augment
+from stages.data import step_input
+from stages.evaluation.eval_step import Scorer
+from stages.images import Streamed
+from stages.results import Split, Strategy
+from stages.settings.images import AugmentSettings
+from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn, start
+
+pytestmark = pytest.mark.slow
+
+CHANGES = {
+    "none": AugmentSettings(),
+    "mixed": AugmentSettings(mixup=0.4, cutmix=1.0),
+    "augmented in the step": AugmentSettings(rotation=0.2, where="model"),
+}
+
+
+def streamed(split: Split) -> Split:
+    """Returns the split with images that are read at each use, which tf.data does ahead."""
+    return replace(split, images=Streamed.all(split.images.shape, split.images.__getitem__))
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("replicas", "changes"), [(1, "none"), (2, "none"), (2, "mixed"), (1, "augmented in the step")]
+)
+def test_training_takes_the_same_steps_however_its_batches_are_made(replicas: int, changes: str) -> None:
+    """Over the ends of epochs, whose last batches have five examples, and from a step within an epoch."""
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    held = augment(real_digits(53), CHANGES[changes])
+    trained = []
+    for dataset in (held, replace(held, train=streamed(held.train))):
+        assert step_input.gathers(where, dataset.train) is (dataset is held)
+        model = small_cnn(dataset, where)
+        loop = start(where, model, dataset, settings(batch_size=16, epochs=9), first_step=6)
+        for first, steps in ((6, 1), (7, 7), (14, 3)):
+            means = loop.run(first, steps)
+        assert loop.step.totals.read()["examples"] == 16 + 5 + 2 * 53 + 16
+        trained.append((flat(model.network), means["loss"]))
+    np.testing.assert_allclose(trained[0][0], trained[1][0], atol=2e-7)
+    assert trained[0][1] == pytest.approx(trained[1][1], abs=1e-6)
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def stop() -> None:
+    raise _StoppedError
+
+
+@pytest.mark.parametrize("make", [one_device, mirrored])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
+    make: Callable[[], Strategy], is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a whole pass, and after one that was stopped within it; the last batch has one example."""
+    built = []
+    passes = step_input.passes
+    monkeypatch.setattr(
+        "stages.evaluation.eval_step.passes", lambda *arguments: built.append(arguments) or passes(*arguments)
+    )
+    dataset, where = real_digits(64), make()
+    split = Split(dataset.val.images[:97], dataset.val.labels[:97])
+    scorer = Scorer(where, small_cnn(dataset, where), 10)
+    expected = scorer.score(split, 97)
+    built.clear()
+    scored = split if is_held else streamed(split)
+    for _ in range(3):
+        scores = scorer.score(scored, 32)
+        assert scores.confusion.sum() == 97
+        assert scores.loss == pytest.approx(expected.loss, abs=1e-6)
+        np.testing.assert_array_equal(scores.confusion, expected.confusion)
+    assert len(built) == 1
+    with pytest.raises(_StoppedError):
+        scorer.score(scored, 32, stop)
+    np.testing.assert_array_equal(scorer.score(scored, 32).confusion, expected.confusion)
+    assert len(built) == 2
