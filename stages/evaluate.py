@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.distribution.collectives import is_chief
 from stages.evaluation.against import check_other, check_same_examples, compare_predictions
-from stages.evaluation.eval_step import Scorer, Scores, Sink
+from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import resampled
 from stages.evaluation.metrics import CALIBRATION, LEAST, LOG_LOSS, metrics_of
 from stages.evaluation.predicted import NAME, Predicted, read_predictions
@@ -41,14 +41,15 @@ def evaluate(
         folder: the run's; takes `predictions.parquet`, tables and plots. None: no files.
     """
     scorer = Scorer(strategy, trained.model, dataset.num_classes)
+    reporter = reporter or Silent()
+    batch_size = _batch_size(settings, scorer, reporter)
 
     def score(predictions: Sink) -> Scores:
-        return scorer.score(dataset.test, settings.batch_size, predictions=predictions)
+        return scorer.score(dataset.test, batch_size, predictions=predictions)
 
     if not is_chief(strategy):  # computes its part of them
         scores = score(lambda probabilities, predicted: None)
         return Evaluation(scores.loss, scores.accuracy, scores.confusion)
-    reporter = reporter or Silent()
     other = _other(dataset, settings)
     files: dict[str, Any] = {}
     with TemporaryDirectory() as scratch:
@@ -57,7 +58,7 @@ def evaluate(
             files[""] = path = folder / NAME
         scores = write_predictions(path, dataset.test, dataset.class_names, score)
         with read_predictions(path) as predicted:
-            timed = time_inference(trained.model, dataset.test, settings.batch_size) if settings.timing else {}
+            timed = time_inference(trained.model, dataset.test, batch_size) if settings.timing else {}
             report = _report(predicted, scores.loss, dataset, settings)
             if folder is not None:
                 files["plots"] = _draw(predicted, scores, report.metrics.values, dataset, settings, folder)
@@ -76,8 +77,15 @@ def evaluate(
     if against is not None:
         metrics |= against.metrics
         summary["against"] = against.facts
-    record = Record(metrics=metrics, files=files, summary=summary)
+    record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
     return Evaluation(scores.loss, scores.accuracy, scores.confusion, record)
+
+
+def _batch_size(settings: EvaluateSettings, scorer: Scorer, reporter: Reporter) -> int:
+    """Returns the examples of a batch, over all replicas; says where memory limits them."""
+    if settings.batch_size is None and scorer.most < BATCH:
+        reporter.say(f"evaluation in batches of {scorer.most}, which take 256 MiB (evaluate.batch_size)")
+    return settings.batch_size or min(BATCH, scorer.most)
 
 
 def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:

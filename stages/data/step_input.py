@@ -49,14 +49,15 @@ def taken(source: Source) -> Any:
     return source if isinstance(source, Rows) else next(source)
 
 
-def batch_of(taken: Any, step: tf.Tensor, changes: RandomChanges | None = None) -> Batch:
-    """Returns, in a replica, its batch of `step`, int64 [] of the run."""
-    if not isinstance(taken, Rows):
-        return taken
+def batch_of(argument: Any, step: tf.Tensor, changes: RandomChanges | None = None) -> Batch:
+    """Returns, in a replica, its batch of `step`, int64 [] of the run, from the argument that `taken` returned."""
+    if not isinstance(argument, Rows):
+        return argument
+    images, labels, in_order, batch_size = argument
     replica = tf.distribute.get_replica_context()
-    labeled = LabeledImages(lambda examples: tf.gather(taken.images, examples), taken.labels)
-    shares = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
-    return replica_batch(labeled, taken.order, step, shares, taken.batch_size, changes)
+    labeled = LabeledImages(lambda examples: tf.gather(images, examples), labels)
+    place = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
+    return replica_batch(labeled, in_order, step, place, batch_size, changes)
 
 
 class StepInput:

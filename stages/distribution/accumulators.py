@@ -36,4 +36,4 @@ class Totals:
 
     def reset(self) -> None:
         for variable in self._variables.values():
-            variable.assign(tf.zeros_like(variable.read_value()))
+            variable.assign(tf.zeros(variable.shape, tf.float64))

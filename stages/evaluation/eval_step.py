@@ -21,6 +21,9 @@ from stages.safe_places import safe_place
 LONGEST_CALL_SECONDS = 1.0
 """About how long a call of the compiled function takes: between calls a signal is heard."""
 
+BATCH = 256
+"""Examples at a time, over all replicas, where memory suffices: more are hardly faster."""
+
 CHUNK_BYTES = 2**24
 """Of predictions that are in memory before they are handed on."""
 
@@ -41,14 +44,17 @@ class Scores:
 
 
 class Scorer:
-    """Scores `model`; each function is traced once and serves every split of the same image size."""
+    """Scores `model`; each function is traced once and serves every split of the same image size.
+
+    most: examples whose batch takes `SCORING_BYTES` of `stages.networks.inference_memory`, over all replicas.
+    """
 
     def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
         self._whole = strategy
         self._here = strategy
         if strategy.coordinator is not None:  # the chief scores, on a copy of the model that it has
             self._here = Strategy(tf.distribute.OneDeviceStrategy("/cpu:0"), ("/cpu:0",))
-        self._at_most = scoring_batch(model.network, None if strategy.coordinator else strategy)
+        self.most = scoring_batch(model.network, None if strategy.coordinator else strategy)
         self._num_classes = num_classes
         distribution = self._here.distribution
         with distribution.scope():
@@ -69,12 +75,11 @@ class Scorer:
         """Returns the scores on `split`, every example counted once.
 
         Args:
-            batch_size: examples at a time, over all replicas; fewer where they exceed `memory.SCORING_BYTES`.
+            batch_size: examples at a time, over all replicas.
             between: is called about every second; it may raise to end the scoring.
             predictions: gets those of every example once, in the split's order. Of several workers each must have one,
                 and each is given all.
         """
-        batch_size = min(batch_size, self._at_most)
         self._totals.reset()
         source = self._input(split, batch_size)
         try:

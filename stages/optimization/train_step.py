@@ -61,7 +61,9 @@ class Step:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
             state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]
         means = [tf.cast(tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)), g.dtype) for g in gradients]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in means])
+        finite = tf.constant(True)
+        if self.loss_scale is not None:
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in means])
         if self._clip_norm:
             means = clip_by_global_norm(means, self._clip_norm)
         replica.merge_call(self._update, args=(means, state, finite))

@@ -15,8 +15,8 @@ class EvaluateSettings:
     """Metrics on the test split with their intervals, by class and of calibration; the hardest mistakes; timing."""
 
     _target_: str = "stages.evaluate.evaluate"
-    batch_size: int = number(256, at_least=1, unit="examples of the global batch, over all replicas, at most")
-    """Fewer where they would take more than 256 MiB; the metrics are the same."""
+    batch_size: int | None = number(None, at_least=1, unit="examples of the global batch, over all replicas")
+    """null: 256, or as many as take 256 MiB where that is fewer; the metrics are the same."""
     predictions: bool = True
     """Writes predictions.parquet: label, predicted class and probabilities of each test example."""
     confidence: float = number(0.95, above=0, below=1, unit="that an interval holds the metric")

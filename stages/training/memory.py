@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from stages.data.free_memory import available_memory
 from stages.errors import UserError
+from stages.evaluation.eval_step import BATCH
 from stages.networks.complexity import Cost, cost_of_step
 from stages.networks.inference_memory import (
     ALLOCATOR_OVERHEAD,
@@ -98,7 +99,7 @@ def estimate(
     image = 4 * int(tf.TensorShape(dataset.image_shape).num_elements())
     cost = cost or cost_of_step(network)
     runtime = _GPU_RUNTIME if on_gpus(strategy) else _RUNTIME + sharing * cost.operations * _PER_OPERATION
-    validated = min(max(settings.batch_size, 256), scoring_batch(network, strategy), len(dataset.val))
+    validated = min(max(settings.batch_size, BATCH), scoring_batch(network, strategy), len(dataset.val))
     return Estimate(
         fixed=sharing * (slots + summed) + copies + runtime,
         per_example=ALLOCATOR_OVERHEAD * cost.peak,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from stages.evaluation.eval_step import Scorer
+from stages.evaluation.eval_step import BATCH, Scorer
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
 from stages.safe_places import safe_place
@@ -26,7 +26,7 @@ class Validation:
         self._is_copy = strategy.coordinator is not None
         self._scored = model.on_one_device() if self._is_copy else trainable
         self._scorer = Scorer(strategy, self._scored, dataset.num_classes)
-        self._batch_size = max(settings.batch_size, 256)
+        self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
         self._ema = step.ema if settings.optimizer.ema_use else None
 
     def __len__(self) -> int:

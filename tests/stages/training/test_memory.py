@@ -9,10 +9,14 @@ import pytest
 
 from stages.data.free_memory import _remainder, available_memory
 from stages.errors import UserError
+from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
 from stages.networks.complexity import cost_of_step, peak_of_inference
 from stages.networks.inference_memory import SCORING_BYTES, scoring_batch
+from stages.reporter import Silent
+from stages.results import Trained
 from stages.settings.optimizer import SgdSettings
+from stages.settings.results import EvaluateSettings
 from stages.training.memory import Estimate, check_memory, estimate
 from tests.stages.experiments import adam, mirrored, one_device, real_digits, settings, small_cnn
 
@@ -129,11 +133,33 @@ def test_scoring_takes_a_bounded_memory_and_gives_the_same_scores(monkeypatch: p
     whole = Scorer(where, model, dataset.num_classes).score(dataset.test, 256)
     monkeypatch.setattr("stages.networks.inference_memory.SCORING_BYTES", 20 * each)
     assert 1 <= scoring_batch(model.network) < 20
-    parts = Scorer(where, model, dataset.num_classes).score(dataset.test, 256)
+    scorer = Scorer(where, model, dataset.num_classes)
+    assert scorer.most == scoring_batch(model.network)
+    parts = scorer.score(dataset.test, scorer.most)
     assert (parts.confusion == whole.confusion).all()
     assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
     monkeypatch.setattr("stages.networks.inference_memory.SCORING_BYTES", 1)
     assert scoring_batch(model.network, mirrored(2)) == 2  # one a replica at least
+
+
+def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lines(Silent):
+        def say(self, line: str) -> None:
+            lines.append(line)
+
+    def taken(batch_size: int | None) -> int:
+        lines.clear()
+        settings = EvaluateSettings(batch_size=batch_size, timing=False, mistakes=0, resamples=0)
+        return evaluate(trained, dataset, where, settings, reporter=Lines()).record.params["batch_size"]
+
+    dataset, where, lines = real_digits(64), one_device(), list[str]()
+    trained = Trained(small_cnn(dataset, where), (), 1, 0)
+    assert taken(None) == 256
+    assert not any("256 MiB" in line for line in lines)
+    monkeypatch.setattr("stages.networks.inference_memory.SCORING_BYTES", 20 * peak_of_inference(trained.model.network))
+    assert 1 <= taken(None) < 20
+    assert "evaluate.batch_size" in lines[0]
+    assert taken(100) == 100
 
 
 def test_validation_is_estimated_where_it_takes_more_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
