@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cases import step_of
+from stages.images import Streamed
 from stages.load.digits import digits
 from stages.model import model
 from stages.normalize import normalize
@@ -37,6 +38,15 @@ def real_digits(train: int | None = None) -> Dataset:
     if train is None:
         return dataset
     return replace(dataset, train=Split(dataset.train.images[:train], dataset.train.labels[:train]))
+
+
+def streamed(dataset: Dataset) -> Dataset:
+    """Returns `dataset` with images that are read at each use, by tf.data, ahead of the steps."""
+    splits = {
+        name: replace(split, images=Streamed.all(split.images.shape, split.images.__getitem__))
+        for name, split in dataset.splits.items()
+    }
+    return replace(dataset, **splits)  # type: ignore[arg-type]
 
 
 def small_cnn(dataset: Dataset, where: Strategy, policy: str = "float32", dropout: float = 0.0, seed: int = 1) -> Model:

@@ -10,10 +10,9 @@ from benchmarks.cases import flat
 from stages.augment import augment
 from stages.data import step_input
 from stages.evaluation.eval_step import Scorer
-from stages.images import Streamed
 from stages.results import Split, Strategy
 from stages.settings.images import AugmentSettings
-from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn, start
+from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn, start, streamed
 
 pytestmark = pytest.mark.slow
 
@@ -22,11 +21,6 @@ CHANGES = {
     "mixed": AugmentSettings(mixup=0.4, cutmix=1.0),
     "augmented in the step": AugmentSettings(rotation=0.2, where="model"),
 }
-
-
-def streamed(split: Split) -> Split:
-    """Returns the split with images that are read at each use, which tf.data does ahead."""
-    return replace(split, images=Streamed.all(split.images.shape, split.images.__getitem__))
 
 
 @pytest.mark.smoke
@@ -38,7 +32,7 @@ def test_training_takes_the_same_steps_however_its_batches_are_made(replicas: in
     where = one_device() if replicas == 1 else mirrored(replicas)
     held = augment(real_digits(53), CHANGES[changes])
     trained = []
-    for dataset in (held, replace(held, train=streamed(held.train))):
+    for dataset in (held, streamed(held)):
         assert step_input.gathers(where, dataset.train) is (dataset is held)
         model = small_cnn(dataset, where)
         loop = start(where, model, dataset, settings(batch_size=16, epochs=9), first_step=6)
@@ -71,10 +65,11 @@ def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
     )
     dataset, where = real_digits(64), make()
     split = Split(dataset.val.images[:97], dataset.val.labels[:97])
+    dataset = replace(dataset, val=split)
     scorer = Scorer(where, small_cnn(dataset, where), 10)
     expected = scorer.score(split, 97)
     built.clear()
-    scored = split if is_held else streamed(split)
+    scored = split if is_held else streamed(dataset).val
     for _ in range(3):
         scores = scorer.score(scored, 32)
         assert scores.confusion.sum() == 97
