@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,11 +59,14 @@ def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
     make: Callable[[], Strategy], is_held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a whole pass, and after one that was stopped within it; the last batch has one example."""
-    built = []
+    built: list[tuple[Any, ...]] = []
     passes = step_input.passes
-    monkeypatch.setattr(
-        "stages.evaluation.eval_step.passes", lambda *arguments: built.append(arguments) or passes(*arguments)
-    )
+
+    def counted(*arguments: Any) -> step_input.StepInput:
+        built.append(arguments)
+        return passes(*arguments)
+
+    monkeypatch.setattr("stages.evaluation.eval_step.passes", counted)
     dataset, where = real_digits(64), make()
     split = Split(dataset.val.images[:97], dataset.val.labels[:97])
     dataset = replace(dataset, val=split)
