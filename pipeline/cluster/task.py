@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 OPEN_PORTS = (
     "the cluster's gRPC servers listen on all network interfaces of their machines without a password; "
-    "TensorFlow has no setting for it: docs/strategies.md"
+    "TensorFlow has no setting for it: docs/clusters.md"
 )
 
 
@@ -101,6 +101,25 @@ def local_tasks(settings: StrategySettings) -> list[Task]:
     """Returns the tasks of a cluster on this machine, the chief first, each with a free port."""
     counts = member_counts(settings)
     return tasks_at(counts, [f"{HOST}:{port}" for port in _free_ports(sum(counts.values()))])
+
+
+def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) -> Task:
+    """Returns the task of the member `index` of `addresses`: workers, or a chief, the servers, then the workers.
+
+    Raises:
+        WrongTaskError: where the chief, `strategy.servers` and `strategy.workers` are more, or fewer.
+    """
+    counts = {"worker": len(addresses)}
+    if isinstance(strategy, ParameterServerSettings):
+        counts = {"chief": 1, "ps": strategy.servers, "worker": strategy.workers}
+        if sum(counts.values()) != len(addresses):
+            raise WrongTaskError(
+                f"there are {len(addresses)} members, and a chief with strategy.servers={strategy.servers} and "
+                f"strategy.workers={strategy.workers} makes {sum(counts.values())}"
+            )
+    places = [(job, number) for job, count in counts.items() for number in range(count)]
+    cluster = {job: [addresses[place] for place, (other, _) in enumerate(places) if other == job] for job in counts}
+    return Task(*places[index], cluster)
 
 
 class WrongTaskError(Exception):

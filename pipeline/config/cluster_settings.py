@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from stages.errors import UserError
 from stages.settings.ranges import number
 
 
@@ -21,6 +22,8 @@ class ClusterSettings:
     """Whether jobs of a sweep run on it at the same time."""
     places_jobs: ClassVar[bool] = False
     """Whether it gives jobs of a sweep their devices; else they divide those of this machine."""
+    submits_jobs: ClassVar[bool] = False
+    """Whether it takes jobs of a sweep whole, and starts their processes itself: `Engine.start`."""
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         """Returns the number of replicas of `multi_worker`; None where only the environment knows.
@@ -102,3 +105,56 @@ class CustomCluster(JoinedCluster):
 
     options: dict[str, Any] = field(default_factory=dict)
     """For one's own class, such as `+cluster.options.port=2222`."""
+
+
+@dataclass(kw_only=True)
+class HostsCluster(JoinedCluster):
+    """The place is that of this host in a list of addresses, which all members have."""
+
+    _target_: str = "pipeline.engines.hosts.Hosts"
+    hosts: list[str] = field(default_factory=list)
+    """`host:port` of every member: workers; with `parameter_server` the chief, the servers, then the workers."""
+    index: int | None = number(None, at_least=0, unit="of this process in hosts; null: the one with this host's name")
+
+    def check(self, path: str) -> None:
+        if not self.hosts:
+            raise UserError(
+                f"{path}.hosts names no member",
+                "the address of every member",
+                f"{path}.hosts=[<host>:<port>,<host>:<port>]",
+            )
+
+    def replicas(self, workers: int, gpus: int) -> int | None:
+        return None if gpus else len(self.hosts)
+
+
+@dataclass(kw_only=True)
+class SlurmCluster(JoinedCluster):
+    """Tasks of a Slurm job: this process is one of them, or submits the job that they are in."""
+
+    counts_members: ClassVar[bool] = True
+    takes_single: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
+    places_jobs: ClassVar[bool] = True
+    submits_jobs: ClassVar[bool] = True
+
+    _target_: str = "pipeline.engines.slurm.Slurm"
+    nodes: int = number(1, at_least=1, unit="nodes that the members are spread over")
+    cpus_per_task: int | None = number(None, at_least=1, unit="CPUs of each member; null: Slurm's default, one")
+    gpus_per_task: int | None = number(None, at_least=1, unit="GPUs of each member; null: none")
+    memory_gib: float | None = number(None, above=0, unit="GiB of memory on each node; null: Slurm's default")
+    partition: str | None = None
+    account: str | None = None
+    minutes: int = number(60, at_least=1, unit="minutes of the job; what is left goes on after a requeue")
+    signal_seconds: int = number(90, at_least=5, at_most=3600, unit="seconds before that, when it saves and ends")
+    requeues: int = number(10, at_least=0, unit="times that a job which has reached its minutes is queued again")
+    wait: bool = True
+    """Whether the command waits for the job and shows its output; else it ends when the job is in the queue."""
+    port: int | None = number(
+        None, at_least=1024, at_most=65000, unit="of the first member, the others' follow; null: made from the job's id"
+    )
+    options: dict[str, Any] = field(default_factory=dict)
+    """Other options of sbatch, such as `+cluster.options.constraint=a100`."""
+
+    def replicas(self, workers: int, gpus: int) -> int | None:
+        return workers * (self.gpus_per_task or 1)

@@ -163,6 +163,8 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
         "local": cluster.LocalCluster,
         "tf_config": cluster.TfConfigCluster,
         "ray": cluster.RayCluster,
+        "hosts": cluster.HostsCluster,
+        "slurm": cluster.SlurmCluster,
         "custom": cluster.CustomCluster,
     },
     "sweep": {"sweep": SweepSettings, "search": SearchSettings, "seeds": SeedsSettings},

@@ -1,6 +1,7 @@
 """Engines of clusters: what every one of them is, and how the one that the configuration names is found."""
 
 import importlib
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pipeline.run.job import Job
 from pipeline.run.plan import PlannedStage
 from pipeline.system.child_process import LocalProcess, Start
 from pipeline.system.processes import warm_up
+from pipeline.system.signal_listener import Request
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 
@@ -49,6 +51,41 @@ class Engine(ABC):
         """
         warm_up()
         yield [LocalProcess] * count
+
+    def start(self, jobs: Sequence[Job], console: Console) -> "Sequence[RemoteJob] | None":
+        """Starts jobs of a sweep elsewhere, each in its own folder; None: each runs in a process of this machine.
+
+        Raises:
+            UserError: where they cannot be started.
+        """
+        return None
+
+
+class RemoteJob(ABC):
+    """A job that has been started elsewhere.
+
+    Attributes:
+        job: what it runs. started: when, in seconds of `time.monotonic()`.
+    """
+
+    job: Job
+    started: float
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        return 0, math.nan
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while it runs; to be called every POLL_SECONDS.
+
+        Of a job that has ended without ending its run, the run is ended here.
+        """
+
+    @abstractmethod
+    def stop(self, request: Request, count: int = 1) -> None:
+        """Asks the job to save and end, as by `count` signals; to be repeated until `poll` returns its exit code."""
 
 
 class Joined(Engine):

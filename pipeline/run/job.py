@@ -57,6 +57,7 @@ class Job:
     started: when the user began to wait for it; deadline: when `job_timeout_seconds` is reached. Both in seconds of
         `time.monotonic()`.
     on_epoch: of a search's trial.
+    tags: of its tracked run, about where it runs.
     """
 
     experiment: Experiment
@@ -68,6 +69,7 @@ class Job:
     deadline: float | None = None
     on_epoch: OnEpoch | None = None
     run_name: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def resumed(self) -> Summary | None:

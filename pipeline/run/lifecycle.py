@@ -129,6 +129,7 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
         versions=provenance.versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
+        facts=dict(job.tags),
     )
 
 
@@ -148,7 +149,7 @@ def begun_tags(tracking: TrackingSettings, code: provenance.CodeState | None) ->
 def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
     experiment = job.experiment
     overrides = redact_overrides(list(job.overrides))
-    tags = begun_tags(experiment.tracking, code)
+    tags = begun_tags(experiment.tracking, code) | dict(job.tags)
     if (reused := reused_run(experiment)) is not None:
         tags["reused_run"] = reused.run_id or reused.folder
     if job.forked is not None:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from pipeline.paths import shorter
 from pipeline.run.console import Console
+from pipeline.run.engine import RemoteJob
 from pipeline.run.job import DONE, WRONG_CONFIGURATION
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run.rebuild import read_run
@@ -27,14 +28,14 @@ class Display:
     def __init__(self, console: Console, titles: Mapping[Path, str], total: int | None = None) -> None:
         self._total = total or len(titles)
         self.console, self._titles = console, titles
-        self._running: Sequence[JobProcess] = ()
+        self._running: Sequence[JobProcess | RemoteJob] = ()
         self._ended: set[Path] = set()
 
     def title(self, folder: Path) -> str:
         """Returns what a job is called, padded to the longest of all."""
         return f"{self._titles[folder]:{min(max(map(len, self._titles.values())), 80)}}"
 
-    def poll(self, running: Sequence[JobProcess]) -> None:
+    def poll(self, running: Sequence[JobProcess | RemoteJob]) -> None:
         """Takes the processes that run now."""
         self._running = list(running)
 

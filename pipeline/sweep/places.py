@@ -53,6 +53,10 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
         _refuse_clusters(experiments)
     if any(experiment.cluster.places_jobs for experiment in experiments):
         _refuse_own_devices(settings, experiments)
+        if not all(getattr(experiment.cluster, "wait", True) for experiment in experiments):
+            raise UserError(
+                "cluster.wait=false with a sweep, which compares its jobs at their end", "", "cluster.wait=true"
+            )
         return [Place(threads=_cores(experiments))] * count
     if count == 1 and each is None:
         return [Place()]

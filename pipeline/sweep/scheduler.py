@@ -6,15 +6,17 @@ from signal import SIGTERM
 
 from pipeline.run.child import POLL_SECONDS
 from pipeline.run.console import Console
-from pipeline.run.job import Job
+from pipeline.run.engine import RemoteJob, engine_of
+from pipeline.run.job import WRONG_CONFIGURATION, Job
 from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Request, by_signal
+from stages.errors import UserError
 
 OnStart = Callable[[Job], None]
 OnEnd = Callable[[Job, int], None]
-OnPoll = Callable[[Sequence[JobProcess]], None]
+OnPoll = Callable[[Sequence[JobProcess | RemoteJob]], None]
 
 
 def _ignore(*_: object) -> None:
@@ -34,6 +36,8 @@ def run_jobs(
 
     The next job is taken from `jobs` only when a place is free, after `on_end` of the job that freed it: a search
     decides by the results so far. Whatever ends this function, no process is left running.
+
+    Jobs whose engine runs them elsewhere are started together, as many as there are free places.
 
     Args:
         jobs: each with a folder of its own; asked again, while others run, after it had none.
@@ -60,7 +64,8 @@ class _Scheduler:
     ) -> None:
         self._jobs, self._console, self._free = jobs, console, list(places)
         self._on_start, self._on_end, self._on_poll = on_start, on_end, on_poll
-        self._running: list[JobProcess] = []
+        self._running: list[JobProcess | RemoteJob] = []
+        self._places: dict[RemoteJob, Place] = {}
 
     def run(self) -> None:
         try:
@@ -75,24 +80,50 @@ class _Scheduler:
 
     def _fill(self) -> bool:
         """Starts jobs in the places that are free, and returns whether any job runs."""
-        while self._free:
+        while self._start_next():
+            pass
+        return bool(self._running)
+
+    def _start_next(self) -> bool:
+        """Starts jobs in the places that are free; returns whether their engine refused them, and others may run."""
+        elsewhere: list[Job] = []
+        while len(self._free) > len(elsewhere):
             signals.check()
             job = next(self._jobs, None)
             if job is None:
                 break
+            if job.experiment.cluster.submits_jobs:
+                elsewhere.append(job)
+            else:
+                self._on_start(job)
+                self._running.append(JobProcess(job, self._console, self._free.pop(0)))
+        return bool(elsewhere) and not self._start_elsewhere(elsewhere)
+
+    def _start_elsewhere(self, jobs: Sequence[Job]) -> bool:
+        """Starts jobs on their engine, all at once; returns whether it takes them."""
+        for job in jobs:
             self._on_start(job)
-            self._running.append(JobProcess(job, self._console, self._free.pop(0)))
-        return bool(self._running)
+        try:
+            started = engine_of(jobs[0].experiment).start(jobs, self._console) or ()
+        except UserError as error:
+            self._console.error(str(error))
+            for job in jobs:
+                self._on_end(job, WRONG_CONFIGURATION)
+            return False
+        for remote in started:
+            self._running.append(remote)
+            self._places[remote] = self._free.pop(0)
+        return True
 
     def _wait(self) -> None:
         """Waits for the end of a process, POLL_SECONDS at most, and tells of those that have ended."""
-        wait([process.sentinel for process in self._running], POLL_SECONDS)
+        wait([process.sentinel for process in self._running if isinstance(process, JobProcess)], POLL_SECONDS)
         pulse.beat()
         for process in list(self._running):
             code = process.poll()
             if code is not None:
                 self._running.remove(process)
-                self._free.append(process.place)
+                self._free.append(process.place if isinstance(process, JobProcess) else self._places.pop(process))
                 self._on_end(process.job, code)
 
     def _stop_all(self, request: Request) -> None:

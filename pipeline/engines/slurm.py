@@ -1,0 +1,109 @@
+"""`cluster=slurm`: this process is one of a Slurm job's tasks, or it submits the job that they are in."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pipeline.cluster.task import Task, WrongTaskError, check_task, cluster_settings, task_at
+from pipeline.config.experiment import Experiment
+from pipeline.engines.slurm_addresses import addresses_of_step
+from pipeline.engines.slurm_jobs import SlurmJob, submit
+from pipeline.paths import shorter
+from pipeline.run.child import POLL_SECONDS
+from pipeline.run.console import Console
+from pipeline.run.engine import Joined
+from pipeline.run.job import DONE, Job
+from pipeline.run.lifecycle import new_folder
+from pipeline.run.plan import PlannedStage
+from pipeline.system import pulse, signals
+from pipeline.system.child_process import LocalProcess, Start
+from pipeline.system.signal_listener import Interrupted
+from stages.errors import UserError
+from stages.settings.strategy import StrategySettings
+
+
+class Slurm(Joined):
+    """In a task of srun the place of this process is in Slurm's variables; elsewhere the command submits itself."""
+
+    def task(self, strategy: StrategySettings) -> Task:
+        try:
+            addresses = addresses_of_step(self.settings.port)
+            tasks = f"srun has started {len(addresses)} tasks"
+            workers = getattr(strategy, "workers", len(addresses))
+            if not hasattr(strategy, "servers") and workers != len(addresses):
+                raise WrongTaskError(f"{tasks}, and strategy.workers={workers}")
+            task = task_at(int(os.environ["SLURM_PROCID"]), addresses, strategy)
+            check_task(task, strategy)
+        except WrongTaskError as error:
+            raise UserError(
+                f"cluster=slurm: {error}",
+                "a task for each worker; with parameter_server one for the chief and for each server, too",
+                f"strategy.workers={os.environ.get('SLURM_STEP_NUM_TASKS', 2)}",
+            ) from error
+        return task
+
+    def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
+        if "SLURM_STEP_ID" in os.environ:
+            return super().run(replace(job, tags=_tags()), plan, console)
+        if "SLURM_JOB_ID" in os.environ:
+            if cluster_settings(job.experiment) is None:
+                return super().run(replace(job, tags=_tags()), plan, console)
+            allocation = os.environ["SLURM_JOB_ID"]
+            raise UserError(
+                f"cluster=slurm: this process is in the allocation {allocation}, but not one of its tasks",
+                "the same command, started by srun: srun python -m pipeline …",
+            )
+        with signals.listening(), signals.uninterrupted():
+            folder = job.folder or new_folder(job.experiment)
+            is_new = not folder.exists()
+            try:
+                [submitted] = submit([replace(job, folder=folder)], self.settings, console)
+            except UserError:
+                if is_new:
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+            console.say(f"Slurm job {submitted.id}: {shorter(folder)}")
+            if not self.settings.wait:
+                console.say(f"it is in the queue; its output will be in {shorter(submitted.log)}")
+                return DONE
+            return _wait(submitted)
+
+    @contextmanager
+    def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
+        yield [LocalProcess] * count  # unused: its jobs are submitted
+
+    def start(self, jobs: Sequence[Job], console: Console) -> Sequence[SlurmJob]:
+        return submit(jobs, self.settings, console)
+
+
+def _wait(submitted: SlurmJob) -> int:
+    """Waits for the end of a job, showing its output, and returns its exit code; a signal cancels it."""
+    try:
+        while (code := submitted.poll()) is None:
+            submitted.show()
+            pulse.beat()
+            signals.pause(POLL_SECONDS)
+        return code
+    except Interrupted as interrupted:
+        request = signals.requested()
+        with signals.supervising():
+            while request is not None and submitted.poll() is None:
+                submitted.stop(request, max(signals.times_requested(), 1))
+                submitted.show()
+                signals.pause(POLL_SECONDS)
+        return interrupted.exit_code
+    finally:
+        submitted.show()
+
+
+def _tags() -> Mapping[str, str]:
+    """Returns where this task runs, as tags of the run."""
+    names = {
+        "slurm.job_id": "SLURM_JOB_ID",
+        "slurm.nodes": "SLURM_JOB_NODELIST",
+        "slurm.partition": "SLURM_JOB_PARTITION",
+        "slurm.requeues": "SLURM_RESTART_COUNT",
+    }
+    return {tag: os.environ[name] for tag, name in names.items() if name in os.environ}

@@ -1,0 +1,260 @@
+"""Slurm jobs that this process submits and watches: submitit writes their scripts, which run `slurm_member`."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pipeline.cluster.task import cluster_settings
+from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.engines.slurm_member import Member
+from pipeline.redaction.mask import MASK, redact
+from pipeline.run.console import Console
+from pipeline.run.engine import RemoteJob
+from pipeline.run.job import DONE, FAILED, Job
+from pipeline.run.resume import has_finished
+from pipeline.run.settle import end_lost
+from pipeline.system.signal_listener import Request
+from pipeline.system.signals import TIMED_OUT
+from pipeline.tracking.params import flatten
+from stages.errors import UserError
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+
+FOLDER = "slurm"
+"""In the folder of a run, or of a sweep: the job's script and the output of its tasks."""
+
+QUEUE_SECONDS = 2.0
+"""Seconds between two looks at the queue."""
+
+PATIENCE_SECONDS = 600.0
+"""Seconds without an answer of Slurm's after which its jobs count as lost."""
+
+COMMAND_SECONDS = 60
+
+ENDED = {"CANCELLED": 128 + SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TIMED_OUT}
+"""Exit codes of jobs that Slurm has ended; else it is their own."""
+
+ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", *ENDED}
+"""States after which a job is not run again; it is, after any other."""
+
+
+def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> list["SlurmJob"]:
+    """Submits jobs, each with a folder of its own; those of the same size as one array.
+
+    Raises:
+        UserError: where Slurm is not there or does not take them.
+    """
+    submitit = _submitit()
+    for job in jobs:
+        _refuse_secrets(job)
+    submitted: list[SlurmJob] = []
+    for count, group in groupby(jobs, key=members):
+        same = list(group)
+        assert same[0].folder is not None
+        folder = (same[0].folder if len(same) == 1 else same[0].folder.parent) / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            executor = submitit.SlurmExecutor(folder)
+            executor.update_parameters(**parameters(same[0], count, settings))
+            with executor.batch():
+                futures = [executor.submit(Member.of(job, settings.requeues)) for job in same]
+        except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
+            raise _refused(error) from error
+        submitted += [
+            SlurmJob(job, future.job_id, future.paths.stdout, console)
+            for job, future in zip(same, futures, strict=True)
+        ]
+    return submitted
+
+
+def members(job: Job) -> int:
+    """Returns the number of processes of a job."""
+    strategy = cluster_settings(job.experiment)
+    if isinstance(strategy, ParameterServerSettings):
+        return 1 + strategy.servers + strategy.workers
+    return strategy.workers if isinstance(strategy, MultiWorkerSettings) else 1
+
+
+def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:
+    """Returns submitit's parameters for a job of `count` processes."""
+    if settings.nodes > count:
+        raise UserError(
+            f"cluster.nodes={settings.nodes}: the job has {count} processes", f"{count} or fewer", "cluster.nodes=1"
+        )
+    cpus = settings.cpus_per_task
+    given = {
+        "job_name": job.experiment.name,
+        "partition": settings.partition,
+        "account": settings.account,
+        "time": settings.minutes,
+        "nodes": settings.nodes,
+        "cpus_per_task": cpus,
+        "gpus_per_task": settings.gpus_per_task,
+        "mem": f"{round(settings.memory_gib * 1024)}M" if settings.memory_gib else None,
+        "signal_delay_s": settings.signal_seconds,
+        "stderr_to_stdout": True,
+        "wckey": None,
+        # Since Slurm 22.05 srun does not take this over from the job.
+        "srun_args": ["--open-mode=append", *([f"--cpus-per-task={cpus}"] if cpus else [])],
+        "additional_parameters": {"ntasks": count, "distribution": "block", "requeue": True, **settings.options},
+    }
+    return {name: value for name, value in given.items() if value is not None or name == "wckey"}
+
+
+class SlurmJob(RemoteJob):
+    """A job in Slurm's queue. id: such as `12`, of an array `12_0`; log: what its first task prints."""
+
+    def __init__(self, job: Job, job_id: str, log: Path, console: Console) -> None:
+        self.job, self.id, self.log = job, job_id, log
+        self.started = self._answered = time.monotonic()
+        self.exit_code: int | None = None
+        self._console = console
+        self._state = ""
+        self._shown = 0
+        self._signals = 0
+
+    def poll(self) -> int | None:
+        if self.exit_code is None:
+            found = _queue().jobs()
+            if found is not None:
+                self._answered = time.monotonic()
+                self._note(found.get(self.id))
+            elif time.monotonic() - self._answered > PATIENCE_SECONDS:
+                self._console.error(f"Slurm has not answered for {PATIENCE_SECONDS:.0f} s; its job {self.id} may go on")
+                self.exit_code = FAILED
+        return self.exit_code
+
+    def stop(self, request: Request, count: int = 1) -> None:
+        if self._signals < count:
+            self._signals = count
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    ["scancel", *(["--signal=KILL"] if count >= 3 else []), self.id],
+                    capture_output=True,
+                    timeout=COMMAND_SECONDS,
+                    check=False,
+                )
+            _queue.cache_clear()
+
+    def show(self) -> None:
+        """Prints what the first task has printed since the last call."""
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(self._shown)
+            text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._shown += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                if not line.startswith("submitit "):
+                    self._console.say(line)
+
+    def _note(self, entry: "Entry | None") -> None:
+        """Takes the state of the job; None: Slurm has forgotten it, or does not know it yet."""
+        if entry is None and time.monotonic() - self.started < 5 * QUEUE_SECONDS:
+            return
+        state, reason, nodes, status = entry or ("UNKNOWN", "", "", 0)
+        shown = f"{state} ({reason})" if state == "PENDING" and reason != "None" else f"{state} on {nodes}"
+        if state not in ENDS:
+            if shown != self._state and state != "COMPLETING":
+                self._state = shown
+                self._console.say(f"Slurm job {self.id}: {shown}")
+            return
+        assert self.job.folder is not None
+        own = (status >> 8) or (128 + (status & 127) if status & 127 else DONE)
+        is_done = has_finished(self.job.folder)
+        code = DONE if is_done and state in ENDED else ENDED.get(state, own)
+        if code == DONE and not is_done:
+            code = FAILED
+        if state not in ("COMPLETED", "FAILED"):
+            self._console.error(f"Slurm job {self.id}: {state}")
+        end_lost(
+            self.job.folder,
+            self.job.experiment,
+            "KILLED" if state in ENDED else "FAILED",
+            self._console,
+            f"its Slurm job {self.id} is {state}",
+        )
+        self.exit_code = code
+
+
+Entry = tuple[str, str, str, int]
+"""State, reason, nodes and exit status of a job."""
+
+
+class _Queue:
+    """This user's jobs in Slurm, asked for every QUEUE_SECONDS."""
+
+    def __init__(self) -> None:
+        self._asked = -QUEUE_SECONDS
+        self._jobs: Mapping[str, Entry] | None = None
+
+    def jobs(self) -> Mapping[str, Entry] | None:
+        """Returns the jobs by their ids, with those that ended in the last minutes; None: Slurm does not answer."""
+        if time.monotonic() - self._asked >= QUEUE_SECONDS:
+            self._jobs = self._ask()
+            self._asked = time.monotonic()
+        return self._jobs
+
+    @staticmethod
+    def _ask() -> Mapping[str, Entry] | None:
+        fields = "JobArrayID:|,State:|,Reason:|,NodeList:|,exit_code:|"
+        command = ["squeue", "--me", "--array", "--noheader", "--states=all", f"--Format={fields}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") >= 5]
+        return {row[0].strip(): (row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
+
+
+_queue = cache(_Queue)
+
+
+def _submitit() -> Any:
+    """Returns submitit.
+
+    Raises:
+        UserError: where it or Slurm is not installed.
+    """
+    if shutil.which("sbatch") is None or shutil.which("squeue") is None:
+        raise UserError(
+            "cluster=slurm: there is no sbatch here", "a machine from which Slurm takes jobs", "cluster=local"
+        )
+    try:
+        import submitit
+        import submitit.core.utils
+    except ImportError as error:
+        raise UserError(
+            "cluster=slurm: the package submitit is not installed",
+            "the extra slurm of this project: submitit",
+            "pip install submitit",
+        ) from error
+    return submitit
+
+
+def _refused(error: Exception) -> UserError:
+    """Returns the reason for which Slurm refuses a job."""
+    lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
+    reason = "; ".join(lines) or str(error)
+    fix = "cluster.partition=<one of: sinfo --summarize>" if "partition" in reason else ""
+    return UserError(f"cluster=slurm: the job is refused ({redact(reason)})", "what this Slurm has", fix)
+
+
+def _refuse_secrets(job: Job) -> None:
+    """Refuses a configuration with a secret in it, as the job's files hold it: the environment brings them."""
+    document = OmegaConf.to_container(job.experiment.document, resolve=False)
+    assert isinstance(document, dict)
+    for name, value in flatten(document):
+        if MASK in str(redact({name: value})) and MASK not in str(value):
+            raise UserError(
+                f"cluster=slurm: {name} has a secret in it, and would be in the files of the job",
+                "secrets in the environment, which tasks have, too, such as MLFLOW_TRACKING_PASSWORD",
+                f"{name}='${{oc.env:MY_SECRET}}'",
+            )

@@ -1,0 +1,201 @@
+"""`cluster=slurm` on a real Slurm: equal to a local cluster, through the end of its time, a lost node and a signal."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from tests import commands
+from tests.engines.slurm.daemons import ask, processes, slurm
+from tests.pipeline.experiments import BARE
+
+pytestmark = pytest.mark.engines
+
+TWO = (
+    "strategy=multi_worker", "deterministic=true", "train.epochs=14", "train.checkpoint_every_steps=20",
+    "model.network.filters=[8,16]", *BARE,
+)  # fmt: skip
+ON_SLURM = ("cluster=slurm", "cluster.nodes=2", "cluster.timeout_seconds=300")
+ONE = ("cluster=slurm", "train.epochs=1", "model.network.filters=[8,16]", *BARE)
+SECRET = "of-the-server-4711"
+SECONDS = 400
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Path]:
+    with slurm() as folder:
+        yield folder
+
+
+class Submitted:
+    """A command that runs, with the job that it has submitted."""
+
+    def __init__(self, outputs: Path, *arguments: str) -> None:
+        self.outputs, self.log = outputs, outputs.parent / f"{time.monotonic_ns()}.txt"
+        self.process = commands.start(
+            *arguments,
+            f"outputs={outputs}",
+            cwd=outputs.parent,
+            stdout=self.log.open("w"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "MLFLOW_TRACKING_PASSWORD": SECRET},
+        )
+
+    @property
+    def printed(self) -> str:
+        return self.log.read_text()
+
+    @property
+    def job_id(self) -> str:
+        return self.wait_for(r"Slurm job ([\d_]+)")[1]
+
+    def wait_for(self, pattern: str, count: int = 1) -> re.Match[str]:
+        """Waits until `pattern` has been printed `count` times, and returns the last match."""
+        deadline = time.monotonic() + SECONDS
+        while len(found := list(re.finditer(pattern, self.printed))) < count:
+            assert time.monotonic() < deadline, self.printed
+            assert self.process.poll() is None, self.printed
+            time.sleep(0.1)
+        return found[-1]
+
+    def end(self) -> int:
+        return self.process.wait(SECONDS)
+
+    def summary(self) -> dict[str, Any]:
+        [path] = self.outputs.glob("runs/*/*/summary.json")
+        return json.loads(path.read_text())
+
+
+def nobody_is_left(cluster: Path) -> bool:
+    """Whether the queue is empty and all processes of jobs end within seconds."""
+    deadline = time.monotonic() + 30
+    while processes(cluster) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return not processes(cluster) and ask("squeue", "--noheader") == ""
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The summary of the experiment on two workers of `cluster=local`, uninterrupted."""
+    folder = tmp_path_factory.mktemp("local")
+    done = commands.run(*TWO, f"outputs={folder}/outputs", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [path] = folder.glob("outputs/runs/*/*/summary.json")
+    return json.loads(path.read_text())
+
+
+def test_two_nodes_equal_a_local_cluster_through_a_requeue_and_a_lost_node(
+    cluster: Path, outputs: Path, local: dict[str, Any]
+) -> None:
+    """One run: the notice of the time limit, which `scancel` can send at any time, then a node that goes down."""
+    submitted = Submitted(outputs, *TWO, *ON_SLURM)
+    try:
+        submitted.wait_for("epoch 2/")
+        ask("scancel", "--signal=USR2", submitted.job_id)
+        submitted.wait_for(r"queued again \(1 of 10 times\)")
+        submitted.wait_for(r"resuming training after", 1)
+        submitted.wait_for("epoch 6/")
+        nodes = ask("squeue", "--noheader", "--format=%N", f"--jobs={submitted.job_id}")
+        lost = ask("scontrol", "show", "hostnames", nodes).split()[-1]
+        ask("scontrol", "update", f"nodename={lost}", "state=down", "reason=test")
+        try:
+            submitted.wait_for("resuming training after", 2)
+        finally:
+            ask("scontrol", "update", f"nodename={lost}", "state=resume")
+        assert submitted.end() == 0, submitted.printed
+    finally:
+        submitted.process.kill()
+    found = submitted.summary()
+    assert found["status"] == "FINISHED"
+    for name in ("train/loss", "val/loss", "train/accuracy", "val/best_loss"):
+        assert found["metrics"][name] == pytest.approx(local["metrics"][name], abs=1e-6), name
+    tags = mlflow.MlflowClient(f"sqlite:///{outputs}/mlflow.db").get_run(found["run_id"]).data.tags
+    assert tags["slurm.job_id"] == submitted.job_id
+    assert tags["slurm.requeues"] == "2"
+    assert nobody_is_left(cluster)
+    shown = ask("scontrol", "show", "job", submitted.job_id, "--details") + submitted.printed
+    files = [path.read_bytes() for path in (Path(found["folder"]) / "slurm").iterdir()]
+    assert len(files) >= 4  # the script, the function, and the output of each task
+    assert SECRET not in shown
+    assert not [text for text in files if SECRET.encode() in text]
+
+
+def test_tasks_of_srun_find_their_places(cluster: Path, outputs: Path) -> None:
+    """In an allocation of the user's own, with a task each for the chief, a server and a worker."""
+    counts = ("strategy=parameter_server", "strategy.workers=1", "strategy.servers=1", "train.epochs=1")
+    command = [
+        "srun", "--nodes=2", "--ntasks=3", sys.executable, "-m", "pipeline", *ON_SLURM[::2], *counts, *BARE,
+        f"outputs={outputs}",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=outputs.parent, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [path] = outputs.glob("runs/*/*/summary.json")
+    assert json.loads(path.read_text())["status"] == "FINISHED"
+    assert nobody_is_left(cluster)
+
+
+def test_ctrl_c_cancels_the_job_and_saves(cluster: Path, outputs: Path) -> None:
+    submitted = Submitted(outputs, *ONE, "train.epochs=5000")
+    try:
+        submitted.wait_for("epoch 2/")
+        submitted.process.send_signal(signal.SIGINT)
+        assert submitted.end() == 130, submitted.printed
+    finally:
+        submitted.process.kill()
+    assert submitted.summary()["status"] == "KILLED"
+    assert list(outputs.glob("runs/*/*/checkpoints/step-*.npz"))
+    assert nobody_is_left(cluster)
+
+
+def test_a_sweep_is_an_array_and_is_resumed(cluster: Path, outputs: Path) -> None:
+    given = ("-m", "train.batch_size=32,64", "sweep.n_jobs=2", *ONE)
+    submitted = Submitted(outputs, *given)
+    try:
+        assert submitted.end() == 0, submitted.printed
+    finally:
+        submitted.process.kill()
+    jobs = set(re.findall(r"Slurm job (\d+)_(\d): RUNNING", submitted.printed))
+    assert {place for _, place in jobs} == {"0", "1"}
+    assert len({job for job, _ in jobs}) == 1
+    assert nobody_is_left(cluster)
+    [sweep] = outputs.glob("sweeps/*")
+    finished = sorted(sweep.glob("*/summary.json"))
+    assert [json.loads(path.read_text())["status"] for path in finished] == ["FINISHED"] * 2
+    finished[1].write_text(finished[1].read_text().replace("FINISHED", "KILLED"))
+    (sweep / "sweep.json").write_text((sweep / "sweep.json").read_text().replace("FINISHED", "KILLED"))
+    again = Submitted(outputs, *given)
+    try:
+        assert again.end() == 0, again.printed
+    finally:
+        again.process.kill()
+    assert "resuming sweep" in again.printed
+    assert again.printed.count("finished earlier, skipped") == 1
+    assert len(set(re.findall(r"Slurm job (\d+): RUNNING", again.printed))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("cluster.partition=nowhere",), r"the job is refused \(invalid partition specified: nowhere"),
+        (("cluster.nodes=2",), r"cluster.nodes=2: the job has 1 processes"),
+        (("+cluster.options.nonsense=1",), r"the job is refused \(.*nonsense"),
+        (("tracking.tags.api_token=xyz-12345-abc",), r"tracking.tags.api_token has a secret in it"),
+    ],
+)
+def test_what_slurm_does_not_take_is_refused_in_one_line(
+    given: tuple[str, ...], message: str, cluster: Path, outputs: Path
+) -> None:
+    done = commands.run(*ONE, *given, f"outputs={outputs}", cwd=outputs.parent, trains=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert re.fullmatch(rf"error: cluster.*{message}.*\n|error: {message}.*\n", done.stderr), done.stderr
+    assert not list(outputs.glob("runs/*/*/summary.json"))
+    assert "xyz-12345-abc" not in done.stdout + done.stderr

@@ -1,0 +1,143 @@
+"""Engines of clusters: each learns its place from what its members are told, and says in one line what is wrong."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cluster.task import Task, task_at
+from pipeline.config.cluster_settings import HostsCluster, SlurmCluster
+from pipeline.engines.hosts import Hosts
+from pipeline.engines.slurm import Slurm
+from pipeline.engines.slurm_addresses import expand_counts
+from pipeline.run.console import Console
+from pipeline.run.engine import Joined, engine_of
+from pipeline.run.job import Job
+from pipeline.run.launch import run_job
+from stages.errors import UserError
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
+from tests.pipeline.experiments import experiment
+
+TWO = MultiWorkerSettings(deterministic=False)
+SERVERS = ParameterServerSettings(deterministic=False, workers=1, servers=1)
+OWN, ELSEWHERE = "localhost:23457", "b.invalid:23457"
+
+
+def test_a_host_finds_itself_in_the_list() -> None:
+    task = Hosts(HostsCluster(hosts=[ELSEWHERE, OWN])).task(TWO)
+    assert (task.job, task.index, task.cluster) == ("worker", 1, {"worker": [ELSEWHERE, OWN]})
+    named = f"{socket.gethostname()}:23457"
+    assert Hosts(HostsCluster(hosts=[named, ELSEWHERE])).task(TWO).index == 0
+
+
+def test_the_order_of_a_parameter_server_cluster_is_chief_servers_workers() -> None:
+    hosts = [OWN, "localhost:23458", "localhost:23459"]
+    tasks = [Hosts(HostsCluster(hosts=hosts, index=index)).task(SERVERS) for index in range(3)]
+    assert [task.name for task in tasks] == ["chief-0", "server-0", "worker-0"]
+    assert [task.address for task in tasks] == hosts
+
+
+@pytest.mark.parametrize(
+    ("hosts", "index", "message"),
+    [
+        ([OWN, "127.0.0.1:23458"], None, "2 of them are this machine .*cluster.index has to say which"),
+        ([ELSEWHERE, "c.invalid:1"], None, "none of them is this machine"),
+        ([OWN, ELSEWHERE], 2, "cluster.index=2 is not one of 0 to 1"),
+        ([OWN, OWN], 0, "have the same address"),
+        (["nonsense"], None, "'nonsense' is no host:port"),
+    ],
+)
+def test_wrong_hosts_are_refused(hosts: list[str], index: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Hosts(HostsCluster(hosts=hosts, index=index)).task(TWO)
+
+
+def test_hosts_of_a_parameter_server_cluster_are_counted() -> None:
+    with pytest.raises(UserError, match=r"there are 2 members, and a chief with strategy.servers=1 .* makes 3"):
+        Hosts(HostsCluster(hosts=[OWN, ELSEWHERE])).task(SERVERS)
+
+
+def test_counts_of_tasks_are_expanded() -> None:
+    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
+    assert expand_counts("1") == [1]
+    with pytest.raises(ValueError, match="SLURM_STEP_TASKS_PER_NODE"):
+        expand_counts("2(x")
+
+
+STEP = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+}
+
+
+@pytest.fixture
+def step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """The variables of a task, and an `scontrol` for its only node; tests/engines has the real one."""
+    program = tmp_path / "scontrol"
+    program.write_text("#!/bin/sh\necho localhost\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, value in STEP.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def test_a_task_of_srun_is_the_worker_of_its_rank(step: pytest.MonkeyPatch) -> None:
+    task = Slurm(SlurmCluster()).task(TWO)
+    assert (task.job, task.index) == ("worker", 1)
+    assert task.cluster == {"worker": ["localhost:10768", "localhost:10769"]}
+    assert Slurm(SlurmCluster(port=2222)).task(TWO).address == "localhost:2223"
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "message"),
+    [
+        ({}, {"workers": 3}, r"srun has started 2 tasks, and strategy.workers=3\. .*Try: strategy.workers=2"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "SLURM_STEP_TASKS_PER_NODE=x is not set by srun"),
+        ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is on n2 and not on localhost: srun needs --distribution=block"),
+    ],
+)
+def test_tasks_that_are_no_cluster_are_refused(
+    variables: dict[str, str], settings: dict[str, Any], message: str, step: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        step.setenv(name, value)
+    with pytest.raises(UserError, match=message):
+        Slurm(SlurmCluster()).task(MultiWorkerSettings(deterministic=False, **settings))
+
+
+def test_without_slurm_a_job_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in STEP:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"there is no sbatch here.*Try: cluster=local"):
+        run_job(Job(experiment("cluster=slurm", "tracking=off", outputs=tmp_path)), Console())
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
+class Ranks(Joined):
+    """An engine of a user's own."""
+
+    def task(self, strategy: StrategySettings) -> Task:
+        return task_at(int(os.environ["RANK"]), self.settings.hosts, strategy)
+
+
+def test_an_engine_of_ones_own_is_found_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "1")
+    given = ("strategy=multi_worker", "cluster=hosts", "cluster.hosts=[a:1,b:2]", f"cluster._target_={__name__}.Ranks")
+    engine = engine_of(experiment(*given, outputs=tmp_path))
+    assert isinstance(engine, Ranks)
+    assert engine.task(TWO).address == "b:2"
+
+
+def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
+    for target in ("pathlib.Path", "no_such_package.Engine", "x"):
+        with pytest.raises(UserError, match=rf"cluster._target_={target} cannot be used"):
+            engine_of(experiment("cluster=local", f"cluster._target_={target}", outputs=tmp_path))
