@@ -139,6 +139,7 @@ def _run_one(composer: "Composer") -> int:
     composed = composer.one()  # a wrong key is answered without the imports of a run
 
     from pipeline.checks.unused import refuse_unused
+    from pipeline.config.debug import debugged
     from pipeline.config.experiment import read
     from pipeline.run.clock import process_started
     from pipeline.run.job import Job
@@ -148,7 +149,7 @@ def _run_one(composer: "Composer") -> int:
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
     refuse_skipped(experiment, composed.typed)
-    return run_job(Job(experiment, composed.overrides, started=process_started()), _console(composer))
+    return run_job(Job(debugged(experiment), composed.overrides, started=process_started()), _console(composer))
 
 
 def _run_foreign_sweep(composer: "Composer") -> int:

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
+from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import default_outputs
@@ -175,4 +176,4 @@ def _read(composed: Composed) -> Experiment:
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
     refuse_skipped(experiment, composed.typed)
-    return experiment
+    return debugged(experiment)

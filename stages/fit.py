@@ -62,7 +62,7 @@ def fit(
         rate = _compile(
             model, strategy, settings, per_epoch, progress_of(checkpoint).shift if checkpoint is not None else 0
         )
-    best, callbacks = build_callbacks(settings, reporter)
+    best, callbacks = build_callbacks(settings, reporter, folder=folder)
     # Validation swaps the EMA in by itself; this one does for the callbacks after it.
     ema = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
     all_callbacks = [*ema, *callbacks.callbacks]

@@ -212,6 +212,7 @@ class Dataset:
     augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
     resize: how an encoded image of another size becomes one of this set: `stretch`, `crop` or `pad`; see
         `stages.data.decode.Decoder`.
+    is_shuffled: whether each epoch takes the training split in an order of its own; else in that of the split.
 
     Raises:
         UserError: where a split is empty, shapes or labels do not fit, or the dtype is neither uint8 nor float32.
@@ -230,6 +231,7 @@ class Dataset:
     augments_in_step: bool = False
     record: Record = Record()
     resize: str = "stretch"
+    is_shuffled: bool = True
 
     def __post_init__(self) -> None:
         for name, split in self.splits.items():

@@ -15,7 +15,10 @@ CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rg
 VOCABULARY = ("errors", "images", "reporter", "results", "reuse", "safe_places", "seeds", "settings", "targets")
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
-STAGES = ("load", "normalize", "augment", "inspect", "strategy", "model", "train", "fit", "evaluate", "export")
+STAGES = (
+    "load", "shorten", "normalize", "augment", "inspect", "strategy", "model", "train", "fit", "overfit", "profiling",
+    "evaluate", "export",
+)  # fmt: skip
 
 FLOORS = {
     "stages": (

@@ -23,7 +23,7 @@ from stages.settings.strategy import CentralStorageSettings, MirroredSettings, M
 NEEDED_BY = {"optimizer": "train", "schedule": "train", "precision": "model"}
 """From groups that are not stages to the stage that reads them."""
 
-_NO_STAGE = {"tracking", "cluster", "pipeline", "sweep", "experiment"}
+_NO_STAGE = {"tracking", "cluster", "pipeline", "sweep", "experiment", "debug"}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
   python -m pipeline                                     real digits, one device, half a minute
   python -m pipeline strategy=mirrored precision=mixed   the same on all devices, in mixed precision
   python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   a sweep of four jobs
+  python -m pipeline -m debug=fast strategy=…            two steps of everything, before the real sweep
   python -m pipeline.compare                             what the last sweep showed
   python -m pipeline.predict RUN files                   classes and scores of image files; .serve RUN: over HTTP
   python -m pipeline.sync                                sends what a store has not got, or has lost

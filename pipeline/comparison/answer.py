@@ -10,6 +10,8 @@ def choice(comparison: Comparison) -> str:
     best, metric = comparison.best, comparison.chosen_on
     if not comparison.rows:
         return "no run has finished"
+    if all(row.is_debug for row in comparison.rows):
+        return f"no best setting: a debug run tells whether a setting works, and {len(comparison.rows)} did"
     if len(comparison.rows) == 1:
         return f"one setting: nothing to choose between ({_number(comparison.rows[0])})"
     if metric is None:
@@ -25,9 +27,9 @@ def choice(comparison: Comparison) -> str:
 def sentences(comparison: Comparison) -> list[str]:
     """Returns what each row changes against the baseline, that of the best row first."""
     base = comparison.baseline
-    if base is None:
+    if base is None or base.is_debug:
         return []
-    numbered = [(number, row) for number, row in enumerate(comparison.rows) if row is not base]
+    numbered = [(number, row) for number, row in enumerate(comparison.rows) if row is not base and not row.is_debug]
     numbered.sort(key=lambda entry: entry[1] is not comparison.best)
     return [sentence for number, row in numbered if (sentence := _sentence(comparison, number, row))]
 

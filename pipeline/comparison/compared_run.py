@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.run.finding import debug_kind
 from pipeline.run.identity import WITHOUT_EFFECT
 from pipeline.run.job import STOPPED, WRONG_CONFIGURATION
 from pipeline.run.rebuild import checkpoint_rows, read_run
@@ -51,6 +52,11 @@ class ComparedRun:
     @property
     def seed(self) -> str | None:
         return self.settings.get("seed")
+
+    @property
+    def is_debug(self) -> bool:
+        """Whether it only checked an experiment, so that its results count nowhere."""
+        return debug_kind({**self.choices, **self.settings}) is not None
 
     def setting(self, name: str) -> str | None:
         """Returns the value of a setting or option; None where it is not known to be set."""

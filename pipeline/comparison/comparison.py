@@ -72,9 +72,10 @@ def compare_runs(
     base = rows[0] if rows and baseline is None else None
     if baseline is not None:
         base = _named(rows, names, baseline)
-    chosen_on = chosen_metric(rows)
+    real = [row for row in rows if not row.is_debug]
+    chosen_on = chosen_metric(real)
     differences, warnings = _differences(rows, base)
-    best = best_row(rows, chosen_on)
+    best = best_row(real, chosen_on)
     return Comparison(
         title, tuple(runs), rows, names, base, best, chosen_on, differences, tuple(warnings), tuple(columns)
     )

@@ -62,6 +62,11 @@ class Row:
         return next((self.mean(rate) for rate in RATES if rate in self.metrics), None)
 
     @property
+    def is_debug(self) -> bool:
+        """Whether its runs only checked an experiment."""
+        return any(run.is_debug for run in self.runs)
+
+    @property
     def replicas(self) -> int:
         return self.runs[0].replicas
 

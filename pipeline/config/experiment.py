@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.cluster_settings import ClusterSettings
+from pipeline.config.debug_settings import DebugSettings
 from pipeline.config.errors import explain, unknown_key
 from pipeline.config.keys import dotted
 from pipeline.config.limits import check_values
@@ -42,7 +43,8 @@ class Experiment:
 
     settings: for each stage of `pipeline`, its settings: a dataclass, or a dict without a schema.
     groups: for each stage, the name under which users set it: `data` for `load`, else its own.
-    choices: the chosen option of each group.
+    choices: the chosen option of each group; of `debug` only in a debug run.
+    debug: how this run checks an experiment, as its results count nowhere; None: it is a real one.
     config_dirs: the configuration folders that the user has added, as by `--config-dir`.
     document: the whole configuration with its interpolations, to be recorded, without `sweep`, no part of a job.
     """
@@ -69,6 +71,7 @@ class Experiment:
     choices: Mapping[str, str]
     document: DictConfig
     config_dirs: tuple[Path, ...] = ()
+    debug: DebugSettings | None = None
 
 
 def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:
@@ -99,7 +102,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
             _refuse_without_schema(document, group, schema)
         settings = {stage: _settings(document, stage) for stage in pipeline}
         tracking, cluster = OmegaConf.to_object(document.tracking), OmegaConf.to_object(document.cluster)
-        sweep = read_sweep(document)
+        sweep, debug = read_sweep(document), _read_debug(document)
         assert isinstance(tracking, TrackingSettings)
         assert isinstance(cluster, ClusterSettings)
     except OmegaConfBaseException as error:
@@ -110,6 +113,8 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
     for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
         check(part, _group(values, stage))
     _learn_resolved(document)
+    if debug is None:
+        choices = {group: option for group, option in choices.items() if group != "debug"}
     return Experiment(
         name=top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
         seed=top.seed,
@@ -131,8 +136,9 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         settings=settings,
         groups={stage: _group(values, stage) for stage in pipeline},
         choices=choices,
-        document=_without_sweep(document),
+        document=_of_job(document, debug),
         config_dirs=config_dirs,
+        debug=debug,
     )
 
 
@@ -152,10 +158,23 @@ def read_sweep(document: DictConfig) -> SweepSettings:
     return settings
 
 
-def _without_sweep(document: DictConfig) -> DictConfig:
+def _read_debug(document: DictConfig) -> DebugSettings | None:
+    if "debug" not in document:  # a primary configuration of the user's own
+        return None
+    _refuse_without_schema(document, "debug", DebugSettings)
+    settings = OmegaConf.to_object(document.debug)
+    assert isinstance(settings, DebugSettings)
+    check(settings, "debug")
+    return None if settings.kind == "none" else settings
+
+
+def _of_job(document: DictConfig, debug: DebugSettings | None) -> DictConfig:
+    """Returns the configuration without `sweep`, and without `debug` where that is no debug run."""
     own = copy.copy(document)
     with open_dict(own):
         own.pop("sweep", None)
+        if debug is None:
+            own.pop("debug", None)
     return own
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from hydra.core.config_store import ConfigStore
 
 from pipeline.config import cluster_settings as cluster
+from pipeline.config.debug_settings import DebugSettings, FastSettings, OverfitSettings, ProfileSettings
 from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import MOST_JOBS, SeedsSettings, SweepSettings
 from stages.errors import UserError
@@ -153,7 +154,7 @@ def no_fork(weights: str) -> UserError:
     )
 
 
-GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep")
+GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep", "debug")
 """Groups that are not stages; stages take them by interpolation."""
 
 
@@ -168,6 +169,12 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
         "custom": cluster.CustomCluster,
     },
     "sweep": {"sweep": SweepSettings, "search": SearchSettings, "seeds": SeedsSettings},
+    "debug": {
+        "none": DebugSettings,
+        "fast": FastSettings,
+        "overfit": OverfitSettings,
+        "profile": ProfileSettings,
+    },
     "data": {
         "digits": data.DigitsSettings,
         "tfds": data.TfdsSettings,

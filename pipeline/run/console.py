@@ -17,6 +17,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
 from pipeline.run.description import sizes
+from pipeline.run.finding import debug_kind
 from pipeline.run.plan import PlannedStage
 from pipeline.run.provenance import command
 from pipeline.run.summary import Summary
@@ -119,6 +120,8 @@ class Console:
         """Prints what will be done, before it is done."""
         precision = experiment.document.precision.policy
         self.say(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
+        if experiment.debug is not None:
+            self.say(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
         widths = [max((len(text) for text in column), default=0) for column in zip(*map(_cells, plan), strict=True)]
         digits = len(str(len(plan)))
         partly = any(stage.action != "runs" for stage in plan)
@@ -167,7 +170,8 @@ class Console:
         if tested := _tested(summary):
             rows.append(("test", tested))
         rows += _speed(summary)
-        if summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
+        may_resume = debug_kind(summary.choices) is None
+        if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
             rows.append(("continue", f"{command()}  (from its last checkpoint)"))
         for kind, path in summary.exported.items():
             rows.append(("export", f"{shorter(Path(path))} ({kind})"))

@@ -1,5 +1,6 @@
 """Runs on disk, by their folder or the beginning of their id."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.paths import shorter
@@ -10,6 +11,9 @@ from stages.errors import UserError
 from stages.settings.places import resolved
 
 SHORTEST_ID = 4
+
+NOT_OF_DEBUG_RUNS = ("resume", "fork", "run", "evaluate.against")
+"""Settings that name a run to build upon."""
 
 
 def find_run(text: str, outputs: Path, option: str) -> Summary:
@@ -36,7 +40,19 @@ def find_run(text: str, outputs: Path, option: str) -> Summary:
             f"the folder of a run, or the beginning of its id ({SHORTEST_ID} digits or more)",
             f"{option}=<run id>",
         )
+    if option in NOT_OF_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
+        raise UserError(
+            f"{option}={text} is a debug run (debug={kind}), whose results count nowhere",
+            "a real run",
+            f"{option}=<run id>",
+        )
     return runs[0]
+
+
+def debug_kind(choices: Mapping[str, str]) -> str | None:
+    """Returns how the run with these options checked its experiment; None for a real run."""
+    kind = choices.get("debug", "none")
+    return None if kind == "none" else kind
 
 
 def _has_id(folder: Path, text: str) -> bool:

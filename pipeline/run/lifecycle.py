@@ -152,6 +152,8 @@ def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
     tags = begun_tags(experiment.tracking, code) | dict(job.tags)
     if (reused := reused_run(experiment)) is not None:
         tags["reused_run"] = reused.run_id or reused.folder
+    if experiment.debug is not None:
+        tags["debug"] = experiment.debug.kind
     if job.forked is not None:
         tags["forked_from"] = job.forked.run_id or job.forked.folder
         tags["fork_weights"] = experiment.fork_weights
@@ -186,6 +188,10 @@ def describe(job: Job, run: Run) -> None:
 def register(experiment: Experiment, run: Run, console: Console) -> None:
     """Records that the model is to be registered: `export.register`; its alias, if its test metrics can be believed."""
     settings, evaluated = experiment.settings.get("export"), experiment.settings.get("evaluate")
+    if experiment.debug is not None:
+        if isinstance(settings, ExportSettings) and settings.register is not None:
+            console.say(f"{settings.register} gets no version: this is a debug run")
+        return
     if isinstance(settings, ExportSettings) and settings.register is not None:
         confidence = evaluated.confidence if isinstance(evaluated, EvaluateSettings) else EvaluateSettings.confidence
         alias = settings.alias

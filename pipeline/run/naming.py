@@ -59,6 +59,8 @@ def sweep_name(labels: Iterable[str]) -> str:
 
 def _part(override: str, groups: Mapping[str, str]) -> str:
     key, equals, value = override.lstrip("+~").partition("=")
+    if key == "debug":
+        return override
     if not equals or key in groups:
         return value or key
     return f"{_short(key)}={value}"

@@ -57,6 +57,12 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
     identities: list[str] = []
     for lines in probes(axes):
         _, experiment = read_trial(compose, lines)
+        if experiment.debug is not None:
+            raise UserError(
+                f"debug={experiment.debug.kind} with a search, which chooses trials by results that here count nowhere",
+                "a sweep over values of the space",
+                f"python -m pipeline -m debug={experiment.debug.kind} {axes[0].key}=<value>,<value>",
+            )
         identities.append(identity(experiment))
         files |= sources(experiment).files
         try:

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.checks.registry import check_rules, check_surroundings
 from pipeline.checks.unused import refuse_unused
 from pipeline.command_line.compose import Composed
+from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
@@ -97,6 +98,7 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
     Raises:
         UserError: where any of the jobs is wrong, or all are refused.
     """
+    first: Experiment | None = None
     experiments: list[Experiment] = []
     overrides: list[tuple[str, ...]] = []
     refusals: list[UserError | None] = []
@@ -105,8 +107,11 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
         place = f"job {number:,} of {total:,} ({' '.join(redact_overrides(job.overrides))})"
         try:
             experiment = read(job.document, job.choices, job.config_dirs)
-            _refuse_differing(experiment, experiments[0] if experiments else experiment)
+            first = first or experiment
+            _refuse_differing(experiment, first)
             refusal = _refusal(experiment, job)
+            if refusal is None:
+                experiment = debugged(experiment)
             if refusal is None and None not in refusals:
                 check_surroundings(experiment)
         except (HydraException, OmegaConfBaseException, UserError) as error:

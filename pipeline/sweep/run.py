@@ -221,6 +221,8 @@ def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> N
 def parent_run(experiment: Experiment, folder: Path, jobs: int, name: str, console: Console) -> Tracker:
     """Opens the tracked run of the sweep in `folder`."""
     tags = begun_tags(experiment.tracking, provenance.code_state()) | {"sweep": folder.name, "jobs": str(jobs)}
+    if experiment.debug is not None:
+        tags["debug"] = experiment.debug.kind
     spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, name, tags=tags)
     return open_tracker(spec, console.warn)
 

@@ -55,7 +55,8 @@ def training_input(
 ) -> InputFunction:
     """Returns an input of `epochs` shuffled passes over the training split, from `first_step` on.
 
-    The shuffle is a uniform permutation of the whole split, another one each epoch. With `fixed_shapes` every replica's
+    The shuffle is a uniform permutation of the whole split, another one each epoch; `Dataset.is_shuffled` says whether
+    there is one. With `fixed_shapes` every replica's
     part of every batch has the same number of rows, filled up with rows of weight 0.
     """
     changes = RandomChanges(dataset, batch_size, seed)
@@ -107,7 +108,7 @@ def _input(
     fixed_shapes: bool,
 ) -> InputFunction:
     per_epoch = steps_per_epoch(split, batch_size)
-    seed = changes.seed if changes is not None else None
+    seed = changes.seed if changes is not None and changes.dataset.is_shuffled else None
 
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         with tf.device("/cpu:0"):

@@ -15,6 +15,7 @@ from stages.results import as_number
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import atomic_write
 from stages.targets import import_target
+from stages.training.profiler import Profiler
 from stages.training.serialization import state_of
 from stages.training.timing import Timing
 
@@ -170,12 +171,13 @@ def save_weights(network: keras.Model, path: Path) -> None:
 
 
 def build_callbacks(
-    settings: TrainSettings, reporter: Reporter, timing: Timing | None = None
+    settings: TrainSettings, reporter: Reporter, timing: Timing | None = None, folder: Path | None = None
 ) -> tuple[BestWeights, Callbacks]:
     """Returns the callback that keeps the best weights, and all callbacks in the order of their calls.
 
     Args:
         reporter: receives warnings of attributes that a checkpoint cannot hold. timing: counts their time.
+        folder: the run's, for the profiler's trace.
     """
     best = BestWeights(settings.monitor)
     callbacks: list[keras.callbacks.Callback] = [best]
@@ -187,6 +189,8 @@ def build_callbacks(
         callbacks.append(Plateau(settings))
     for index, entry in enumerate(settings.callbacks):
         callbacks.append(_imported(entry, index))
+        if isinstance(callbacks[-1], Profiler):
+            callbacks[-1].folder = str(folder or "")
         left_out = state_of(callbacks[-1], "", {})[1]
         if left_out:
             name = type(callbacks[-1]).__name__

@@ -51,6 +51,7 @@ REFUSED: Mapping[str, str] = {
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Try: precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
     "train.jit=fast": "train.jit=fast is not known",
+    "debug.kind=fast": "debug.kind=fast is not known",
     "train.fine_tune_epochs=2": r"train.fine_tune_epochs=2 with model.frozen=false.*Try: model.frozen=true",
     "train=fit train.fine_tune_epochs=2 model.frozen=true": "with train=fit: it has one phase.*Try: train=loop",
     "strategy=parameter_server train.fine_tune_epochs=2 model.frozen=true": "the variables of one optimizer",

@@ -1,0 +1,150 @@
+"""`debug=…`: short runs that check an experiment, that count nowhere, and that no real run meets."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline.comparison.answer import choice, sentences
+from pipeline.config.debug import debugged
+from pipeline.config.experiment import Experiment
+from pipeline.run.console import Console
+from pipeline.run.identity import identity
+from pipeline.run.job import Job, prepare
+from pipeline.run.naming import run_name
+from pipeline.run.resume import resolve
+from pipeline.run.summary import Summary
+from pipeline.sweep.comparison import compare, latest
+from stages.errors import UserError
+from tests import commands
+from tests.pipeline.experiments import experiment
+
+pytestmark = pytest.mark.slow
+
+
+def checked(*overrides: str, outputs: Path | None = None) -> Experiment:
+    return debugged(experiment(*overrides, outputs=outputs))
+
+
+@pytest.mark.smoke
+def test_a_real_experiment_knows_nothing_of_debug_runs() -> None:
+    real = experiment()
+    assert debugged(real) is real
+    assert "debug" not in real.document
+    assert "debug" not in real.choices
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("kind", ["fast", "overfit", "profile"])
+def test_a_debug_run_has_another_identity_and_resumes_nothing(kind: str, tmp_path: Path) -> None:
+    run = checked(f"debug={kind}", outputs=tmp_path)
+    assert identity(run) != identity(experiment(outputs=tmp_path))
+    assert run.resume == "never"
+    assert run.document.debug.kind == run.choices["debug"] == kind
+    prepare(run)
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker", "parameter_server", "central_storage"])
+def test_a_long_warm_up_is_shortened_with_the_epochs(strategy: str, tmp_path: Path) -> None:
+    words = ("schedule=cosine", "schedule.warmup_epochs=5", "train.early_stopping_patience=3")
+    run = checked("debug=fast", f"strategy={strategy}", *words, outputs=tmp_path)
+    prepare(run)
+    train = run.settings["train"]
+    assert (train.epochs, train.schedule.warmup_epochs) == (1, 0.5)
+    assert list(run.pipeline)[:3] == ["strategy", "load", "shorten"]
+    assert run.settings["evaluate"].batch_size == train.batch_size
+
+
+def test_one_batch_is_neither_augmented_nor_smoothed_nor_left_early() -> None:
+    run = checked("debug=overfit", "augment=strong", "train.label_smoothing=0.1", "train.early_stopping_patience=2")
+    assert list(run.pipeline) == ["strategy", "load", "shorten", "normalize", "model", "train", "overfit"]
+    train = run.settings["train"]
+    assert (train.label_smoothing, train.early_stopping_patience, train.epochs) == (0.0, 0, 100)
+    assert run.settings["shorten"]["same_batch"]
+
+
+REFUSED = {
+    "debug=fast fork=4d9eb298": "debug=fast with fork=4d9eb298: a debug run starts from scratch",
+    "debug=fast resume=4d9eb298": "debug=fast with resume=4d9eb298",
+    "debug=profile from=evaluate run=4d9eb298": "debug=profile with from=evaluate",
+    "debug=overfit pipeline.train=null": "debug=overfit needs a stage train of this project",
+    "debug=fast pipeline.load=null pipeline.normalize=null pipeline.augment=null": "no stage makes a `dataset`",
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED)
+def test_what_a_debug_run_cannot_do_is_refused_in_one_line(overrides: str) -> None:
+    with pytest.raises(UserError, match=REFUSED[overrides]) as refused:
+        checked(*overrides.split())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_search_is_refused(pipeline_command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    space = "optimizer.learning_rate=tag(log,interval(1e-4,1e-1))"
+    done = pipeline_command("sweep=random", "debug=fast", space, trains=False)
+    assert done.returncode == 2
+    assert "debug=fast with a search" in done.stderr
+    assert "-m debug=fast optimizer.learning_rate=<value>,<value>" in done.stderr
+
+
+@pytest.mark.smoke
+def test_the_name_of_a_run_says_what_it_is() -> None:
+    choices = {"strategy": "mirrored", "debug": "fast"}
+    assert run_name(["strategy=mirrored", "debug=fast"], choices, Path("x-12345678")) == "mirrored debug=fast 12345678"
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tuple[Path, str]:
+    """Outputs of a sweep of debug runs, one of them with processes of its own, and what it printed."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
+    done = commands.run(
+        "-m", "debug=fast", "strategy=one_device,multi_worker", "model.network.dropout=0", "model.network.filters=[8]",
+        "export.register=digits", "export.alias=champion", f"outputs={outputs}", cwd=outputs,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return outputs, done.stdout
+
+
+def test_all_stages_run_under_every_strategy_and_agree(sweep: tuple[Path, str]) -> None:
+    summaries = [Summary.read(path.parent) for path in sorted(latest(sweep[0]).glob("*/summary.json"))]
+    assert [summary.status for summary in summaries] == ["FINISHED"] * 2
+    assert all(stage.status == "ran" for summary in summaries for stage in summary.stages.values())
+    one, both = (summary.metrics["test/loss"] for summary in summaries)
+    assert both == pytest.approx(one, abs=1e-5)
+    assert [summary.facts["data"]["train_examples"] for summary in summaries] == [64 + 13] * 2
+
+
+def test_debug_runs_are_marked_and_never_registered(sweep: tuple[Path, str]) -> None:
+    client = MlflowClient(f"sqlite:///{sweep[0] / 'mlflow.db'}")
+    [own] = client.search_experiments(filter_string="name != 'Default'")
+    runs = client.search_runs([own.experiment_id])
+    assert len(runs) == 3
+    assert {run.data.tags["debug"] for run in runs} == {"fast"}
+    assert list(client.search_registered_models()) == []
+
+
+def test_no_debug_run_is_best(sweep: tuple[Path, str]) -> None:
+    comparison = compare(latest(sweep[0]))
+    assert comparison.best is None
+    assert choice(comparison).startswith("no best setting: a debug run")
+    assert sentences(comparison) == []
+    assert "no best setting" in sweep[1]
+
+
+def test_no_run_builds_upon_a_debug_run(sweep: tuple[Path, str]) -> None:
+    """Not even one that was interrupted."""
+    outputs = sweep[0]
+    path = sorted(latest(outputs).glob("*one_device*/summary.json"))[0]
+    content = path.read_text()
+    try:
+        path.write_text(json.dumps({**json.loads(content), "status": "KILLED"}))
+        for option in ("resume", "fork"):
+            with pytest.raises(UserError, match=f"{option}=.* is a debug run"):
+                resolve(Job(experiment(f"{option}='{path.parent}'", outputs=outputs)), Console())
+        assert resolve(Job(checked("debug=fast", outputs=outputs)), Console()).resumed is None
+    finally:
+        path.write_text(content)

@@ -1,0 +1,121 @@
+"""Stages and callbacks of debug runs: what is left of the data, one batch learned by heart, the profiler's trace."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from stages.data.batches import training_input
+from stages.errors import UserError
+from stages.images import Streamed
+from stages.overfit import OverfitSettings, overfit
+from stages.profiling import ProfilingSettings, profiling
+from stages.results import Dataset, Split, Trained
+from stages.shorten import ShortenSettings, shorten
+from stages.train import train
+from stages.training.overfitting import OneBatch, switch_noise_off
+from stages.training.profiler import FOLDER, Profiler
+from tests.stages.experiments import adam, elements, one_device, real_digits, settings, small_cnn
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return real_digits()
+
+
+@pytest.mark.parametrize(("batch_size", "left"), [(64, 64 + 13), (1293, 1293), (431, 2 * 431), (1000, 1293)])
+def test_the_last_of_two_batches_is_as_small_as_in_the_whole_split(digits: Dataset, batch_size: int, left: int) -> None:
+    short = shorten(digits, ShortenSettings(steps=2, batch_size=batch_size))
+    assert len(short.train) == left
+    assert len(short.train) % batch_size == len(digits.train) % batch_size
+    assert set(short.train.labels) == set(digits.train.labels)
+
+
+def test_images_that_are_read_at_each_use_still_are(digits: Dataset) -> None:
+    images = np.asarray(digits.train.images)
+    streamed = Streamed.all(images.shape, lambda rows: images[rows])
+    whole = replace(digits, train=Split(streamed, digits.train.labels))
+    short = shorten(whole, ShortenSettings(steps=2, batch_size=64)).train
+    assert isinstance(short.images, Streamed)
+    in_memory = shorten(digits, ShortenSettings(steps=2, batch_size=64)).train
+    np.testing.assert_array_equal(short.images[slice(None)], in_memory.images)
+    np.testing.assert_array_equal(short.labels, in_memory.labels)
+
+
+def test_every_step_takes_the_same_batch(digits: Dataset) -> None:
+    one = shorten(digits, ShortenSettings(steps=4, batch_size=32, same_batch=True))
+    batches = elements(training_input(one, 32, seed=1, epochs=2))
+    assert len(batches) == 8
+    for images, labels, _ in batches:
+        np.testing.assert_array_equal(images, batches[0][0])
+        np.testing.assert_array_equal(labels, one.val.labels)
+
+
+def test_noise_is_switched_off_wherever_it_is() -> None:
+    inner = keras.Sequential([keras.layers.Dropout(0.5), keras.layers.GaussianNoise(1.0)])
+    network = keras.Sequential([keras.Input((4,)), inner, keras.layers.AlphaDropout(0.3)])
+    values = np.ones([3, 4], np.float32)
+    assert not np.array_equal(network(values, training=True), values)
+    switch_noise_off(network)
+    np.testing.assert_array_equal(network(values, training=True), values)
+
+
+def learned(digits: Dataset, rate: float, epochs: int) -> Trained:
+    one = shorten(digits, ShortenSettings(steps=10, batch_size=32, same_batch=True))
+    where = one_device()
+    given = settings(
+        epochs=epochs, batch_size=32, optimizer=adam(learning_rate=rate), callbacks=[OneBatch(0.05)], steps_per_call=10
+    )
+    return train(small_cnn(one, where, dropout=0.5), one, where, given)
+
+
+def test_one_batch_is_learned_by_heart_in_spite_of_dropout(digits: Dataset) -> None:
+    verdict = overfit(learned(digits, 0.01, epochs=40), OverfitSettings(loss=0.05, steps_per_epoch=10))
+    assert verdict.loss <= 0.05
+    assert verdict.steps < 400  # it stops as soon as it knows
+    assert verdict.record.metrics["debug/overfit_steps"] == verdict.steps
+
+
+def test_a_batch_that_is_not_learned_is_said_in_one_line(digits: Dataset) -> None:
+    trained = learned(digits, 1e-9, epochs=2)
+    with pytest.raises(UserError, match=r"after 20 steps on one batch its loss is 2\..*does not learn it by heart"):
+        overfit(trained, OverfitSettings(loss=0.05, steps_per_epoch=10))
+
+
+class Told:
+    """Keeps the lines that a stage logs."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    warn = say
+
+
+def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_path: Path) -> None:
+    short, where = shorten(digits, ShortenSettings(steps=4)), one_device()
+    given = settings(callbacks=[Profiler(2)], steps_per_call=2)
+    trained = train(small_cnn(short, where), short, where, given, folder=tmp_path)
+    told = Told()
+    profile = profiling(trained, ProfilingSettings(), where, told, tmp_path)  # type: ignore[arg-type]
+    assert profile.trace == tmp_path / FOLDER == profile.record.files[FOLDER]
+    assert list(profile.trace.rglob("*.xplane.pb"))
+    events = json.loads(gzip.decompress((profile.trace / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert any("Conv2D" in event["name"] for event in events)
+    assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in events if event["ph"] == "X")
+    parts = [value for name, value in trained.record.metrics.items() if name.endswith("_seconds")]
+    assert sum(profile.seconds.values()) == pytest.approx(sum(parts))
+    assert any("ui.perfetto.dev" in line for line in told.lines)
+    assert any("input wait" in line for line in told.lines)
+
+
+def test_without_a_folder_nothing_is_traced(digits: Dataset) -> None:
+    short, where = shorten(digits, ShortenSettings()), one_device()
+    trained = train(small_cnn(short, where), short, where, settings(callbacks=[Profiler(2)]))
+    assert profiling(trained, ProfilingSettings(), where).trace is None
