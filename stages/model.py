@@ -13,6 +13,7 @@ import tensorflow as tf
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
+from stages.networks.layer_policies import effective_policy, layer_policies
 from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, draw_in_float32, float32_initial_values, keras_floats
 from stages.networks.rescaling import with_scaling
@@ -44,21 +45,26 @@ def model(
         UserError: where the network cannot be found or built, its weights cannot be loaded or do not fit, or its output
             is not float32 [b, classes].
     """
-    policy = resolve_policy(settings.precision.policy, strategy)
+    own = resolve_policy(settings.precision.policy, strategy)
+    patterns = {name: resolve_policy(policy, strategy) for name, policy in settings.precision.layers.items()}
+    policy = effective_policy(own, patterns)
     layers = strategy.layers
+    policies: dict[str, str] = {}
     function, arguments = _function(settings.network)
     scaling = _scaling(function, arguments, dataset, reporter or Silent())
 
-    def build(placed: bool, policy: str = policy) -> keras.Model:
+    def build(placed: bool, policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
         with _policy(policy), float32_initial_values():
-            network = _build(function, arguments, dataset)
+            with layer_policies(patterns) as matched:
+                network = _build(function, arguments, dataset)
+            policies.update(matched)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
             return with_scaling(scaling, dataset.image_shape, network, policy)
 
-    def build_on_one_device(policy: str = policy) -> keras.Model:
+    def build_on_one_device(policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
         with tf.device("/cpu:0"):
-            return build(placed=False, policy=policy)
+            return build(placed=False, policy=policy, patterns=patterns)
 
     draw_in_float32()
     cast_exactly()
@@ -80,7 +86,8 @@ def model(
     params = {
         **loaded,
         "outputs": outputs,
-        "policy": policy,
+        "policy": own,
+        **({"layer_policies": _listed(policies)} if policies else {}),
         **(facts(scaling) if scaling != dataset.normalization else {}),
     }
     record = _record(network, params, folder)
@@ -89,8 +96,14 @@ def model(
     rebuild = build_on_one_device if split else None
     in_step = dataset.augmentation if dataset.augments_in_step else None
     mixed = dataset.mixing is not None
-    in_float32 = partial(build_on_one_device, "float32")
+    in_float32 = partial(build_on_one_device, "float32", {})
     return Model(network, outputs, policy, metrics, rebuild, record, in_step, mixed, in_float32)
+
+
+def _listed(policies: Mapping[str, str]) -> str:
+    """Returns the layers of each policy, such as `mixed_bfloat16: conv2d, conv2d_1`."""
+    by_policy = {policy: [name for name in policies if policies[name] == policy] for policy in policies.values()}
+    return "; ".join(f"{policy}: {', '.join(names)}" for policy, names in by_policy.items())
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None) -> Record:

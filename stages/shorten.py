@@ -1,5 +1,6 @@
 """The `shorten` stage of a debug run: the same data set with few examples."""
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,8 +37,18 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
     counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
     (reporter or Silent()).say(f"debug run with {text}")
+    facts = f"{dataset.fingerprint} {steps} {batch} {settings.same_batch}"
+    fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]  # features in the cache are of this data set alone
     shuffled = dataset.is_shuffled and not settings.same_batch
-    return replace(dataset, **splits, is_shuffled=shuffled, record=Record())
+    return replace(
+        dataset,
+        train=splits["train"],
+        val=splits["val"],
+        test=splits["test"],
+        fingerprint=fingerprint,
+        is_shuffled=shuffled,
+        record=Record(),
+    )
 
 
 def _count(examples: int, batch_size: int, steps: int) -> int:
@@ -57,13 +68,13 @@ def _some(split: Split, count: int) -> Split:
         split.labels[rows],
         cached=split.cached.of(rows) if split.cached is not None else None,
         numbers=split.numbers[rows] if split.numbers is not None else None,
-        files=[split.files[row] for row in rows] if split.files is not None else None,
+        files=[split.files[int(row)] for row in rows] if split.files is not None else None,
     )
 
 
-def _images(images: Images, rows: np.ndarray) -> Images:
-    """Returns the images of `rows`, still read at each use where they are now."""
-    if isinstance(images, np.ndarray):
+def _images(images: Images, rows: np.ndarray, in_place: bool = False) -> Images:
+    """Returns the images of `rows`, read at each use where they are now, or else `in_place`."""
+    if isinstance(images, np.ndarray) and not in_place:
         return np.ascontiguousarray(images[rows])
     if isinstance(images, Streamed):
         return replace(images, rows=images.rows[rows])
@@ -75,4 +86,6 @@ def _in_memory(split: Split) -> Split:
 
 
 def _repeated(split: Split, times: int) -> Split:
-    return Split(np.concatenate([split.images] * times), np.concatenate([split.labels] * times))
+    """Returns a split that holds `split` several times, its images once."""
+    rows = np.tile(np.arange(len(split)), times)
+    return Split(_images(split.images, rows, in_place=True), split.labels[rows])

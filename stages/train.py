@@ -11,6 +11,7 @@ from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
 from stages.training.callbacks import build_callbacks, save_weights
 from stages.training.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
+from stages.training.choices import note_jit, with_choices
 from stages.training.class_weights import class_weights
 from stages.training.engine import build_engine
 from stages.training.epochs import Epochs
@@ -81,9 +82,12 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
             best.restore()
         with timing.of("build"):
             resumed = progress_of(checkpoint) if checkpoint is not None else Progress()
+            phase = replace(phase, settings=with_choices(phase.settings, resumed, strategy))
             built = build_phase(training, phase, resumed, cache)
         start_phase(training, built, checkpoint, previous)
         checkpoint = None  # it may be large
+        reason = note_jit(built.progress, strategy, built.facts["jit"], built.facts["jit_reason"], reporter)
+        built.facts["jit_reason"] = reason
         with timing.of("build"):
             epochs = replace(phase.settings, epochs=built.last_epoch)
             engine = build_engine(strategy, built.step, built.dataset, epochs, built.progress.step)
@@ -100,7 +104,8 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         best.restore()
     trained = built.validation.present_model()
     files = write_files(trained, built.progress, best, folder)
-    record = Record(params, timing.metrics() | gpu_peak(strategy), files)
+    chosen = {name: params[name] for name in ("jit", "jit_reason", "steps_per_call")}
+    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary={"train": chosen})
     return result_of(trained, built.progress, best, settings, record)
 
 

@@ -83,9 +83,9 @@ def model(experiment: Experiment) -> ModelSettings | None:
 
 
 def policy(experiment: Experiment) -> str | None:
-    """Returns the precision by its name, such as `mixed`."""
+    """Returns the precision by its name, such as `mixed`; that of the fewest digits where layers have their own."""
     settings = model(experiment)
-    return settings.precision.policy if settings else None
+    return settings.precision.lowest if settings else None
 
 
 def last_batch(experiment: Experiment) -> int:

@@ -47,6 +47,9 @@ from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import SweepSettings
 from stages.errors import UserError
 
+NAMED_BY_USERS = ("tracking.tags", "precision.layers", "strategy.layers")
+"""Mappings whose names are the user's own, and are typed without a plus sign."""
+
 _FILLED_BY_HYDRA = ("runtime", "overrides", "searchpath", "job.name", "job.config_name", "job.override_dirname")
 
 
@@ -292,8 +295,9 @@ class Composer:
         without = copy.copy(document)
         with open_dict(without):
             without.pop("hydra")
-        if "tracking" in without:
-            OmegaConf.set_struct(without.tracking.tags, False)  # names of the user's own, without a plus sign
+        for name in NAMED_BY_USERS:
+            if isinstance(node := OmegaConf.select(without, name), DictConfig):
+                OmegaConf.set_struct(node, False)
         return pickle.dumps(without), document
 
     def _refuse_hydras_own(self, document: DictConfig) -> None:

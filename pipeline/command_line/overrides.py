@@ -168,9 +168,21 @@ def _key(override: Override) -> str:
 
 def _parsed(word: str, options: Options) -> Override:
     try:
-        return OverridesParser.create().parse_overrides([word])[0]
+        return OverridesParser.create().parse_overrides([_with_patterns(word)])[0]
     except (HydraException, RecursionError) as error:
         raise _unreadable(word, options) from error
+
+
+def _with_patterns(word: str) -> str:
+    """Returns `precision.layers.conv2d*=float32` as `precision.layers={conv2d*: float32}`.
+
+    Hydra's names hold no asterisk, and a name that the configuration does not have would need a plus sign.
+    """
+    match = re.fullmatch(r"((?:precision|strategy)\.layers)\.([^=]+)=(.+)", word)
+    if match is None:
+        return word
+    values = match[3].split(",")
+    return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in values)
 
 
 def _unreadable(word: str, options: Options) -> UserError:

@@ -51,8 +51,8 @@ def _check(experiment: Experiment, settings: DebugSettings) -> None:
     for name, value in (("resume", experiment.resume), ("fork", experiment.fork), ("from", experiment.from_stage)):
         if value not in (None, "auto", "never"):
             raise UserError(
-                f"{typed} with {name}={value}: a debug run starts from scratch, and another run has its own settings",
-                f"one of them; the settings of {value} may be typed",
+                f"{typed} with {name}={value}: a debug run starts from scratch",
+                "one of them, or the settings of that run, typed again",
                 typed,
             )
     if "dataset" not in experiment.pipeline.values():
@@ -71,7 +71,7 @@ def _make_fast(document: DictConfig, experiment: Experiment, settings: FastSetti
     if isinstance(train, TrainSettings):
         _shorten_training(document, train, epochs=1, fine_tune_epochs=1)
         if isinstance(evaluate, EvaluateSettings):
-            document.evaluate.batch_size = min(evaluate.batch_size, train.batch_size)
+            document.evaluate.batch_size = min(evaluate.batch_size or train.batch_size, train.batch_size)
     _shorten_data(document, experiment, settings.steps)
 
 

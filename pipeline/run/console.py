@@ -118,7 +118,8 @@ class Console:
 
     def plan(self, experiment: Experiment, plan: Sequence[PlannedStage]) -> None:
         """Prints what will be done, before it is done."""
-        precision = experiment.document.precision.policy
+        chosen = experiment.document.precision
+        precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
         self.say(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
         if experiment.debug is not None:
             self.say(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")

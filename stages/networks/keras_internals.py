@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import core, random
 from keras.src.models import Functional
+from keras.src.utils import naming
 
 BACKEND = {"core": core, "random": random}
 
@@ -137,6 +138,14 @@ def load_matching_weights(network: keras.Model, path: Path) -> str:
         example = re.search(r"Example error message for object (.*?)List of", one_line(warning.message, 999))
         reason = reason or (one_line(example[1]) if example else "")
     return reason
+
+
+def reset_names() -> None:
+    """Counts names of layers from the beginning, as in a process that has made none.
+
+    Keras 3.15: `keras.src.utils.naming.reset_uids`; `keras.backend.clear_session` also drops graphs and seeds.
+    """
+    naming.reset_uids()
 
 
 def one_line(error: object, longest: int = 240) -> str:

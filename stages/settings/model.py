@@ -9,6 +9,9 @@ from stages.errors import UserError
 from stages.settings.places import exists
 from stages.settings.ranges import choice, number
 
+POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
+"""Keras policies that a single layer may have, the one that needs most care first."""
+
 
 @dataclass(kw_only=True)
 class PrecisionSettings:
@@ -18,6 +21,31 @@ class PrecisionSettings:
         "float32", "float32", "mixed", "mixed_float16", "mixed_bfloat16", "bfloat16", "float16", "float64"
     )
     """`mixed`: float16 on GPUs with tensor cores (compute capability 7.0 and up), else bfloat16."""
+    layers: dict[str, str] = field(default_factory=dict)
+    """From patterns of layer names (`conv2d*`) to policies; the first that matches counts, and all other layers have
+    `policy`. Variables are float32 in each of these policies."""
+
+    def check(self, path: str) -> None:
+        for pattern, policy in self.layers.items():
+            if policy not in (*POLICIES_OF_LAYERS, "mixed"):
+                near = f"mixed_{policy}" if f"mixed_{policy}" in POLICIES_OF_LAYERS else POLICIES_OF_LAYERS[-1]
+                raise UserError(
+                    f"{path}.layers: {pattern} in {policy}, which is no policy of a layer, whose variables are float32",
+                    (*POLICIES_OF_LAYERS, "mixed"),
+                    f"'{path}.layers={{{pattern}: {near}}}'",
+                )
+        if self.layers and self.policy not in (*POLICIES_OF_LAYERS, "mixed"):
+            raise UserError(
+                f"{path}.layers with {path}={self.policy}, whose variables are no float32",
+                (*POLICIES_OF_LAYERS, "mixed"),
+                f"{path}=float32",
+            )
+
+    @property
+    def lowest(self) -> str:
+        """The policy of the fewest digits in any layer; `mixed` where that depends on the devices."""
+        policies = {self.policy, *self.layers.values()}
+        return next((name for name in ("mixed_float16", "mixed", "mixed_bfloat16") if name in policies), self.policy)
 
 
 @dataclass(kw_only=True)

@@ -188,12 +188,13 @@ def build_callbacks(
     if settings.schedule.name == "plateau":
         callbacks.append(Plateau(settings))
     for index, entry in enumerate(settings.callbacks):
-        callbacks.append(_imported(entry, index))
-        if isinstance(callbacks[-1], Profiler):
-            callbacks[-1].folder = str(folder or "")
-        left_out = state_of(callbacks[-1], "", {})[1]
+        callback = _imported(entry, index)
+        if isinstance(callback, Profiler):
+            callback.folder = str(folder or "")
+        callbacks.append(callback)
+        left_out = state_of(callback, "", {})[1]
         if left_out:
-            name = type(callbacks[-1]).__name__
+            name = type(callback).__name__
             reporter.warn(f"train.callbacks[{index}]: a checkpoint does not keep {name}'s {', '.join(left_out)}")
     return best, Callbacks(callbacks, reporter.warn, timing)
 

@@ -11,6 +11,7 @@ from stages.optimization.loss_scale import LEAST
 from stages.optimization.optimizers import last_rate
 from stages.reporter import Stop
 from stages.safe_places import safe_place
+from stages.training.choices import note_steps
 from stages.training.engine import Engine
 from stages.training.phase_setup import BuiltPhase, Training
 from stages.training.progress import epoch_line, epoch_metrics
@@ -36,6 +37,8 @@ class Epochs:
         """Epochs of all phases, as far as they are known."""
         self._per_epoch = steps_per_epoch(built.dataset.train, self._settings.batch_size)
         self._is_traced = False
+        # A coordinator adapts the number as it goes; it decides only how often workers wait for each other.
+        self._chooses_steps = self._settings.steps_per_call is None and self._strategy.coordinator is None
 
     def run(self) -> None:
         """Trains until the end of the phase; leaves the network with the weights of the last validation."""
@@ -92,6 +95,8 @@ class Epochs:
                 progress.clock.add(seconds, steps, examples, self._engine.waited)
                 if self._engine.waited is not None:
                     self._timing.move("steps", "input_wait", self._engine.waited)
+            if self._is_traced and self._chooses_steps:
+                note_steps(progress, self._engine.steps_per_call, self._reporter)
             self._is_traced = True
             progress.step, progress.done = progress.step + steps, progress.done + steps
             self._check_finite(logs["loss"])

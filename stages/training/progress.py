@@ -71,6 +71,7 @@ class Progress:
     added: values that callbacks have added to logs in this epoch; outside: before the first or after the last one.
     shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
     start: the scores of a fork's weights on validation before its first step.
+    choices: what was chosen for the user in this phase, and on which devices; see `stages.training.choices`.
     """
 
     epoch: int = 0
@@ -87,6 +88,7 @@ class Progress:
     outside: dict[str, float] = field(default_factory=dict)
     shift: int = 0
     start: dict[str, float] = field(default_factory=dict)
+    choices: dict[str, Any] = field(default_factory=dict)
 
     @property
     def first_epoch(self) -> int:
@@ -98,6 +100,7 @@ class Progress:
         self.phase, self.began, self.step = index, self.epoch, self.epoch * steps_per_epoch
         self.shift = 0
         self.clock, self.stopping, self.finished = Clock(), False, False  # its steps have their own duration
+        self.choices = {}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":

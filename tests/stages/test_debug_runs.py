@@ -33,6 +33,7 @@ def test_the_last_of_two_batches_is_as_small_as_in_the_whole_split(digits: Datas
     assert len(short.train) == left
     assert len(short.train) % batch_size == len(digits.train) % batch_size
     assert set(short.train.labels) == set(digits.train.labels)
+    assert short.fingerprint != digits.fingerprint  # the cache must not take its features for those of the whole
 
 
 def test_images_that_are_read_at_each_use_still_are(digits: Dataset) -> None:
@@ -50,6 +51,7 @@ def test_every_step_takes_the_same_batch(digits: Dataset) -> None:
     one = shorten(digits, ShortenSettings(steps=4, batch_size=32, same_batch=True))
     batches = elements(training_input(one, 32, seed=1, epochs=2))
     assert len(batches) == 8
+    assert len(one.train.images[slice(None)]) == 4 * 32
     for images, labels, _ in batches:
         np.testing.assert_array_equal(images, batches[0][0])
         np.testing.assert_array_equal(labels, one.val.labels)
@@ -82,6 +84,8 @@ def test_one_batch_is_learned_by_heart_in_spite_of_dropout(digits: Dataset) -> N
 
 def test_a_batch_that_is_not_learned_is_said_in_one_line(digits: Dataset) -> None:
     trained = learned(digits, 1e-9, epochs=2)
+    for row in trained.history:  # every step has taken the batch that is validated
+        assert row["train/loss"] == pytest.approx(row["val/loss"], abs=1e-4)
     with pytest.raises(UserError, match=r"after 20 steps on one batch its loss is 2\..*does not learn it by heart"):
         overfit(trained, OverfitSettings(loss=0.05, steps_per_epoch=10))
 

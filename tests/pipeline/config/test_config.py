@@ -193,3 +193,11 @@ def test_a_server_that_swallows_requests_is_known_in_time(pipeline_command: Comm
     assert time.monotonic() - began < 25  # 5 s for the server; a busy machine starts slowly
     assert done.returncode == 2
     assert "does not answer (timed out)" in done.stderr
+
+
+@pytest.mark.parametrize("layers", [".conv2d*=mixed_bfloat16", "={conv2d*: mixed_bfloat16}"])
+def test_patterns_of_layers_are_typed_as_names(layers: str) -> None:
+    """Hydra's own names hold no asterisk."""
+    composed = Composer(read_arguments([f"precision.layers{layers}", "precision.layers.head=float32"])).one()
+    found = read(composed.document, composed.choices).settings["model"].precision.layers
+    assert list(found.items()) == [("conv2d*", "mixed_bfloat16"), ("head", "float32")]
