@@ -27,8 +27,8 @@ RAY = (sys.executable, "-c", "from ray.scripts.scripts import main; main()")
 
 POLL_SECONDS = 0.2
 
-OF_RAY = {"RAY_USAGE_STATS_ENABLED": "0"}
-"""Variables that Ray reads as it is imported and started: it reports to nobody."""
+OF_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
+"""Variables that Ray reads as it is imported and started: it reports to nobody, and prints without colors."""
 
 OF_OWN = {
     **OF_RAY,

@@ -53,11 +53,22 @@ def test_those_that_the_user_has_chosen_are_dealt_out(monkeypatch: pytest.Monkey
         (SweepSettings(n_jobs=2), ("strategy.device=/gpu:2",), "each job sees /gpu:0 to /gpu:1"),
         (SweepSettings(n_jobs=2, devices_per_job=0), ("strategy.device=/gpu:0",), "each job sees no GPU"),
         (SweepSettings(n_jobs=2), ("strategy=multi_worker", "cluster=tf_config"), "takes the whole of it"),
+        (SweepSettings(devices_per_job=1), ("cluster=ray",), "jobs get their GPUs from it"),
     ],
 )
 def test_what_cannot_work_is_refused(settings: SweepSettings, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         deal_out(settings, [experiment(*overrides)])
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_an_engine_gives_a_job_the_cores_of_all_its_workers() -> None:
+    alone, two = (experiment("cluster=ray", "cluster.cpus=3", *more) for more in ((), ("strategy=multi_worker",)))
+    for experiments, cores in (((alone,), "3"), ((alone, two), "6")):
+        places = deal_out(SweepSettings(n_jobs=2), experiments)
+        assert [place.environment(alone) for place in places] == [dict.fromkeys(THREADS, cores)] * 2
+    with pytest.raises(UserError, match="different clusters"):
+        deal_out(SweepSettings(), [alone, experiment("cluster=ray")])
 
 
 def test_without_a_gpu_none_can_be_dealt_out() -> None:
