@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -187,6 +188,13 @@ def _learn_resolved(document: DictConfig) -> None:
 def _outputs(setting: str | None) -> Path:
     if not setting:
         return default_outputs()
+    if re.match(r"[a-z][a-z0-9+.-]+://", setting, re.IGNORECASE):
+        raise UserError(
+            f"outputs={setting} is an address, but runs are files: locks and checkpoints need a file system",
+            "a directory, which may be on a shared disk; MLflow's server puts models and files into an object store "
+            "(docs/places.md)",
+            "outputs=./outputs",
+        )
     place = resolved(setting)
     if place is None:
         raise UserError(f"outputs={setting} can be no directory", "a directory of yours", "outputs=./outputs")

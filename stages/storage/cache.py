@@ -57,8 +57,9 @@ def _mark_used(place: Path) -> None:
     with suppress(OSError):
         file = _used.get(place)
         if file is None:
-            file = _used[place] = place.with_name(f".{place.name}.use").open("a")
-            fcntl.flock(file, fcntl.LOCK_SH)  # waits for an entry that is being removed
+            file = _used[place] = place.with_name(f".{place.name}.use").open("a+")
+            # Waits for an entry that is being removed. Over NFS a shared lock needs a file that can be read.
+            fcntl.flock(file, fcntl.LOCK_SH)
         os.utime(file.name)
 
 

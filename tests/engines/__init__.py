@@ -69,7 +69,7 @@ def postgresql() -> Iterator[str]:
 
 
 @contextmanager
-def mlflow_server(store: str, kept: Path) -> Iterator[str]:
+def mlflow_server(store: str, kept: Path | str) -> Iterator[str]:
     """A real MLflow server on `store`, which serves the artifacts in `kept`; ended with the block."""
     port = free_port()
     command = [
