@@ -1,19 +1,20 @@
-"""`docs/kubernetes`: manifests that the published schemas take, and whose pods' processes train as one machine does."""
+"""`docs/kubernetes`: manifests that the published schemas take, and whose variables say what each pod is."""
 
 import json
 import re
-import shlex
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests import commands
-from tests.pipeline.cluster.hosts import ROOT, two_hosts
-from tests.pipeline.experiments import BARE
+from pipeline.engines.tf_config import task_of_environment
+from stages.settings.strategy import MultiWorkerSettings
+from tests.conftest import ROOT
 
 JOB, TFJOB = (ROOT / "docs" / "kubernetes" / name for name in ("job.yaml", "tfjob.yaml"))
 SCHEMAS = "1.37"
@@ -21,8 +22,6 @@ SCHEMAS = "1.37"
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 """The annotation in which an indexed Job puts a pod's index."""
-
-SMALL = ("train.epochs=1", "model.network.filters=[8,16]", "seed=3", "tracking=off", *BARE)
 
 
 def documents(path: Path) -> dict[str, Any]:
@@ -112,48 +111,18 @@ def pods_of_tfjob() -> list[tuple[list[str], dict[str, str]]]:
     ]
 
 
-def losses(outputs: Path) -> list[float]:
-    """Returns losses of the one run in `outputs`."""
-    [summary] = outputs.glob("runs/*/*/summary.json")
-    metrics = json.loads(summary.read_text())["metrics"]
-    return [metrics[name] for name in ("train/loss", "val/loss", "test/loss")]
-
-
-@pytest.mark.slow
-@pytest.mark.engines
-def test_pods_train_as_one_machine_does(tmp_path: Path) -> None:
-    entry = shlex.split(_entry_point())
-    assert entry[:3] == ["python", "-m", "pipeline"]
-    arguments = [text for text in pods_of_job()[0][0] if not text.startswith(("cluster", "tracking"))]
-    alone = commands.run(*arguments, *SMALL, f"outputs={tmp_path / 'alone'}", cwd=tmp_path)
-    assert alone.returncode == 0, alone.stderr
-    expected = losses(tmp_path / "alone")
-    for kind, pods, names in (
-        ("job", pods_of_job(), ("train-0.train", "train-1.train")),
-        ("tfjob", pods_of_tfjob(), ("train-worker-0.default.svc", "train-worker-1.default.svc")),
-    ):
-        with two_hosts(names) as hosts:
-            started = [
-                host.start(
-                    *[text for text in arguments if not text.startswith("tracking")],
-                    *SMALL,
-                    f"outputs={tmp_path / kind}",
-                    log=tmp_path / f"{kind}-{index}.log",
-                    environment={**variables, "CUDA_VISIBLE_DEVICES": "-1"},
-                )
-                for index, (host, (arguments, variables)) in enumerate(zip(hosts, pods, strict=True))
-            ]
-            try:
-                codes = [process.wait(240) for process in started]
-            finally:
-                for process in started:
-                    process.kill()
-        printed = "\n".join(path.read_text() for path in tmp_path.glob(f"{kind}-*.log"))
-        assert codes == [0, 0], printed
-        assert losses(tmp_path / kind) == pytest.approx(expected, rel=1e-6), printed
-
-
-def _entry_point() -> str:
-    """Returns the command of the Dockerfile."""
+def test_the_image_runs_the_pipeline() -> None:
     [words] = re.findall(r"^ENTRYPOINT (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    return " ".join(json.loads(words))
+    assert json.loads(words) == ["python", "-m", "pipeline", "outputs=/outputs"]
+
+
+@pytest.mark.parametrize("pods", [pods_of_job, pods_of_tfjob])
+def test_every_pod_learns_its_place(
+    pods: Callable[[], list[tuple[list[str], dict[str, str]]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: [])  # Kubernetes knows the names
+    for index, (arguments, variables) in enumerate(pods()):
+        assert {"strategy=multi_worker", "cluster=tf_config"} <= set(arguments)
+        monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
+        task = task_of_environment(MultiWorkerSettings(deterministic=False))
+        assert (task.name, task.is_chief) == (f"worker-{index}", index == 0)

@@ -1,0 +1,46 @@
+"""The model of docs/scaling.md: a ring, computed by hand and simulated."""
+
+import numpy as np
+import pytest
+
+from benchmarks.scaling_model import Link, efficiency, reduction_seconds, sent_by_each, step_seconds
+
+LINK = Link.gigabits(8, 50)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 8])
+def test_a_ring_sends_what_the_formula_says(replicas: int) -> None:
+    """Passes parts of vectors around, first to add them up, then to hand the sums out."""
+    values = [np.arange(24.0) * (replica + 1) for replica in range(replicas)]
+    parts = [np.split(value.copy(), replicas) for value in values]
+    sent = np.zeros(replicas)
+    for turn in range(2 * (replicas - 1)):
+        messages = [(replica, (replica - turn) % replicas) for replica in range(replicas)]
+        if turn >= replicas - 1:
+            messages = [(replica, (replica + 1 - (turn - replicas + 1)) % replicas) for replica in range(replicas)]
+        moved = [(replica, part, parts[replica][part].copy()) for replica, part in messages]
+        for replica, part, content in moved:
+            target = parts[(replica + 1) % replicas]
+            target[part] = target[part] + content if turn < replicas - 1 else content
+            sent[replica] += content.nbytes
+    for replica in range(replicas):
+        assert np.array_equal(np.concatenate(parts[replica]), sum(values))
+    assert sent == pytest.approx(sent_by_each(24 * 8, replicas))
+
+
+def test_a_reduction_by_hand() -> None:
+    assert LINK.bandwidth == 1e9
+    assert reduction_seconds(1e6, 1, LINK) == 0
+    assert reduction_seconds(1e6, 4, LINK) == pytest.approx(6 * 50e-6 + 1.5e-3)
+
+
+def test_efficiency_falls_with_replicas_and_rises_with_the_batch() -> None:
+    assert efficiency(0.1, 1e7, 1, LINK) == 1
+    values = [efficiency(0.1, 1e7, replicas, LINK) for replicas in (1, 2, 16, 1024)]
+    assert values == sorted(values, reverse=True)
+    assert efficiency(0.2, 1e7, 16, LINK) > efficiency(0.1, 1e7, 16, LINK)
+
+
+def test_processes_that_share_cores_take_turns() -> None:
+    assert step_seconds(0.1, 0, 4, Link(1e9, 0), cores=2) == pytest.approx(0.2)
+    assert step_seconds(0.1, 0, 2, Link(1e9, 0), cores=4) == pytest.approx(0.1)
