@@ -108,7 +108,7 @@ def from_chief(strategy: Strategy, content: bytes) -> bytes:
 def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the reduction of a vector over workers, traced once; in a sum each worker counts once."""
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def reduced(numbers: tf.Tensor) -> tf.Tensor:
         def reduce() -> tf.Tensor:
             replica = tf.distribute.get_replica_context()

@@ -85,7 +85,9 @@ class Reference:
         images = np.asarray(dataset.test.images[rows])
         batch = min(scoring_batch(model.network), 64)
         # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
-        predict = tf.function(lambda pixels: probabilities(model.network(pixels, training=False), model.outputs))
+        predict = tf.function(
+            lambda pixels: probabilities(model.network(pixels, training=False), model.outputs), autograph=False
+        )
         parts = [images[begin : begin + batch] for begin in range(0, count, batch)]
         answers = [predict(tf.constant(part, tf.float32)).numpy() for part in parts]
         return cls(images, np.concatenate(answers), batch)

@@ -41,7 +41,7 @@ class Coordinated:
             )
         images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
         once = tf.data.Dataset.from_tensors
-        whole = tf.function(lambda: once((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER))
+        whole = tf.function(lambda: once((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
         distribution, size = strategy.distribution, settings.batch_size
         changes = RandomChanges(dataset, size, settings.seed)

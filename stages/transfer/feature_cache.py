@@ -162,7 +162,9 @@ class _FeatureRun:
         self.done, self._reporter, self._began, self._images = 0, reporter, time.perf_counter(), 0
         self.batch_size = min(scoring_batch(front), IMAGES)
         shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
-        self._compute = tf.function(lambda images: front(images, training=False), input_signature=[shape])
+        self._compute = tf.function(
+            lambda images: front(images, training=False), input_signature=[shape], autograph=False
+        )
 
     def features(self, images: Images, total: int) -> np.ndarray:
         parts = []
