@@ -100,7 +100,7 @@ def training_steps(
     """Returns the input of a training's steps from `first_step` on; see `stages.data.batches.training_input`."""
     is_augmented = dataset.augmentation is not None and not dataset.augments_in_step
     if gathers(strategy, dataset.train) and not is_augmented:
-        return StepInput(dataset.train, batch_size, seed)
+        return StepInput(dataset.train, batch_size, seed if dataset.is_shuffled else None)
     source = training_input(dataset, batch_size, seed, epochs, first_step, strategy.fixed_shapes)
     return StepInput(dataset.train, batch_size, seed, iter(distributed(strategy.distribution, source)))
 

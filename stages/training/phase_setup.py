@@ -97,8 +97,6 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
         return built
 
     gradients, jit, reason = choose_jit(settings, strategy, trainable, dataset, build)
-    if settings.jit != "auto":
-        reporter.say(f"jit {'on' if jit else 'off'}: {reason}")
     facts |= {"jit": "on" if jit else "off", "jit_reason": reason}
     step = Step(strategy, gradients, optimizer, settings)
     state = State(strategy, model, dataset, settings, callbacks.callbacks, step)
