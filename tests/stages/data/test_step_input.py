@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 CHANGES = {
     "none": AugmentSettings(),
+    "in one order": AugmentSettings(),
     "mixed": AugmentSettings(mixup=0.4, cutmix=1.0),
     "augmented in the step": AugmentSettings(rotation=0.2, where="model"),
 }
@@ -26,12 +27,13 @@ CHANGES = {
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
-    ("replicas", "changes"), [(1, "none"), (2, "none"), (2, "mixed"), (1, "augmented in the step")]
+    ("replicas", "changes"),
+    [(1, "none"), (2, "none"), (1, "in one order"), (2, "mixed"), (1, "augmented in the step")],
 )
 def test_training_takes_the_same_steps_however_its_batches_are_made(replicas: int, changes: str) -> None:
     """Over the ends of epochs, whose last batches have five examples, and from a step within an epoch."""
     where = one_device() if replicas == 1 else mirrored(replicas)
-    held = augment(real_digits(53), CHANGES[changes])
+    held = replace(augment(real_digits(53), CHANGES[changes]), is_shuffled=changes != "in one order")
     trained = []
     for dataset in (held, streamed(held)):
         assert step_input.gathers(where, dataset.train) is (dataset is held)
