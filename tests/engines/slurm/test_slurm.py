@@ -1,4 +1,4 @@
-"""`cluster=slurm` on a real Slurm: equal to a local cluster, through the end of its time, a lost node and a signal."""
+"""`cluster=slurm` on a real Slurm: equal to a local cluster, through the end of its time and a signal."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.pipeline.experiments import BARE
 pytestmark = pytest.mark.engines
 
 TWO = (
-    "strategy=multi_worker", "deterministic=true", "train.epochs=14", "train.checkpoint_every_steps=20",
+    "strategy=multi_worker", "deterministic=true", "train.epochs=10", "train.checkpoint_every_steps=20",
     "model.network.filters=[8,16]", *BARE,
 )  # fmt: skip
 ON_SLURM = ("cluster=slurm", "cluster.nodes=2", "cluster.timeout_seconds=300")
@@ -93,24 +93,14 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def test_two_nodes_equal_a_local_cluster_through_a_requeue_and_a_lost_node(
-    cluster: Path, outputs: Path, local: dict[str, Any]
-) -> None:
-    """One run: the notice of the time limit, which `scancel` can send at any time, then a node that goes down."""
+def test_two_nodes_equal_a_local_cluster_through_a_requeue(cluster: Path, outputs: Path, local: dict[str, Any]) -> None:
+    """After the notice of the time limit, which `scancel` can send at any time."""
     submitted = Submitted(outputs, *TWO, *ON_SLURM)
     try:
-        submitted.wait_for("epoch 2/")
+        submitted.wait_for(r"epoch +2/")
         ask("scancel", "--signal=USR2", submitted.job_id)
         submitted.wait_for(r"queued again \(1 of 10 times\)")
-        submitted.wait_for(r"resuming training after", 1)
-        submitted.wait_for("epoch 6/")
-        nodes = ask("squeue", "--noheader", "--format=%N", f"--jobs={submitted.job_id}")
-        lost = ask("scontrol", "show", "hostnames", nodes).split()[-1]
-        ask("scontrol", "update", f"nodename={lost}", "state=down", "reason=test")
-        try:
-            submitted.wait_for("resuming training after", 2)
-        finally:
-            ask("scontrol", "update", f"nodename={lost}", "state=resume")
+        submitted.wait_for("resuming training after")
         assert submitted.end() == 0, submitted.printed
     finally:
         submitted.process.kill()
@@ -120,7 +110,7 @@ def test_two_nodes_equal_a_local_cluster_through_a_requeue_and_a_lost_node(
         assert found["metrics"][name] == pytest.approx(local["metrics"][name], abs=1e-6), name
     tags = mlflow.MlflowClient(f"sqlite:///{outputs}/mlflow.db").get_run(found["run_id"]).data.tags
     assert tags["slurm.job_id"] == submitted.job_id
-    assert tags["slurm.requeues"] == "2"
+    assert tags["slurm.requeues"] == "1"
     assert nobody_is_left(cluster)
     shown = ask("scontrol", "show", "job", submitted.job_id, "--details") + submitted.printed
     files = [path.read_bytes() for path in (Path(found["folder"]) / "slurm").iterdir()]
@@ -146,7 +136,7 @@ def test_tasks_of_srun_find_their_places(cluster: Path, outputs: Path) -> None:
 def test_ctrl_c_cancels_the_job_and_saves(cluster: Path, outputs: Path) -> None:
     submitted = Submitted(outputs, *ONE, "train.epochs=5000")
     try:
-        submitted.wait_for("epoch 2/")
+        submitted.wait_for(r"epoch +2/")
         submitted.process.send_signal(signal.SIGINT)
         assert submitted.end() == 130, submitted.printed
     finally:
