@@ -9,9 +9,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from typing import Any
+
+import psutil
 
 from pipeline.cluster.task import split_address
 from pipeline.config.cluster_settings import RayCluster
@@ -27,6 +30,9 @@ RAY = (sys.executable, "-c", "from ray.scripts.scripts import main; main()")
 
 POLL_SECONDS = 0.2
 
+END_SECONDS = 3.0
+"""Seconds for Ray's processes to end by themselves."""
+
 OF_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
 """Variables that Ray reads as it is imported and started: it reports to nobody, and prints without colors."""
 
@@ -34,7 +40,7 @@ OF_OWN = {
     **OF_RAY,
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # with it, Ray's servers listen on all interfaces
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # a minute by default, by which its agents outlive a killed command
+    "RAY_gcs_server_request_timeout_seconds": "20",  # 60 by default, by which its agents outlive a killed command
 }
 """The same for a cluster of the command's own, besides a token that nobody else has."""
 
@@ -81,13 +87,33 @@ def connected(settings: RayCluster) -> Iterator[None]:
         if ray.is_initialized():  # by a notebook's own call
             yield
             return
+        others = psutil.Process().children()
+        started: list[psutil.Process] = []
         try:
-            with _kept_handlers():
-                _initialize(settings, address, folder)
+            try:
+                with _kept_handlers():
+                    _initialize(settings, address, folder)
+            finally:
+                started = [process for process in psutil.Process().children() if process not in others]
             signals.check()
             yield
         finally:
-            ray.shutdown()
+            _shut_down(started)
+
+
+def _shut_down(started: Sequence[psutil.Process]) -> None:
+    """Ends the connection, and the processes that Ray has started: by itself it leaves some of them for a minute."""
+    import ray
+
+    processes = [*started]
+    for process in started:
+        with suppress(psutil.Error):
+            processes += process.children(recursive=True)
+    ray.shutdown()
+    _gone, alive = psutil.wait_procs(processes, END_SECONDS)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 @contextmanager
@@ -103,22 +129,25 @@ def _kept_handlers() -> Iterator[None]:
 def _initialize(settings: RayCluster, address: str | None, folder: str) -> None:
     import ray
 
-    if address is None:
-        ray.init(
-            address="local",
-            num_cpus=machine.usable_cores(),
-            num_gpus=len(machine.gpus()),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            _temp_dir=folder,
-        )
-        return
+    own: dict[str, Any] = {
+        "num_cpus": machine.usable_cores(),
+        "num_gpus": len(machine.gpus()),
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+        "_temp_dir": folder,
+    }
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except Exception as error:  # ConnectionError, RuntimeError, AuthenticationError, ValueError: by version of Ray
-        raise _no_address(settings, str(error).strip().splitlines()[0]) from error
+        options = own if address is None else {}
+        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
+    except Exception as error:  # Exception itself, ConnectionError, RuntimeError, ValueError …
+        reason = str(error).strip().splitlines()[0]
+        if address is not None:
+            raise _no_address(settings, reason) from error
+        raise UserError(
+            f"cluster=ray: Ray could not be started on this machine ({reason})",
+            "a machine with the time and memory for it",
+            "cluster=local",
+        ) from error
 
 
 def _probe(settings: RayCluster, address: str) -> None:

@@ -45,7 +45,7 @@ def of_ray() -> set[int]:
     }
 
 
-def assert_gone(before: set[int], seconds: float = 30) -> None:
+def assert_gone(before: set[int], seconds: float = 3) -> None:
     """Asserts that no process of Ray is left but those that were there before."""
     deadline = time.monotonic() + seconds
     while left := of_ray() - before:
@@ -188,7 +188,7 @@ def test_nothing_outlives_a_command_that_is_killed(outputs: Path) -> None:
     running.wait_for(r"epoch +2/5000")
     running.process.kill()
     assert running.end() == -9
-    assert_gone(before)
+    assert_gone(before, 120)
 
 
 REFUSED = {
