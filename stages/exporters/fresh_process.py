@@ -193,7 +193,11 @@ def ahead(runtime: str) -> Iterator[None]:
     if runtime in _servers:
         yield
         return
-    _ahead[runtime] = process = FreshProcess(runtime)
+    try:
+        _ahead[runtime] = process = FreshProcess(runtime)
+    except OSError:  # no room for a process now: the export asks again
+        yield
+        return
     try:
         yield
     finally:
