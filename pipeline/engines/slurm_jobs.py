@@ -1,10 +1,11 @@
 """Slurm jobs that this process submits and watches: submitit writes their scripts, which run `slurm_member`."""
 
+import io
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -64,7 +65,7 @@ def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> lis
         try:
             executor = submitit.SlurmExecutor(folder)
             executor.update_parameters(**parameters(same[0], count, settings))
-            with executor.batch():
+            with redirect_stderr(io.StringIO()), executor.batch():  # what sbatch prints is in the error, too
                 futures = [executor.submit(Member.of(job, settings.requeues)) for job in same]
         except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
             raise _refused(error) from error
