@@ -11,6 +11,9 @@ from stages.results import Record, Strategy, Trained
 from stages.training.profiler import FOLDER, write_chrome_trace
 from stages.training.timing import PARTS
 
+_ALWAYS = ("steps", "input_wait", "validation", "build")
+"""Parts that are told even where they took no time: images that a step gathers from memory are not waited for."""
+
 
 @dataclass(kw_only=True)
 class ProfilingSettings:
@@ -67,6 +70,8 @@ def _table(seconds: Mapping[str, float]) -> list[str]:
     total = sum(seconds.values())
     lines = [f"{'training, both epochs':24}{'seconds':>9}{'share':>8}"]
     lines += [
-        f"  {part.replace('_', ' '):22}{value:9.2f}{value / total:8.1%}" for part, value in seconds.items() if value
+        f"  {part.replace('_', ' '):22}{value:9.2f}{value / total:8.1%}"
+        for part, value in seconds.items()
+        if value or part in _ALWAYS
     ]
     return lines
