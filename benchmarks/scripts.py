@@ -7,41 +7,68 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measuring import Figures, Samples, Way, interleave
+from benchmarks.measuring import Figures, Samples, UnavailableError, Way, interleave
 from benchmarks.processes import cost, others_python, pipeline, prepared, python
 
 
 def mnist(rounds: int) -> Samples:
-    """Measures three epochs of the MNIST convnet, from `python` to exit, and the training of its later epochs.
+    """Measures three epochs of the MNIST convnet against the Keras tutorial's script, from `python` to exit.
 
     The project also tracks, tests, exports and verifies; the others train and validate.
     """
-    tfds = str(prepared("mnist"))
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, times = Path(scratch), Path(scratch) / "times.json"
-
-        def ours(outputs: Path) -> Figures:
-            callback = f"train.callbacks=[{{_target_:benchmarks.callbacks.EpochTimes,path:{times}}}]"
-            return pipeline(outputs, "experiment=mnist_cnn", f"data.dir={tfds}", "train.batch_size=128", callback)
-
-        def uncached() -> Figures:
-            with tempfile.TemporaryDirectory() as outputs:
-                return ours(Path(outputs))
-
-        keras = partial(python, "-m", "benchmarks.baselines.keras_mnist", tfds, str(times))
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        script = partial(python, "-m", "benchmarks.baselines.keras_mnist", str(prepared("mnist")), str(times))
         ways = {
-            "pipeline": with_epochs(partial(ours, folder), times),
-            "pipeline, nothing cached": with_epochs(uncached, times),
-            "Keras tutorial": with_epochs(keras, times),
-            "Keras tutorial, cached": with_epochs(partial(keras, "cached"), times),
+            "pipeline": with_epochs(partial(_mnist_run, _with_images(Path(folder)), times), times),
+            "Keras tutorial": with_epochs(script, times),
+            "Keras tutorial, cached": with_epochs(partial(script, "cached"), times),
         }
-        if with_torch := others_python("torch"):
-            images = _arrays(folder / "mnist.npz", tfds)
-            torch = partial(cost, with_torch, "benchmarks/baselines/torch_mnist.py", str(images), str(times))
-            ways["PyTorch"] = with_epochs(torch, times)
-            ways["PyTorch, compiled"] = with_epochs(partial(torch, "compiled"), times)
-        ways["pipeline"]()  # prepares the images
         return interleave(ways, rounds)
+
+
+def mnist_unprepared(rounds: int) -> Samples:
+    """Measures the same where the project has yet to prepare the images."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        script = partial(python, "-m", "benchmarks.baselines.keras_mnist", str(prepared("mnist")), str(times))
+
+        def unprepared() -> Figures:
+            with tempfile.TemporaryDirectory() as outputs:
+                return _mnist_run(Path(outputs), times)
+
+        ways = {"pipeline": unprepared, "Keras tutorial": script, "Keras tutorial, cached": partial(script, "cached")}
+        return interleave(ways, rounds)
+
+
+def mnist_torch(rounds: int) -> Samples:
+    """Measures the same against PyTorch."""
+    torch = others_python("torch")
+    if torch is None:
+        raise UnavailableError("no PyTorch in .bench-venv, which `make bench` makes")
+    with tempfile.TemporaryDirectory() as folder:
+        times, images = Path(folder) / "times.json", str(Path(folder) / "mnist.npz")
+        python("-m", "benchmarks.baselines.as_arrays", str(prepared("mnist")), images)
+        script = partial(cost, torch, "benchmarks/baselines/torch_mnist.py", images, str(times))
+        ways = {
+            "pipeline": with_epochs(partial(_mnist_run, _with_images(Path(folder)), times), times),
+            "PyTorch": with_epochs(script, times),
+            "PyTorch, compiled": with_epochs(partial(script, "compiled"), times),
+        }
+        return interleave(ways, rounds)
+
+
+def _mnist_run(outputs: Path, times: Path) -> Figures:
+    callback = f"train.callbacks=[{{_target_:benchmarks.callbacks.EpochTimes,path:{times}}}]"
+    data = f"data.dir={prepared('mnist')}"
+    return pipeline(outputs, "experiment=mnist_cnn", data, "train.batch_size=128", callback)
+
+
+def _with_images(outputs: Path) -> Path:
+    """Prepares MNIST's images in `outputs`, which it returns."""
+    left_out = [f"pipeline.{stage}=null" for stage in ("inspect", "train", "evaluate", "export")]
+    pipeline(outputs, "experiment=mnist_cnn", f"data.dir={prepared('mnist')}", "tracking=off", *left_out)
+    return outputs
 
 
 def flowers(rounds: int) -> Samples:
@@ -72,9 +99,3 @@ def with_epochs(process: Callable[[], Figures], times: Path) -> Way:
         return {**figures, "first epoch": first, "later epochs": statistics.median(later)}
 
     return way
-
-
-def _arrays(path: Path, tfds: str) -> Path:
-    """Writes MNIST's training images as arrays, for a script without TensorFlow."""
-    python("-m", "benchmarks.baselines.as_arrays", tfds, str(path))
-    return path

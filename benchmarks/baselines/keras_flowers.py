@@ -14,7 +14,9 @@ from benchmarks.callbacks import EpochTimes
 
 SIZE = 96
 folder, times, epochs = sys.argv[1:]
-train, val = tfds.load("tf_flowers", split=["train[:90%]", "train[90%:]"], data_dir=folder, as_supervised=True)
+train, val = tfds.load(
+    "tf_flowers", split=["train[:90%]", "train[90%:]"], data_dir=folder, download=False, as_supervised=True
+)
 
 
 def resize(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

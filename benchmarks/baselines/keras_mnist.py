@@ -16,7 +16,12 @@ from benchmarks.callbacks import EpochTimes
 
 folder, times, *options = sys.argv[1:]
 train, val = tfds.load(
-    "mnist", split=["train[:90%]", "train[90%:]"], data_dir=folder, as_supervised=True, shuffle_files=True
+    "mnist",
+    split=["train[:90%]", "train[90%:]"],
+    data_dir=folder,
+    download=False,
+    as_supervised=True,
+    shuffle_files=True,
 )
 
 
