@@ -37,7 +37,11 @@ def mnist_unprepared(rounds: int) -> Samples:
             with tempfile.TemporaryDirectory() as outputs:
                 return _mnist_run(Path(outputs), times)
 
-        ways = {"pipeline": unprepared, "Keras tutorial": script, "Keras tutorial, cached": partial(script, "cached")}
+        ways: dict[str, Way] = {
+            "pipeline": unprepared,
+            "Keras tutorial": script,
+            "Keras tutorial, cached": partial(script, "cached"),
+        }
         return interleave(ways, rounds)
 
 
