@@ -6,6 +6,9 @@ WORKERS ?= 3
 # A worker takes whole files, the longest first: what the tests of a file share is made once.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Else every command that a test or a benchmark starts would compile the project's modules anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-engines screenshots test-fast faults mutations bench bench-quick load experiments lint tables ui clean
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,12 @@ def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
     for target in ("pathlib.Path", "no_such_package.Engine", "x"):
         with pytest.raises(UserError, match=rf"cluster._target_={target} cannot be used"):
             engine_of(experiment("cluster=local", f"cluster._target_={target}", outputs=tmp_path))
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_command: Any) -> None:
+    ran = pipeline_command("cluster=ray", "tracking=off", f"outputs={tmp_path}/outputs", trains=False)
+    assert ran.returncode == 2
+    [line] = ran.stderr.splitlines()
+    assert "cluster=ray: the package ray is not installed" in line
+    assert "pip install" in line

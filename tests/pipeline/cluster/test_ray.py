@@ -220,12 +220,3 @@ def test_a_server_that_is_no_ray_is_given_up(tmp_path: Path, pipeline_command: A
         ran = pipeline_command(*given, trains=False, timeout=60)
     assert ran.returncode == 2
     assert "there is no Ray to be used" in ran.stderr.splitlines()[-1]
-
-
-@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_command: Any) -> None:
-    ran = pipeline_command("cluster=ray", "tracking=off", f"outputs={tmp_path}/outputs", trains=False)
-    assert ran.returncode == 2
-    [line] = ran.stderr.splitlines()
-    assert "cluster=ray: the package ray is not installed" in line
-    assert "pip install" in line
