@@ -62,7 +62,7 @@ def _check(experiment: Experiment, settings: DebugSettings) -> None:
     trains = isinstance(experiment.settings.get(TRAIN), TrainSettings)
     if not trains and not isinstance(settings, FastSettings):
         raise UserError(
-            f"{typed} needs a stage {TRAIN} of this project", ("train=loop", "train=fit"), "debug=fast, or train=loop"
+            f"{typed} needs a stage {TRAIN} of this project", ("debug=fast", "train=loop", "train=fit"), "debug=fast"
         )
 
 

@@ -41,6 +41,7 @@ OPTIONS = sorted(
 def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
     with_it = {"cluster=tf_config": ["strategy=multi_worker"], "strategy=tpu": ["strategy.name=a-name"]}
+    with_it["cluster=hosts"] = ["strategy=multi_worker", "cluster.hosts=[localhost:23457,b.invalid:23457]"]
     with_it |= {"data=image_folder": ["data.dir=."], "data=tfds": ["data.name=mnist"]}
     with_it |= {f"precision={policy}": ["optimizer=sgd"] for policy in ("bfloat16", "float16")}
     with_it["optimizer=custom"] = ["optimizer._target_=keras.optimizers.Lion"]
@@ -50,7 +51,8 @@ def test_every_option_of_every_group_composes(group: str, option: str, monkeypat
         *(["optimizer=sgd"] if option in ("bfloat16", "float16") else []),
         *with_it.get(f"{group}={option}", []),
     ]
-    assert experiment(*given).choices[group] == option
+    if (group, option) != ("debug", "none"):  # what is no debug run does not say so
+        assert experiment(*given).choices[group] == option
     prepare(experiment(*given, "dry_run=true"))
 
 
