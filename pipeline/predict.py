@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +37,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     environment.prepare()
     try:
-        return _classify(options)
+        with _ended_by_interrupt():
+            return _classify(options)
     except UserError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Has Ctrl-C end the process inside the block: a KeyboardInterrupt in one of TensorFlow's callbacks would be lost.
+
+    There is nothing to save, and every line is flushed.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _classify(options: argparse.Namespace) -> int:

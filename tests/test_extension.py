@@ -22,7 +22,7 @@ def package(tmp_path: Path) -> Path:
     """The files that the page tells the reader to write."""
     page = (ROOT / "docs" / "extending.md").read_text()
     blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == 15
+    assert len(blocks) == 17
     for name, content in blocks:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

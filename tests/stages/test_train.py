@@ -170,7 +170,9 @@ def test_every_epoch_is_reported_once_with_rates_of_training_alone() -> None:
     assert list(told.rows) == [1, 2, 3]
     assert all({"train/loss", "val/accuracy", "train/images_per_second"} <= row.keys() for row in told.rows.values())
     assert told.steps == [(1, 12), (3, 12), (4, 12), (6, 12), (8, 12), (10, 12), (12, 12)]
-    assert len(told.lines) == 3
+    assert told.lines[0].startswith("train.jit=off: ")
+    assert all(line.startswith("epoch ") for line in told.lines[1:])
+    assert len(told.lines) == 4
     assert "images/s" in told.lines[-1]
     row = told.rows[3]
     assert row["train/images_per_second"] * row["train/step_milliseconds"] / 1000 == pytest.approx((200 * 3 - 64) / 11)

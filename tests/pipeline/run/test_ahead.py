@@ -5,24 +5,22 @@ import pytest
 from pipeline.run.ahead import reloading, reloading_for_jobs
 from pipeline.run.job import prepare
 from stages.exporters import fresh_process
-from stages.settings.results import RELOAD
 from tests.pipeline.experiments import experiment
+
+PROCESS = "export.reload=process"  # which the variable of these tests forbids
 
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ((), {"tensorflow"}),
-        (("export=all",), {"tensorflow"}),
-        (("export=keras",), set()),
+        ((PROCESS,), {"tensorflow"}),
+        (("export=all", PROCESS), {"tensorflow"}),
+        (("export=keras", PROCESS), set()),
         (("export.reload=here",), set()),
         (("~pipeline.export", "~export"), set()),
     ],
 )
-def test_a_run_starts_the_process_that_its_export_will_need(
-    overrides: tuple[str, ...], expected: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(RELOAD)
+def test_a_run_starts_the_process_that_its_export_will_need(overrides: tuple[str, ...], expected: set[str]) -> None:
     own = experiment(*overrides)
     with reloading(prepare(own), own):
         assert set(fresh_process._ahead) == expected

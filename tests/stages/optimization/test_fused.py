@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.networks.precision import cast_exactly
 from stages.optimization.fused import update_step_of
 from stages.results import Strategy
 from tests.stages.experiments import mirrored, one_device
@@ -21,6 +22,7 @@ OPTIMIZERS = {
 
 def updated(where: Strategy, name: str, dtype: str, is_fused: bool) -> np.ndarray:
     """Returns a variable after five updates by gradients of its own."""
+    cast_exactly()  # as the stage `model` does for float64
     with where.distribution.scope():
         optimizer = OPTIMIZERS[name]()
         variable = keras.Variable(np.linspace(-1, 1, 6), dtype=dtype)
@@ -51,11 +53,20 @@ def updated(where: Strategy, name: str, dtype: str, is_fused: bool) -> np.ndarra
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_update_in_one_operation_is_keras_own(name: str, dtype: str) -> None:
-    bound = {"float32": 3e-7, "float64": 1e-7, "bfloat16": 0.0}[dtype]  # Keras' own constants have 24 bits
+    bound = {"float32": 3e-6, "float64": 1e-7, "bfloat16": 0.0}[dtype]  # Keras' own constants have 24 bits
     own = updated(one_device(), name, dtype, is_fused=False)
-    assert np.abs(own - np.linspace(-1, 1, 6)).max() > 0.01
+    if (dtype, name[:4]) != ("bfloat16", "adam"):  # whose beta_2 is 1 there: the project refuses it
+        assert np.abs(own - np.linspace(-1, 1, 6)).max() > 0.01
     for where in (one_device(), mirrored()):
         np.testing.assert_allclose(updated(where, name, dtype, is_fused=True), own, rtol=0, atol=bound)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_it_is_at_least_as_near_to_float64_as_keras_own(name: str) -> None:
+    wide = updated(one_device(), name, "float64", is_fused=False)
+    own, fused = (np.abs(updated(one_device(), name, "float32", is_fused) - wide).max() for is_fused in (False, True))
+    assert fused <= own + 1e-7
 
 
 class Halved(keras.optimizers.Adam):
