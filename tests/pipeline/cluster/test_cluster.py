@@ -63,9 +63,10 @@ class Running:
                 return process
         raise AssertionError(f"no {name} among {self.everyone}")
 
-    def end(self, seconds: float = 300) -> int:
+    def end(self, seconds: float = 300, others_seconds: float = 15) -> int:
+        """Returns the exit code; all other processes have ended by `others_seconds` later."""
         code = self.process.wait(seconds)
-        _gone, alive = psutil.wait_procs(self.everyone, timeout=15)
+        _gone, alive = psutil.wait_procs(self.everyone, timeout=others_seconds)
         assert not alive, alive
         return code
 
