@@ -2,12 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.cluster.task import Task, WrongTaskError, check_task, cluster_settings, task_at
-from pipeline.config.experiment import Experiment
 from pipeline.engines.slurm_addresses import addresses_of_step
 from pipeline.engines.slurm_jobs import SlurmJob, submit
 from pipeline.paths import shorter
@@ -18,7 +16,6 @@ from pipeline.run.job import DONE, Job
 from pipeline.run.lifecycle import new_folder
 from pipeline.run.plan import PlannedStage
 from pipeline.system import pulse, signals
-from pipeline.system.child_process import LocalProcess, Start
 from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
@@ -69,10 +66,6 @@ class Slurm(Joined):
                 console.say(f"it is in the queue; its output will be in {shorter(submitted.log)}")
                 return DONE
             return _wait(submitted)
-
-    @contextmanager
-    def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
-        yield [LocalProcess] * count  # unused: its jobs are submitted
 
     def start(self, jobs: Sequence[Job], console: Console) -> Sequence[SlurmJob]:
         return submit(jobs, self.settings, console)

@@ -43,6 +43,8 @@ class Engine(ABC):
     def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
         """Yields, for each of `count` jobs of a sweep at the same time, what starts their processes.
 
+        Not called where `cluster.submits_jobs`: those are started by `start`.
+
         Args:
             experiments: those of the jobs, of which any may run in any place.
 
@@ -52,13 +54,13 @@ class Engine(ABC):
         warm_up()
         yield [LocalProcess] * count
 
-    def start(self, jobs: Sequence[Job], console: Console) -> "Sequence[RemoteJob] | None":
-        """Starts jobs of a sweep elsewhere, each in its own folder; None: each runs in a process of this machine.
+    def start(self, jobs: Sequence[Job], console: Console) -> "Sequence[RemoteJob]":
+        """Starts jobs of a sweep elsewhere, each in its own folder, where `cluster.submits_jobs` says so.
 
         Raises:
             UserError: where they cannot be started.
         """
-        return None
+        raise NotImplementedError
 
 
 class RemoteJob(ABC):

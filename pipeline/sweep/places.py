@@ -89,6 +89,9 @@ def opened(places: Sequence[Place], experiments: Sequence[Experiment], console: 
     Raises:
         UserError: where the engine has no room for them.
     """
+    if experiments[0].cluster.submits_jobs:
+        yield places
+        return
     elsewhere = any(experiment.cluster.places_jobs for experiment in experiments)
     with ExitStack() as started:
         if not elsewhere:

@@ -104,7 +104,7 @@ class _Scheduler:
         for job in jobs:
             self._on_start(job)
         try:
-            started = engine_of(jobs[0].experiment).start(jobs, self._console) or ()
+            started = engine_of(jobs[0].experiment).start(jobs, self._console)
         except UserError as error:
             self._console.error(str(error))
             for job in jobs:
