@@ -22,6 +22,7 @@ import tensorflow as tf  # noqa: E402
 from tensorflow.tsl.profiler.protobuf import xplane_pb2  # noqa: E402
 
 from benchmarks.cases import step_of  # noqa: E402
+from benchmarks.page import put  # noqa: E402
 from pipeline.system.machine import cpu_flags  # noqa: E402
 from stages.load.synthetic import synthetic  # noqa: E402
 from stages.model import model  # noqa: E402
@@ -227,9 +228,7 @@ def main() -> None:
         text = f"{title}\n\n{section(network, size, batch)}"
         print(text, end="\n\n", flush=True)
         if options.page is not None:
-            begin, end = f"<!-- precision {name}:begin -->\n", f"<!-- precision {name}:end -->"
-            head, _, rest = options.page.read_text().partition(begin)
-            options.page.write_text(f"{head}{begin}\n{text}\n\n{end}{rest.partition(end)[2]}")
+            put(options.page, f"precision {name}", text)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Spread
+from benchmarks.page import put
 from benchmarks.processes import ROOT
 from benchmarks.table import MEASUREMENTS, ROWS, Row
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURE = ROOT / "docs" / "images" / "performance.png"
-BEGIN, END = "<!-- bench:begin, made by `make bench` -->\n", "<!-- bench:end -->"
 PACKAGES = ("tensorflow", "keras", "mlflow", "hydra-core", "numpy")
 
 
@@ -27,9 +27,7 @@ def machine() -> str:
 
 def write(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> None:
     """Writes the table into the page, between its marks, and the figure."""
-    text = PAGE.read_text()
-    head, begin, rest = text.partition(BEGIN)
-    PAGE.write_text(f"{head}{begin}\n{table(measured, spreads)}\n\n{END}{rest.partition(END)[2]}")
+    put(PAGE, "bench", table(measured, spreads))
     draw([(row, spreads[row.key]) for row in ROWS if row.key in spreads and row.target])
 
 

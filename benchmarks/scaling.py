@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.meeting import meet_all
+from benchmarks.page import put
 from benchmarks.scaling_model import Link, efficiency, reduction_seconds
 
 LINKS = {
@@ -96,11 +97,7 @@ def main() -> None:
         made = PARTS[name]()
         print(f"{name}\n\n{made}\n", flush=True)
         if options.page is not None:
-            text = options.page.read_text()
-            head, begin, rest = text.partition(f"<!-- {name}:begin -->\n")
-            assert begin, f"{options.page} has no mark {name}:begin"
-            end = f"<!-- {name}:end -->"
-            options.page.write_text(f"{head}{begin}\n{made}\n\n{end}{rest.partition(end)[2]}")
+            put(options.page, name, made)
 
 
 if __name__ == "__main__":

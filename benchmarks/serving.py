@@ -20,9 +20,9 @@ import numpy as np
 import psutil
 from PIL import Image
 
+from benchmarks.page import put
+
 START_SECONDS = 120.0
-BEGIN, END = "<!-- serving:begin -->\n", "<!-- serving:end -->"
-"""Marks in the page."""
 
 
 @dataclass
@@ -114,9 +114,7 @@ def main() -> None:
     table = "\n".join(["| load | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
     print(table)
     if options.page is not None:
-        text = options.page.read_text()
-        head, begin, rest = text.partition(BEGIN)
-        options.page.write_text(f"{head}{begin}\n{table}\n\n{END}{rest.partition(END)[2]}")
+        put(options.page, "serving", table)
 
 
 if __name__ == "__main__":
