@@ -165,6 +165,34 @@ MUTATIONS = (
     mutation(
         "pipeline/run/source_diff.py", "    if changes:", "    if False:", "tests/pipeline/run/test_source_diff.py",
     ),
+    # Batches in the step, one operation a variable, decoders, clusters, debug runs
+    mutation(
+        "stages/optimization/fused.py", "use_nesterov=optimizer.nesterov", "use_nesterov=False",
+        "tests/stages/optimization/test_fused.py",
+    ),
+    mutation(
+        "stages/optimization/fused.py", "optimizer.iterations.value + 1", "optimizer.iterations.value + 2",
+        "tests/stages/optimization/test_fused.py",
+    ),
+    mutation(
+        "stages/data/step_input.py", "if epoch != self._epoch and self._seed is not None:", "if False:",
+        "tests/stages/data/test_step_input.py",
+    ),
+    mutation(
+        "stages/data/plain_png.py", "        if kind != b\"IDAT\":", "        if False:",
+        "tests/stages/data/test_plain_png.py",
+    ),
+    mutation(
+        "pipeline/tracking/registry.py", "if _holder(client, wanted) == holder:", "if True:",
+        "tests/pipeline/tracking/test_registry.py", "-k", "during",
+    ),
+    mutation(
+        "pipeline/engines/slurm_addresses.py", "* int(match[2] or 1)", "", "tests/pipeline/cluster/test_engines.py",
+    ),
+    mutation(
+        "stages/shorten.py", "(examples % batch_size or batch_size)", "batch_size", "tests/stages/test_debug_runs.py",
+    ),
+    mutation("benchmarks/page.py", "    if count != 1:", "    if False:", "tests/benchmarks/test_page.py"),
 )  # fmt: skip
 
 
