@@ -51,7 +51,7 @@ def main() -> NoReturn:
 
 def _report(error: Exception) -> int:
     """Prints `error` without secrets and returns the exit code; defects with a traceback, user errors on request."""
-    from pipeline.run.job import FAILED, WRONG_CONFIGURATION
+    from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 
     is_mistake = isinstance(error, UserError)
     if not is_mistake or os.environ.get("HYDRA_FULL_ERROR") == "1":

@@ -126,8 +126,9 @@ def run_experiment(overrides: Sequence[str] = ()) -> Run:
         UserError: where one of them is wrong; nothing is recorded.
         RuntimeError: where the run failed; its message is that of the error.
     """
+    from pipeline.exit_codes import DONE
     from pipeline.run.console import Console
-    from pipeline.run.job import DONE, Job
+    from pipeline.run.job import Job
     from pipeline.run.launch import run_job
     from pipeline.run.resume import last_of
 

@@ -33,7 +33,7 @@ FLOORS = {
         STAGES,
     ),
     "pipeline": (
-        ("paths",),
+        ("exit_codes", "paths"),
         ("redaction", "system"),
         ("source_code",),
         ("config",),

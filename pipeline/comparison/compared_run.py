@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.exit_codes import STOPPED, WRONG_CONFIGURATION
 from pipeline.run.finding import debug_kind
 from pipeline.run.identity import WITHOUT_EFFECT
-from pipeline.run.job import STOPPED, WRONG_CONFIGURATION
 from pipeline.run.rebuild import checkpoint_rows, read_run
 from pipeline.run.summary import NAME, best_metric
 from pipeline.system.signals import TIMED_OUT

@@ -17,10 +17,11 @@ from omegaconf import OmegaConf
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.cluster_settings import SlurmCluster
 from pipeline.engines.slurm_member import Member
+from pipeline.exit_codes import DONE, FAILED
 from pipeline.redaction.mask import MASK, redact
 from pipeline.run.console import Console
 from pipeline.run.engine import RemoteJob
-from pipeline.run.job import DONE, FAILED, Job
+from pipeline.run.job import Job
 from pipeline.run.resume import has_finished
 from pipeline.run.settle import end_lost
 from pipeline.system.signal_listener import Request

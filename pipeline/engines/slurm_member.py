@@ -12,11 +12,12 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from pipeline.config.experiment import read
+from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
 from pipeline.redaction.mask import guard_output, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, WRONG_CONFIGURATION, Job, OnEpoch, SweepRun
+from pipeline.run.job import Job, OnEpoch, SweepRun
 from pipeline.run.launch import run_job
 from pipeline.run.resume import has_finished
 from pipeline.system import environment, signals, streams

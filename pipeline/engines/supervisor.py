@@ -11,11 +11,12 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from pipeline.cluster.task import OPEN_PORTS, Task
+from pipeline.exit_codes import DONE, FAILED, STOPPED
 from pipeline.paths import shorter
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
 from pipeline.run.console import Console
 from pipeline.run.executor import work
-from pipeline.run.job import DONE, FAILED, STOPPED, Job
+from pipeline.run.job import Job
 from pipeline.run.lifecycle import new_folder
 from pipeline.run.plan import PlannedStage
 from pipeline.run.resume import unfinished_in

@@ -12,10 +12,11 @@ from typing import Any
 
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
+from pipeline.exit_codes import DONE, FAILED
 from pipeline.run.against import other_run
 from pipeline.run.ahead import reloading
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, FAILED, Job, PrunedError
+from pipeline.run.job import Job, PrunedError
 from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register
 from pipeline.run.plan import PlannedStage
 from pipeline.run.runner import bind, run_stages, with_local_weights, with_other_run

@@ -1,4 +1,4 @@
-"""Jobs: runs to be made, and their exit codes."""
+"""Jobs: runs to be made."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,13 +10,6 @@ from pipeline.config.experiment import Experiment
 from pipeline.run.plan import PlannedStage
 from pipeline.run.reuse import plan_of
 from pipeline.run.summary import Summary
-
-DONE = 0
-FAILED = 1
-WRONG_CONFIGURATION = 2
-SWEEP_FAILED = 3
-STOPPED = (129, 130, 141, 143)
-"""Exit codes after a signal: SIGHUP, SIGINT, SIGPIPE (standard output was closed), SIGTERM."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ import time
 from dataclasses import replace
 
 from pipeline.checks.precision import advice
+from pipeline.exit_codes import DONE
 from pipeline.run.against import other_run
 from pipeline.run.console import Console
 from pipeline.run.engine import engine_of
-from pipeline.run.job import DONE, Job, prepare
+from pipeline.run.job import Job, prepare
 from pipeline.run.resume import resolve
 from pipeline.run.reuse import announce
 from pipeline.run.settle import close_finished

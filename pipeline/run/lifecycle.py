@@ -15,13 +15,14 @@ from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings
+from pipeline.exit_codes import FAILED
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact, redact_file, redact_overrides
 from pipeline.run import provenance, source_digest
 from pipeline.run.console import Console
 from pipeline.run.description import NOTE, of_begun, of_run
 from pipeline.run.identity import identity
-from pipeline.run.job import FAILED, Job, PrunedError
+from pipeline.run.job import Job, PrunedError
 from pipeline.run.lock import locked
 from pipeline.run.naming import run_name
 from pipeline.run.origin import Origin

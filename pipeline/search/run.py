@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.config.options import Options
+from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.paths import shorter
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, SWEEP_FAILED, SweepRun
+from pipeline.run.job import SweepRun
 from pipeline.run.lock import locked
 from pipeline.run.origin import Origin
 from pipeline.run.reuse import plan_of

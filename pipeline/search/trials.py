@@ -7,10 +7,11 @@ from pathlib import Path
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
+from pipeline.exit_codes import DONE, FAILED, STOPPED
 from pipeline.redaction.mask import redact_overrides
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
-from pipeline.run.job import DONE, FAILED, STOPPED, Job, SweepRun
+from pipeline.run.job import Job, SweepRun
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run.rebuild import read_run
 from pipeline.run.reuse import plan_of

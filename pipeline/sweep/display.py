@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.table import Table
 
+from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
 from pipeline.paths import shorter
 from pipeline.run.console import Console
 from pipeline.run.engine import RemoteJob
-from pipeline.run.job import DONE, WRONG_CONFIGURATION
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run.rebuild import read_run
 from pipeline.run.summary import Summary

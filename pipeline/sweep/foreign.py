@@ -13,8 +13,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from pipeline.command_line.compose import Composed
 from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import SweepSettings
+from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, SWEEP_FAILED, Job, SweepRun
+from pipeline.run.job import Job, SweepRun
 from pipeline.run.lock import locked
 from pipeline.run.rebuild import read_run
 from pipeline.sweep.display import Display

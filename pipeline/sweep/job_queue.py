@@ -4,7 +4,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline.run.job import DONE, STOPPED, WRONG_CONFIGURATION, Job
+from pipeline.exit_codes import DONE, STOPPED, WRONG_CONFIGURATION
+from pipeline.run.job import Job
 from pipeline.system.signals import TIMED_OUT
 
 FINAL = (DONE, WRONG_CONFIGURATION, TIMED_OUT, *STOPPED)

@@ -17,11 +17,11 @@ from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.sweep_settings import MOST_JOBS
+from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.redaction.mask import redact, redact_overrides
 from pipeline.run import naming
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
-from pipeline.run.job import WRONG_CONFIGURATION
 from pipeline.run.reuse import plan_of, refuse_skipped
 from pipeline.run.source_digest import Sources, sources
 from pipeline.run.summary import best_metric

@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
 from pipeline.run.child import Stopper, code_of, enter, exit_code_of
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, WRONG_CONFIGURATION, Job
+from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from pipeline.run.settle import LOST, end_lost
 from pipeline.sweep.places import Place

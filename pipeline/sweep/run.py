@@ -11,12 +11,13 @@ from pipeline.comparison.files import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
+from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED
 from pipeline.paths import shorter
 from pipeline.run import provenance
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
 from pipeline.run.description import NOTE, of_sweep
-from pipeline.run.job import DONE, STOPPED, SWEEP_FAILED, Job, SweepRun
+from pipeline.run.job import Job, SweepRun
 from pipeline.run.lifecycle import begun_tags
 from pipeline.run.lock import locked
 from pipeline.run.naming import sweep_name

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.exit_codes import DONE, FAILED
 from pipeline.run.console import Console
-from pipeline.run.job import DONE, FAILED, Job
+from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.run.job import STOPPED
+from pipeline.exit_codes import STOPPED
 from pipeline.run.summary import Summary
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted

@@ -1,0 +1,8 @@
+"""Exit codes of the commands: what a shell, a scheduler or a sweep learns of how they ended."""
+
+DONE = 0
+FAILED = 1
+WRONG_CONFIGURATION = 2
+SWEEP_FAILED = 3
+STOPPED = (129, 130, 141, 143)
+"""After a signal: SIGHUP, SIGINT, SIGPIPE (standard output was closed), SIGTERM."""
