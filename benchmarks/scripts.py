@@ -7,59 +7,36 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measuring import Figures, Samples, UnavailableError, Way, interleave
+from benchmarks.measuring import Figures, Samples, Way, interleave
 from benchmarks.processes import cost, others_python, pipeline, prepared, python
 
 
 def mnist(rounds: int) -> Samples:
-    """Measures three epochs of the MNIST convnet against the Keras tutorial's script, from `python` to exit.
+    """Measures three epochs of the MNIST convnet against scripts for Keras and PyTorch, from `python` to exit.
 
-    The project also tracks, tests, exports and verifies; the others train and validate.
+    The project also tracks, tests, exports and verifies; the others train and validate. PyTorch takes part where
+    .bench-venv has it.
     """
+    keras, torch = "benchmarks.baselines.keras_mnist", others_python("torch")
     with tempfile.TemporaryDirectory() as folder:
-        times = Path(folder) / "times.json"
-        script = partial(python, "-m", "benchmarks.baselines.keras_mnist", str(prepared("mnist")), str(times))
-        ways = {
-            "pipeline": with_epochs(partial(_mnist_run, _with_images(Path(folder)), times), times),
-            "Keras tutorial": with_epochs(script, times),
-            "Keras tutorial, cached": with_epochs(partial(script, "cached"), times),
-        }
-        return interleave(ways, rounds)
-
-
-def mnist_unprepared(rounds: int) -> Samples:
-    """Measures the same where the project has yet to prepare the images."""
-    with tempfile.TemporaryDirectory() as folder:
-        times = Path(folder) / "times.json"
-        script = partial(python, "-m", "benchmarks.baselines.keras_mnist", str(prepared("mnist")), str(times))
+        times, arrays = Path(folder) / "times.json", str(Path(folder) / "mnist.npz")
 
         def unprepared() -> Figures:
             with tempfile.TemporaryDirectory() as outputs:
                 return _mnist_run(Path(outputs), times)
 
-        ways: dict[str, Way] = {
-            "pipeline": unprepared,
-            "Keras tutorial": script,
-            "Keras tutorial, cached": partial(script, "cached"),
+        tutorial = partial(python, "-m", keras, str(prepared("mnist")), str(times))
+        processes: dict[str, Callable[[], Figures]] = {
+            "pipeline": partial(_mnist_run, _with_images(Path(folder)), times),
+            "pipeline, unprepared": unprepared,
+            "Keras tutorial": tutorial,
+            "Keras tutorial, cached": partial(tutorial, "cached"),
         }
-        return interleave(ways, rounds)
-
-
-def mnist_torch(rounds: int) -> Samples:
-    """Measures the same against PyTorch."""
-    torch = others_python("torch")
-    if torch is None:
-        raise UnavailableError("no PyTorch in .bench-venv, which `make bench` makes")
-    with tempfile.TemporaryDirectory() as folder:
-        times, images = Path(folder) / "times.json", str(Path(folder) / "mnist.npz")
-        python("-m", "benchmarks.baselines.as_arrays", str(prepared("mnist")), images)
-        script = partial(cost, torch, "benchmarks/baselines/torch_mnist.py", images, str(times))
-        ways = {
-            "pipeline": with_epochs(partial(_mnist_run, _with_images(Path(folder)), times), times),
-            "PyTorch": with_epochs(script, times),
-            "PyTorch, compiled": with_epochs(partial(script, "compiled"), times),
-        }
-        return interleave(ways, rounds)
+        if torch is not None:
+            python("-m", "benchmarks.baselines.as_arrays", str(prepared("mnist")), arrays)
+            script = partial(cost, torch, "benchmarks/baselines/torch_mnist.py", arrays, str(times))
+            processes |= {"PyTorch": script, "PyTorch, compiled": partial(script, "compiled")}
+        return interleave({name: with_epochs(process, times) for name, process in processes.items()}, rounds)
 
 
 def _mnist_run(outputs: Path, times: Path) -> Figures:
