@@ -6,11 +6,27 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
+INSTALLED = ("site-packages", "dist-packages")
+"""Names of folders that only installers write to: pip's and Debian's."""
+
 
 def is_installed(spec: ModuleSpec) -> bool:
     """Returns whether a top-level package is installed; one that is only linked to from there is the user's own."""
     paths = places(spec)
-    return bool(paths) and all(any(place.is_relative_to(root) for root in installed_roots()) for place in paths)
+    return bool(paths) and all(_is_installed(place) for place in paths)
+
+
+def _is_installed(place: Path) -> bool:
+    """Returns whether an installer put `place` there: into this environment, one added to its path, or any folder."""
+    if any(place.is_relative_to(root) for root in installed_roots()):
+        return True
+    return any(folder.name in INSTALLED for folder in place.parents) or place.name in _recorded(place.parent)
+
+
+def _recorded(folder: Path) -> set[str]:
+    """Returns the top-level names that `pip install --target` has put into a folder, by the records that it leaves."""
+    records = [path.read_text(errors="replace").splitlines() for path in folder.glob("*.dist-info/RECORD")]
+    return {line.partition(",")[0].partition("/")[0] for lines in records for line in lines}
 
 
 def find_package(name: str) -> ModuleSpec | None:
