@@ -68,7 +68,7 @@ def evaluate(
     if folder is not None:
         files["report"] = report.write(folder)
     for note in report.notes[1:]:
-        reporter.say(note)
+        reporter.log(note)
     metrics = {**report.values, **_ends(report), **{f"evaluate/{name}": value for name, value in timed.items()}}
     summary: dict[str, Any] = {**facts_of(dataset.test)}
     if report.intervals:
@@ -84,7 +84,7 @@ def evaluate(
 def _batch_size(settings: EvaluateSettings, scorer: Scorer, reporter: Reporter) -> int:
     """Returns the examples of a batch, over all replicas; says where memory limits them."""
     if settings.batch_size is None and scorer.most < BATCH:
-        reporter.say(f"evaluation in batches of {scorer.most}, which take 256 MiB (evaluate.batch_size)")
+        reporter.log(f"evaluation in batches of {scorer.most}, which take 256 MiB (evaluate.batch_size)")
     return settings.batch_size or min(BATCH, scorer.most)
 
 

@@ -50,7 +50,7 @@ def export(
             safe_place()
     if len(rows) > 1:
         for line in lines(rows):
-            reporter.say(f"export      {line}")
+            reporter.log(f"export      {line}")
     tables = write_tables(rows, place)
     refuse_beyond_limits(rows, exporters, trained.model.policy)
     return _exported(paths, rows, tables, dataset)

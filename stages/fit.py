@@ -215,7 +215,7 @@ class _Report(keras.callbacks.Callback):
             scores = self.validate()
             self.progress.start = {f"val/start_{name}": value for name, value in scores.items()}
             val_scores = {f"val_{name}": value for name, value in scores.items()}
-            self.reporter.say(description(facts, self.progress.epoch, val_scores))
+            self.reporter.log(description(facts, self.progress.epoch, val_scores))
 
     def on_test_begin(self, logs: Mapping[str, float] | None = None) -> None:
         self.reporter.doing(f"validating on {len(self.dataset.val):,} images")
@@ -264,7 +264,7 @@ class _Report(keras.callbacks.Callback):
         metrics = {"learning_rate": last_rate(self.model.optimizer, self.rate)} | self.callbacks.numbers(logs or {})
         progress.rows.append(epoch_metrics(metrics, progress.clock, self.callbacks.warn_once))
         self.reporter.metrics(progress.rows[-1], step=epoch + 1)
-        self.reporter.say(epoch_line(epoch, self.settings.epochs, self._per_epoch, metrics, progress.clock))
+        self.reporter.log(epoch_line(epoch, self.settings.epochs, self._per_epoch, metrics, progress.clock))
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch >= self.settings.epochs
         progress.outside = dict(self.callbacks.outside)

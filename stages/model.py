@@ -140,7 +140,7 @@ def _scaling(
         return of_network
     if facts(chosen) != facts(of_network):
         name = arguments.get("name", getattr(function, "__name__", "the network"))
-        reporter.say(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
+        reporter.log(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
     return chosen
 
 

@@ -41,7 +41,7 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
             f"a loss below {settings.loss:g}; what remains at an accuracy of 100 % may be a regularizer's",
             "another optimizer.learning_rate, debug.steps=<more>, or a network without a bottleneck",
         )
-    (reporter or Silent()).say(
+    (reporter or Silent()).log(
         f"overfit: the batch is learned by heart. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
     )
     metrics = {"debug/overfit_steps": steps, "debug/overfit_loss": last}

@@ -46,15 +46,15 @@ def profiling(
     reporter = reporter or Silent()
     seconds = _by_part(trained.record.metrics)
     for line in _table(seconds):
-        reporter.say(line)
+        reporter.log(line)
     trace = folder / FOLDER if folder is not None else None
     if trace is None or not trace.is_dir() or (strategy is not None and not is_chief(strategy)):
         return Profile(seconds, None)
     readable = write_chrome_trace(trace)
     if strategy is not None and strategy.coordinator is not None:
         reporter.warn("the trace is of the coordinator, which takes no steps; strategy=one_device shows a worker's")
-    reporter.say(f"trace: open {readable} at https://ui.perfetto.dev, which sends it nowhere")
-    reporter.say(
+    reporter.log(f"trace: open {readable} at https://ui.perfetto.dev, which sends it nowhere")
+    reporter.log(
         f"       or, with the packages tensorboard and tensorboard-plugin-profile, tensorboard --logdir {trace}"
     )
     return Profile(seconds, trace, Record(files={FOLDER: trace}))

@@ -34,7 +34,7 @@ class Reporter(Protocol):
     def doing(self, activity: str) -> None:
         """Shows an activity without a count in place of the progress, until the next report."""
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Prints one line, which is also logged."""
 
     def warn(self, line: str) -> None:
@@ -59,7 +59,7 @@ class Silent:
 
     def doing(self, activity: str) -> None: ...
 
-    def say(self, line: str) -> None: ...
+    def log(self, line: str) -> None: ...
 
     def warn(self, line: str) -> None: ...
 

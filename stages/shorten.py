@@ -36,7 +36,7 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
         splits = {"train": _repeated(one, steps), "val": one, "test": one}
     counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
-    (reporter or Silent()).say(f"debug run with {text}")
+    (reporter or Silent()).log(f"debug run with {text}")
     facts = f"{dataset.fingerprint} {steps} {batch} {settings.same_batch}"
     fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]  # features in the cache are of this data set alone
     shuffled = dataset.is_shuffled and not settings.same_batch

@@ -53,7 +53,7 @@ def hosts_on_ray(settings: RayCluster, claims: Sequence[Claim], outputs: Path, c
             if at is not None:
                 hosts.check_shared(outputs)
         where = f"Ray {ray.__version__} {f'at {at}' if at else 'on this machine'}"
-        console.say(f"{where}: {len(claims)} actor(s) after {time.monotonic() - began:.1f} s")
+        console.log(f"{where}: {len(claims)} actor(s) after {time.monotonic() - began:.1f} s")
         yield hosts
     finally:
         with signals.ending():  # else a signal's limit may be over by now, and Ray would be left

@@ -62,9 +62,9 @@ class Slurm(Joined):
                 if is_new:
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
-            console.say(f"Slurm job {submitted.id}: {shorter(folder)}")
+            console.log(f"Slurm job {submitted.id}: {shorter(folder)}")
             if not self.settings.wait:
-                console.say(f"it is in the queue; its output will be in {shorter(submitted.log)}")
+                console.log(f"it is in the queue; its output will be in {shorter(submitted.log)}")
                 return DONE
             return _wait(submitted)
 

@@ -155,7 +155,7 @@ class SlurmJob(RemoteJob):
             self._shown += len(whole)
             for line in whole.decode(errors="replace").splitlines():
                 if not line.startswith("submitit "):
-                    self._console.say(line)
+                    self._console.log(line)
 
     def _note(self, entry: "Entry | None") -> None:
         """Takes the state of the job; None: Slurm has forgotten it, or does not know it yet."""
@@ -166,7 +166,7 @@ class SlurmJob(RemoteJob):
         if state not in ENDS:
             if shown != self._state and state != "COMPLETING":
                 self._state = shown
-                self._console.say(f"Slurm job {self.id}: {shown}")
+                self._console.log(f"Slurm job {self.id}: {shown}")
             return
         assert self.job.folder is not None
         own = (status >> 8) or (128 + (status & 127) if status & 127 else DONE)

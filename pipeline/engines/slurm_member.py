@@ -106,7 +106,7 @@ class Member:
         if before >= self.requeues:
             console.warn(f"its time is over, and cluster.requeues={self.requeues}: the same command resumes it")
             return
-        console.say(f"its time is over: queued again ({before + 1} of {self.requeues} times)")
+        console.log(f"its time is over: queued again ({before + 1} of {self.requeues} times)")
         sys.stdout.flush()
         done = subprocess.run(
             ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]],

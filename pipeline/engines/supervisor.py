@@ -128,7 +128,7 @@ class _Cluster:
         if len(self._tasks) > 1:
             names = ", ".join(task.name for task in self._tasks[1:])
             logs = f"{shorter(self._folder)}/<name>.log"
-            self._console.say(f"chief, {names} {self._place.where}; what these print is in {logs}")
+            self._console.log(f"chief, {names} {self._place.where}; what these print is in {logs}")
             if self._tasks[0].timeout_seconds is None:  # else the chief says so when they meet
                 self._console.warn(OPEN_PORTS)
 

@@ -84,16 +84,16 @@ class Console:
                 self._log.close()
             self._log = None
 
-    def say(self, line: str = "", style: str | None = None) -> None:
+    def log(self, line: str = "", style: str | None = None) -> None:
         text = str(redact(line))
         (self._bar.console if self._bar else self._rich).print(text, style=style)
         self._write(text)
 
     def warn(self, line: str) -> None:
-        self.say(f"warning: {line}", style="yellow")
+        self.log(f"warning: {line}", style="yellow")
 
     def error(self, line: str) -> None:
-        self.say(f"error: {line}", style="bold red")
+        self.log(f"error: {line}", style="bold red")
 
     def live(self, shown: Callable[[], RenderableType]) -> AbstractContextManager[object]:
         """Keeps what `shown` returns at the bottom of a terminal, up to date, while lines are printed above it."""
@@ -120,9 +120,9 @@ class Console:
         """Prints what will be done, before it is done."""
         chosen = experiment.document.precision
         precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
-        self.say(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
+        self.log(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
         if experiment.debug is not None:
-            self.say(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
+            self.log(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
         widths = [max((len(text) for text in column), default=0) for column in zip(*map(_cells, plan), strict=True)]
         digits = len(str(len(plan)))
         partly = any(stage.action != "runs" for stage in plan)
@@ -130,14 +130,14 @@ class Console:
             name, option, inputs, makes = _cells(stage)
             action = f"{stage.action:8}" if partly else ""
             row = f"{name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
-            self.say(f"  {index:>{digits}}  {action}{row}".rstrip())
+            self.log(f"  {index:>{digits}}  {action}{row}".rstrip())
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         rate = f"{images_per_second:,.0f} images/s" if images_per_second else ""
         if self._rich.is_terminal:
             self._show_bar(done, total, rate, note)
         elif self._is_due():
-            self.say(f"step {done}/{total}  {note}  {rate}")
+            self.log(f"step {done}/{total}  {note}  {rate}")
 
     def _is_due(self) -> bool:
         """Returns whether the last line of progress is long ago, and if so, counts from now."""
@@ -151,7 +151,7 @@ class Console:
         if self._rich.is_terminal:
             self._show_bar(0, None, "", what)
         elif self._is_due():
-            self.say(what)
+            self.log(what)
 
     def end_progress(self) -> None:
         if self._bar is not None:
@@ -178,16 +178,16 @@ class Console:
             rows.append(("export", f"{shorter(Path(path))} ({kind})"))
             if (difference := metrics.get(f"export/{kind}/max_abs_diff")) is not None:
                 rows.append(("", f"its predictions differ from the model's by {difference:.1e} at most"))
-        self.say()
+        self.log()
         for label, text in rows:
-            self.say(f"{label:11} {text}")
+            self.log(f"{label:11} {text}")
 
     def times(self, summary: Summary) -> None:
         """Prints, last of all, how long the command took and for what; the parts add up to the whole."""
         again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
         stages = [f"{name} {stage.seconds:.1f}" for name, stage in summary.stages.items() if stage.status != "skipped"]
         parts = [f"start {summary.start_seconds:.1f}", *stages, f"recording {summary.recording_seconds:.1f}"]
-        self.say(f"{'time':11} {summary.status} in {summary.seconds:.1f} s{again}: {', '.join(parts)}")
+        self.log(f"{'time':11} {summary.status} in {summary.seconds:.1f} s{again}: {', '.join(parts)}")
 
     def _show_bar(self, done: int, total: int | None, rate: str, note: str) -> None:
         if self._bar is None:

@@ -117,7 +117,7 @@ def _meet(task: Task, console: Console, summary: Summary) -> None:
     """Waits for the other members; a missing one is recorded as the failure of a stage named `cluster`."""
     began = time.monotonic()
     try:
-        meet(task, console.say)
+        meet(task, console.log)
     except BaseException:
         summary.stages["cluster"] = StageOutcome("failed", time.monotonic() - began)
         raise

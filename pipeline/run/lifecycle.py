@@ -191,7 +191,7 @@ def register(experiment: Experiment, run: Run, console: Console) -> None:
     settings, evaluated = experiment.settings.get("export"), experiment.settings.get("evaluate")
     if experiment.debug is not None:
         if isinstance(settings, ExportSettings) and settings.register is not None:
-            console.say(f"{settings.register} gets no version: this is a debug run")
+            console.log(f"{settings.register} gets no version: this is a debug run")
         return
     if isinstance(settings, ExportSettings) and settings.register is not None:
         confidence = evaluated.confidence if isinstance(evaluated, EvaluateSettings) else EvaluateSettings.confidence
@@ -214,7 +214,7 @@ def fail(error: BaseException, run: Run, console: Console) -> int:
     if not isinstance(error, UserError):
         text = "".join(traceback.format_exception(error))
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            console.say(text)
+            console.log(text)
         else:
             console.log_only(text)
         summary.error += f" (traceback in {run.folder / 'pipeline.log'})"
@@ -226,7 +226,7 @@ def note_pruned(run: Run, pruned: PrunedError, console: Console) -> None:
     run.summary.status = "FINISHED"
     run.summary.facts[PRUNED] = pruned.epoch
     run.tracker.tags({PRUNED: str(pruned.epoch)})
-    console.say(f"pruned after epoch {pruned.epoch}: other trials do better")
+    console.log(f"pruned after epoch {pruned.epoch}: other trials do better")
 
 
 def end(run: Run, code: int, console: Console, started: float) -> int:
@@ -259,7 +259,7 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     record_end(tracker, run.folder, summary)
     flush(tracker, summary.status == "FINISHED", console)
     for line in tracker.notes:
-        console.say(line)
+        console.log(line)
     if summary.run_id != tracker.run_id:
         summary.run_id = tracker.run_id
         if _written(summary, run.folder, console):

@@ -72,7 +72,7 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
             f"the store misses part of {shorter(folder)}; `python -m pipeline.sync {shorter(folder)}` sends it"
         )
     else:
-        console.say(new_for_other_code(now, folder, shorter(folder), "run"))
+        console.log(new_for_other_code(now, folder, shorter(folder), "run"))
     return None
 
 
@@ -103,11 +103,11 @@ def _to_fork(experiment: Experiment, text: str, console: Console) -> Summary:
 def _announce(verb: str, run: Summary, console: Console) -> None:
     folder = shorter(Path(run.folder))
     if run.status == "FINISHED" and verb == "resuming":
-        console.say(f"{folder} has finished, but the store misses part of it: sending the rest, nothing is trained")
+        console.log(f"{folder} has finished, but the store misses part of it: sending the rest, nothing is trained")
         return
-    console.say(f"{verb} {folder} (status: {run.status})")
+    console.log(f"{verb} {folder} (status: {run.status})")
     if run.overrides:
-        console.say(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
+        console.log(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
 
 
 def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:

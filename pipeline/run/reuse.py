@@ -79,13 +79,13 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
     if run is None:
         return
     folder = Path(run.folder)
-    console.say(f"beginning with {experiment.from_stage}, on the results of {shorter(folder)} (status: {run.status})")
+    console.log(f"beginning with {experiment.from_stage}, on the results of {shorter(folder)} (status: {run.status})")
     if run.overrides:
-        console.say(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
+        console.log(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
     again = [stage.name for stage in plan[: _place(plan, experiment)] if stage.action == "runs"]
     reused = [stage.name for stage in plan if stage.action == "reused"]
     saved = f"reused {', '.join(reused)}; " if reused else "nothing is reused; "
-    console.say(f"{saved}these run again, as their results are not saved: {', '.join(again) or 'none'}")
+    console.log(f"{saved}these run again, as their results are not saved: {', '.join(again) or 'none'}")
     now = sources(experiment)
     if reused and run.code != now.digest:
         changed = now.changed(folder) or "files that its list does not name"

@@ -107,9 +107,9 @@ class RunReporter:
     def doing(self, activity: str) -> None:
         self._console.doing(activity)
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         with signals.uninterrupted():
-            self._console.say(line)
+            self._console.log(line)
 
     def warn(self, line: str) -> None:
         with signals.uninterrupted():
@@ -119,7 +119,7 @@ class RunReporter:
         with signals.uninterrupted():
             self._summary.resumed_from_step = step
             self._tracker.tags({"resumed_from_step": str(step)})
-            self._console.say(f"resuming training after step {step}")
+            self._console.log(f"resuming training after step {step}")
 
     def is_secret(self, name: str, value: object) -> bool:
         return bool(redact({name: value}) != {name: value})

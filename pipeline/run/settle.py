@@ -165,10 +165,10 @@ def flush(tracker: Tracker, finished: bool, console: Console) -> int:
     """
     try:
         with stopping() as stop:
-            of_finished = Patience.of_finished(console.say, lambda: stop.requested)
+            of_finished = Patience.of_finished(console.log, lambda: stop.requested)
             return tracker.flush(of_finished if finished else Patience.of_stopped())
     except Interrupted:  # the run has ended, and its status stays
-        console.say("the same command, or `python -m pipeline.sync`, sends the rest")
+        console.log("the same command, or `python -m pipeline.sync`, sends the rest")
         return 0
 
 
@@ -218,7 +218,7 @@ def send_rest(folder: Path, experiment: Experiment, console: Console, parent: st
     """
     try:
         with locked(folder):
-            _send(folder, experiment, console, Patience.of_finished(console.say), parent)
+            _send(folder, experiment, console, Patience.of_finished(console.log), parent)
     except (OSError, UserError) as error:
         console.warn(f"recording: {one_line(error)}")
 
@@ -233,14 +233,14 @@ def close_finished(summary: Summary, experiment: Experiment, console: Console) -
     settings = settings_for(folder, experiment.tracking)
     try:
         with locked(folder), stopping() as stop:
-            patience = Patience.of_finished(console.say, lambda: stop.requested)
+            patience = Patience.of_finished(console.log, lambda: stop.requested)
             settled = settle(folder, settings, experiment.outputs, console.warn, patience)
     except Interrupted as interrupted:
         return interrupted.exit_code
     console.summary(read_run(folder, console.warn) or summary, settled.open_with)
     for line in settled.notes:
-        console.say(line)
-    console.say("the run had finished: nothing was trained. resume=never begins a new one")
+        console.log(line)
+    console.log("the run had finished: nothing was trained. resume=never begins a new one")
     return 0
 
 

@@ -51,12 +51,12 @@ def run_search(search: Search, options: Options, console: Console) -> int:
 
 def _run_checked(search: Search, options: Options, console: Console, places: Sequence[Place]) -> int:
     first = search.first
-    folder = _to_resume(search, console.say)
+    folder = _to_resume(search, console.log)
     if folder is None:
         folder = new_sweep_folder(first)
-        console.say(f"search {folder.name}")
+        console.log(f"search {folder.name}")
     else:
-        console.say(f"resuming search {folder.name}")
+        console.log(f"resuming search {folder.name}")
     _say_plan(search, console)
     with locked(folder):
         study = Study(folder, search.plan, search.axes)
@@ -65,7 +65,7 @@ def _run_checked(search: Search, options: Options, console: Console, places: Seq
         return _run_trials(search, study, folder, options, console, places)
 
 
-def _to_resume(search: Search, say: Callable[[str], None]) -> Path | None:
+def _to_resume(search: Search, log: Callable[[str], None]) -> Path | None:
     """Returns the folder of the search to resume, by `resume`; None for a new one."""
     choice, sweeps = search.first.resume, search.first.outputs / "sweeps"
     if choice == "never":
@@ -87,7 +87,7 @@ def _to_resume(search: Search, say: Callable[[str], None]) -> Path | None:
         if sweep_status(folder) == "FINISHED" and not Study(folder, search.plan, search.axes).wants_more():
             return None
         if origin.code != search.sources.digest:
-            say(new_for_other_code(search.sources, folder, folder.name, "search"))
+            log(new_for_other_code(search.sources, folder, folder.name, "search"))
             return None
         return folder
     return None
@@ -98,10 +98,10 @@ def _say_plan(search: Search, console: Console) -> None:
     plan = search.plan
     random = f", the first {plan.startup_trials} at random" if plan.sampler in ("tpe", "cmaes") else ""
     pruned = {None: "none pruned", "median": "pruned by the median", "halving": "pruned by successive halving"}
-    console.say(f"{'trials':8} {plan.trials:,} by {plan.sampler}{random}, {pruned[plan.pruner]}")
-    console.say(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in plan.goals)}")
+    console.log(f"{'trials':8} {plan.trials:,} by {plan.sampler}{random}, {pruned[plan.pruner]}")
+    console.log(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in plan.goals)}")
     for label, axis in zip(("space", *[""] * len(search.axes)), search.axes, strict=False):
-        console.say(f"{label:8} {axis.key}: {axis.text}")
+        console.log(f"{label:8} {axis.key}: {axis.text}")
 
 
 def _run_trials(
@@ -137,22 +137,22 @@ def _results(search: Search, study: Study, folder: Path, options: Options, conso
     """Prints the best trials; draws the search and writes the best configuration; returns the files."""
     plan, trials, best = search.plan, study.trials(), study.best()
     counts = {state: sum(trial.state == state for trial in trials) for state in ("COMPLETE", "PRUNED", "FAIL")}
-    console.say(
+    console.log(
         f"\n{len(trials)} trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
     )
     saved = epochs_saved(search, trials)
     if saved is not None:
-        console.say(f"{'pruning':11} left out {saved:.0%} of the epochs")
+        console.log(f"{'pruning':11} left out {saved:.0%} of the epochs")
     paths = draw(study, plan.goals, folder)
     for number, trial in enumerate(best, 1):
         values = ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(plan.goals, trial.values, strict=True))
-        console.say(f"{'best':11} trial {trial.ordinal}: {values}")
+        console.log(f"{'best':11} trial {trial.ordinal}: {values}")
         name = "best" if len(best) == 1 else f"best_{number}"
         composed = search.compose(trial.lines)
         comment = f"Trial {trial.ordinal} of search {folder.name}: {values}"
         paths.append(write_experiment(composed.overrides, comment, options, folder, name))
-        console.say(f"{'':11} {' '.join(trial.lines)}")
-        console.say(f"{'run it':11} python -m pipeline --config-dir {shorter(folder / FOLDER)} experiment={name}")
+        console.log(f"{'':11} {' '.join(trial.lines)}")
+        console.log(f"{'run it':11} python -m pipeline --config-dir {shorter(folder / FOLDER)} experiment={name}")
     return paths
 
 

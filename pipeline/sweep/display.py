@@ -42,7 +42,7 @@ class Display:
     def skipped(self, folder: Path, reason: str) -> None:
         """Prints the line of a job that does not run."""
         self._ended.add(folder)
-        self.console.say(f"{self.title(folder)}  {reason}")
+        self.console.log(f"{self.title(folder)}  {reason}")
 
     def ended(self, folder: Path, code: int, seconds: float, again: bool = False) -> None:
         """Prints the line of a job that has ended with `code`, `again` if it is to be run again."""
@@ -51,16 +51,16 @@ class Display:
         self._running = [process for process in self._running if process.job.folder != folder]
         summary = read_run(folder, lambda line: None)
         if code == DONE and summary is not None:
-            self.console.say(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
+            self.console.log(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
             return
         status = summary.status if summary is not None else "REFUSED" if code == WRONG_CONFIGURATION else "DIED"
         reason = f": {summary.error}" if summary is not None and summary.error else ""
         rerun = "; it is run again" if again else ""
         line = f"{self.title(folder)}  {status} in {seconds:.1f} s, exit code {code}{reason}{rerun}"
-        self.console.say(line, style="bold red")
+        self.console.log(line, style="bold red")
         if "(traceback in" not in reason:
             names = [name for name in (LOG, OUTPUT) if (folder / name).exists()]
-            self.console.say(f"{'':4} see {' and '.join(names)} in {shorter(folder)}")
+            self.console.log(f"{'':4} see {' and '.join(names)} in {shorter(folder)}")
 
     def table(self) -> Table:
         """Returns the jobs that run, and how many have ended and wait."""

@@ -134,7 +134,7 @@ class ForeignSweep:
         self._places = self._held.enter_context(opened(places, [first.experiment], self._console))
         self._folder = folder = new_sweep_folder(first.experiment)
         self._held.enter_context(locked(folder))
-        self._console.say(f"sweep {folder.name}, by a third-party sweeper")
+        self._console.log(f"sweep {folder.name}, by a third-party sweeper")
         self._parent = parent_run(first.experiment, folder, 0, "jobs of a sweeper", self._console)
         self._held.enter_context(signals.last_words(lambda request: mark_killed(self._parent)))
         return folder

@@ -66,7 +66,7 @@ def unfinished(
     index: Sequence[Mapping[str, Any]],
     experiment: Experiment,
     sources: Sources,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     is_sent: Callable[[Path], bool],
 ) -> Path | None:
     """Returns the folder of the sweep to resume, by `experiment.resume`; None for a new one.
@@ -75,7 +75,7 @@ def unfinished(
 
     Args:
         sources: of all jobs, to name what has changed.
-        say: gets a line for each damaged file, and on why a sweep of the same jobs is not resumed.
+        log: gets a line for each damaged file, and on why a sweep of the same jobs is not resumed.
         is_sent: tells of a sweep's folder whether the store has everything.
 
     Raises:
@@ -87,7 +87,7 @@ def unfinished(
         return None
     if choice != "auto":
         folder = Path(choice) if _is_sweep(Path(choice)) else sweeps / choice
-        if not _is_sweep(folder) or _jobs(read_index(folder, say)[1]) != _jobs(index):
+        if not _is_sweep(folder) or _jobs(read_index(folder, log)[1]) != _jobs(index):
             raise UserError(
                 f"resume={choice} is no sweep of these jobs",
                 f"auto, never, a folder in {shorter(sweeps)}",
@@ -96,15 +96,15 @@ def unfinished(
         return folder.resolve()
     for folder in sorted({path.parent for name in (INDEX, ORIGIN) for path in sweeps.glob(f"*/{name}")}, reverse=True):
         try:
-            status, before = read_index(folder, say)
+            status, before = read_index(folder, log)
         except UserError as error:
-            say(f"warning: {error}; this sweep is passed over")
+            log(f"warning: {error}; this sweep is passed over")
             continue
         if _jobs(before) == _jobs(index):
             done = status == "FINISHED" and is_sent(folder)
             same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
             if not done and not same_code:
-                say(new_for_other_code(sources, folder, folder.name, "sweep"))
+                log(new_for_other_code(sources, folder, folder.name, "sweep"))
             return None if done or not same_code else folder
     return None
 

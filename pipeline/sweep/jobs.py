@@ -124,7 +124,7 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
         refusals.append(refusal)
         if time.monotonic() - noted > CHECK_NOTE_SECONDS:
             noted = time.monotonic()
-            console.say(f"checked {number:,} of {total:,} jobs")
+            console.log(f"checked {number:,} of {total:,} jobs")
     if None not in refusals and refusals[0] is not None:
         raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
     shown = [redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job]) for job in overrides]  # without escapes

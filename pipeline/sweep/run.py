@@ -72,14 +72,14 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
     first = next(job.experiment for job in jobs if job.refused is None)
     index = [job.entry for job in jobs]
     everything = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
-    folder = unfinished(index, first, everything, console.say, lambda folder: _is_sent(folder, jobs, first))
+    folder = unfinished(index, first, everything, console.log, lambda folder: _is_sent(folder, jobs, first))
     at_once = f", {len(places)} at a time" if len(places) > 1 else ""
     is_new = folder is None
     if folder is None:
         folder = new_sweep_folder(first)
-        console.say(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")
+        console.log(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     else:
-        console.say(f"resuming sweep {folder.name}: {len(jobs):,} jobs{at_once}")
+        console.log(f"resuming sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     with locked(folder):
         everything.write(folder)
         Origin(first.name, jobs=index).write(folder)
@@ -88,11 +88,11 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
 
 
 def _show_plans(jobs: Sequence[SweepJob], console: Console) -> None:
-    console.say(f"{len(jobs):,} jobs")
+    console.log(f"{len(jobs):,} jobs")
     for job in jobs:
-        console.say(f"\n{job.label}")
+        console.log(f"\n{job.label}")
         if job.refused is not None:
-            console.say(f"skipped: {job.refused}")
+            console.log(f"skipped: {job.refused}")
         else:
             console.plan(job.experiment, plan_of(job.experiment))
 
@@ -132,7 +132,7 @@ class _Sweep:
                 held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
                 taken = take_finished(self._to_run, self._folder, parent, is_new, self._console.warn)
                 if taken:
-                    self._console.say(f"{len(taken)} of the jobs have finished elsewhere, and are not run again")
+                    self._console.log(f"{len(taken)} of the jobs have finished elsewhere, and are not run again")
                 self._run_jobs(SweepRun(parent_id, self._first.name))
             except Interrupted as interrupted:
                 code = interrupted.exit_code
@@ -268,17 +268,17 @@ def finish(
         code: the exit code of the sweep. more: files that belong to the tracked run, too.
     """
     comparison = compare(folder)
-    console.say()
+    console.log()
     if comparison.rows:
         console.table(terminal_table(comparison))
     for line in notes(comparison):
-        console.say(line)
+        console.log(line)
     paths = write(comparison, folder)
-    console.say(f"comparison  {shorter(folder / 'comparison.html')}")
+    console.log(f"comparison  {shorter(folder / 'comparison.html')}")
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
-        console.say(f"{label:11} {line}")
+        console.log(f"{label:11} {line}")
     if code != DONE:
-        console.say(f"{'continue':11} {provenance.command()}")
+        console.log(f"{'continue':11} {provenance.command()}")
     for path in (*paths, *more):
         parent.artifact(path)
     if jobs:
@@ -291,5 +291,5 @@ def finish(
     parent.status(status)
     flush(parent, code == DONE, console)
     parent.close()
-    console.say(f"{'time':11} {time.monotonic() - process_started():.1f} s for {len(comparison.runs)} jobs: {status}")
+    console.log(f"{'time':11} {time.monotonic() - process_started():.1f} s for {len(comparison.runs)} jobs: {status}")
     return status

@@ -73,7 +73,7 @@ class Sender:
                 return self.trouble or f"the store is too slow: not done after {patience.longest:.0f} s"
             if now > say_at:
                 say_at = now + TOLD_EVERY_SECONDS
-                patience.say(
+                patience.log(
                     f"sending {self._journal.unsent} entries to the store, {_time(patience.longest)} at most "
                     "(Ctrl-C leaves them to `python -m pipeline.sync`)"
                 )

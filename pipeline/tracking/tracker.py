@@ -32,13 +32,13 @@ class Patience:
 
     seconds: float
     limit: float | None = None
-    say: Callable[[str], None] = lambda line: None
+    log: Callable[[str], None] = lambda line: None
     stopped: Callable[[], bool] = lambda: False
 
     @classmethod
-    def of_finished(cls, say: Callable[[str], None], stopped: Callable[[], bool] = lambda: False) -> "Patience":
+    def of_finished(cls, log: Callable[[str], None], stopped: Callable[[], bool] = lambda: False) -> "Patience":
         """Returns the patience of a run that was not stopped."""
-        return cls(PATIENCE_SECONDS, LONGEST_SECONDS, say, stopped)
+        return cls(PATIENCE_SECONDS, LONGEST_SECONDS, log, stopped)
 
     @classmethod
     def of_stopped(cls) -> "Patience":

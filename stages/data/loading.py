@@ -77,7 +77,7 @@ def _load(
         dataset = dataclasses.replace(dataset, resize=settings.resize)
     if held_in != "memory":
         size = np.prod(shape) / 2**30
-        reporter.say(f"{source.name} is read from its {held_in} while training goes on: {size:.1f} GiB")
+        reporter.log(f"{source.name} is read from its {held_in} while training goes on: {size:.1f} GiB")
     return _with_bad(_with_passed_over(dataset, source.passed_over), bad, held_in, reporter, folder)
 
 
@@ -148,7 +148,7 @@ def _log_listing(source: Source, reporter: Reporter) -> None:
         reporter.warn(line)
     if source.passed_over:
         count = sum(source.passed_over.values())
-        reporter.say(f"{source.name}: passed over {count:,} files: {_counts(source.passed_over)}")
+        reporter.log(f"{source.name}: passed over {count:,} files: {_counts(source.passed_over)}")
 
 
 def _counts(kinds: Mapping[str, int]) -> str:

@@ -57,7 +57,7 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
     if prepared.bad and on_error == "fail":
         raise UnusableError(prepared.bad, prepared.listing)
     count, size = prepared.shape[0], "×".join(map(str, prepared.shape[1:]))
-    reporter.say(f"{'prepared' if is_new else 'found'} {count:,} images of {size} in {place}")
+    reporter.log(f"{'prepared' if is_new else 'found'} {count:,} images of {size} in {place}")
     return prepared
 
 

@@ -104,7 +104,7 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     """Prints a line a split, and warns of what would make training or its scores worth less."""
     size, (low, high) = "×".join(map(str, dataset.image_shape)), dataset.pixel_range
     kind = f"{size} {dataset.train.images.dtype}, pixels {low:g} to {high:g}"
-    reporter.say(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
+    reporter.log(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
     rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
     for name, split in statistics.splits.items():
         fewest, most = split.by_class.min(), split.by_class.max()
@@ -120,10 +120,10 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         rows.append([name, f"{split.examples:,}", counts, *(numbers if split.described else "--"), copies])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        reporter.say("  " + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)))
+        reporter.log("  " + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)))
     train = statistics.splits["train"]
     if train.described < train.examples:
-        reporter.say(f"  mean and std are those of {train.described:,} training images, drawn from all")
+        reporter.log(f"  mean and std are those of {train.described:,} training images, drawn from all")
     _warn(statistics, dataset, reporter)
 
 

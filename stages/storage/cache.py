@@ -74,7 +74,7 @@ def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if not has_reported:
-                    reporter.say(f"waits for another run that prepares {place.name}")
+                    reporter.log(f"waits for another run that prepares {place.name}")
                 has_reported = True
                 time.sleep(POLL_SECONDS)
                 safe_place()

@@ -30,9 +30,9 @@ def note_jit(progress: Progress, strategy: Strategy, jit: object, reason: object
         reason = before["jit_reason"]
     progress.choices = {**before, "devices": list(strategy.devices), "jit": jit, "jit_reason": str(reason)}
     if reason != "as asked":
-        reporter.say(f"train.jit={jit}: {reason}")
+        reporter.log(f"train.jit={jit}: {reason}")
     if "steps_per_call" in before:
-        reporter.say(f"train.steps_per_call={before['steps_per_call']}: as before")
+        reporter.log(f"train.steps_per_call={before['steps_per_call']}: as before")
     return str(reason)
 
 
@@ -40,7 +40,7 @@ def note_steps(progress: Progress, steps: int, reporter: Reporter) -> None:
     """Notes the number of steps in a call, and prints it where it has not been noted."""
     if progress.choices.get("steps_per_call") != steps:
         progress.choices["steps_per_call"] = steps
-        reporter.say(f"train.steps_per_call={steps}: as many as keep Python's share of the time under 2 %")
+        reporter.log(f"train.steps_per_call={steps}: as many as keep Python's share of the time under 2 %")
 
 
 def _are_of(progress: Progress, strategy: Strategy) -> bool:

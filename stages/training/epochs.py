@@ -173,7 +173,7 @@ class Epochs:
         row = epoch_metrics(progress.logs, progress.clock, self._callbacks.warn_once)
         progress.rows.append(row | self._scale() | number)
         self._reporter.metrics(progress.rows[-1], step=progress.epoch + 1)
-        self._reporter.say(epoch_line(progress.epoch, self._all_epochs, self._per_epoch, progress.logs, progress.clock))
+        self._reporter.log(epoch_line(progress.epoch, self._all_epochs, self._per_epoch, progress.logs, progress.clock))
 
     def _examples(self, done: int, steps: int) -> int:
         size = self._settings.batch_size

@@ -72,7 +72,7 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
     settings, number = phase.settings, phase.index + 1
     trained, frozen = phase.set_trainable(model.network)
     if phase.index:
-        reporter.say(f"phase {number}: {trained:,} weights are trained, {frozen:,} are frozen")
+        reporter.log(f"phase {number}: {trained:,} weights are trained, {frozen:,} are frozen")
     loss = cross_entropy(model.outputs, settings.label_smoothing)
     with strategy.distribution.scope():
         per_epoch = steps_per_epoch(training.dataset.train, settings.batch_size)
@@ -130,5 +130,5 @@ def start_phase(
                 scores = built.validation.score()
             progress.start = {f"val/start_{name}": value for name, value in scores.items()}
             val_scores = {f"val_{name}": value for name, value in scores.items()}
-            reporter.say(description(checkpoint.facts, progress.epoch, val_scores))
+            reporter.log(description(checkpoint.facts, progress.epoch, val_scores))
     built.progress.clock.unit = "features" if built.on_features else "images"

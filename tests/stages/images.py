@@ -16,10 +16,10 @@ class Telling(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
-    warn = say
+    warn = log
 
 
 def image(seed: int, height: int = 20, width: int = 30) -> np.ndarray:

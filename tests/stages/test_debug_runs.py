@@ -96,10 +96,10 @@ class Told:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
-    warn = say
+    warn = log
 
 
 def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Heard(Silent):
         self.lines: list[str] = []
         self.warnings: list[str] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
     def warn(self, line: str) -> None:

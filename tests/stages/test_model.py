@@ -99,7 +99,7 @@ def test_pixels_are_scaled_as_the_network_wants_where_the_user_leaves_it_open() 
     class Heard(Silent):
         lines: ClassVar[list[str]] = []
 
-        def say(self, line: str) -> None:
+        def log(self, line: str) -> None:
             self.lines.append(line)
 
     def scaling(method: str, **network: str) -> tuple[float, float]:

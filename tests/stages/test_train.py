@@ -33,10 +33,10 @@ class Told(Silent):
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         self.steps.append((done, total))
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
-    warn = say
+    warn = log
 
 
 class Heard(keras.callbacks.Callback):

@@ -100,7 +100,7 @@ def waiting(tasks: list[Task], *limits: float, apart: float = 0.3) -> list[Excep
 
     def wait(number: int) -> None:
         try:
-            meet(replace(tasks[number], timeout_seconds=limits[number]), Console().say)
+            meet(replace(tasks[number], timeout_seconds=limits[number]), Console().log)
         except Exception as error:
             ended[number] = error
 
@@ -171,7 +171,7 @@ def test_waiting_hears_a_signal(listening: None) -> None:
     threading.Timer(1.0, signal.raise_signal, [signal.SIGTERM]).start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
-        meet(replace(local_tasks(TWO)[0], timeout_seconds=60), Console().say)
+        meet(replace(local_tasks(TWO)[0], timeout_seconds=60), Console().log)
     assert time.monotonic() - began < 50
 
 

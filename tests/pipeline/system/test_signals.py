@@ -33,14 +33,14 @@ LONG = ("train.epochs=4000", "model.network.filters=[8,16]", "pipeline.inspect=n
 
 def busy(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:
     """Is a stage of the user's own that reaches no safe place."""
-    reporter.say("looping")
+    reporter.log("looping")
     while True:
         pass
 
 
 def deaf(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:
     """Catches whatever is raised in it."""
-    reporter.say("looping")
+    reporter.log("looping")
     while True:
         with contextlib.suppress(BaseException):
             time.sleep(0.1)

@@ -40,7 +40,7 @@ class Lines(Stopper):
         super().__init__(at)
         self.said: list[str] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.said.append(line)
 
 

@@ -144,7 +144,7 @@ def test_scoring_takes_a_bounded_memory_and_gives_the_same_scores(monkeypatch: p
 
 def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     class Lines(Silent):
-        def say(self, line: str) -> None:
+        def log(self, line: str) -> None:
             lines.append(line)
 
     def taken(batch_size: int | None) -> int:

@@ -96,7 +96,7 @@ def test_phases_are_one_history_with_rates_and_weights_of_their_own(tmp_path: Pa
     where, said = one_device(), []
 
     class Listening(Stopper):
-        def say(self, line: str) -> None:
+        def log(self, line: str) -> None:
             said.append(line)
 
     made = build(where)
