@@ -21,12 +21,12 @@ run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" 
 test: lint  ## everything but test-engines: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
 	$(PYTEST) -m "not engines" $(ARGS)
 
-test-engines: .venv/.installed  ## tests on Debian's PostgreSQL, Chromium and Slurm, and on Ray, which it installs where they are missing
-	@(for program in chromium chromedriver munged slurmctld slurmd sbatch; do \
+test-engines: .venv/.installed  ## tests on Debian's PostgreSQL, Chromium and Slurm, on Ray, and on hosts in network namespaces; it installs what is missing
+	@(for program in ip chromium chromedriver munged slurmctld slurmd sbatch; do \
 		PATH="$$PATH:/usr/sbin" command -v $$program || exit 1; done; \
 		ls /usr/lib/postgresql/*/bin/postgres) >/dev/null 2>&1 || \
 		($(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium chromium-driver postgresql \
-		munge slurm-client slurmctld slurmd)
+		iproute2 munge slurm-client slurmctld slurmd)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt ray
 	$(BIN)/python -m pytest -m engines $(ARGS)
 

@@ -40,7 +40,8 @@ def comparison(rounds: int) -> Samples:
 
 def _grown(works: Mapping[int, Callable[[], object]], rounds: int) -> Samples:
     """Measures the works by their sizes, and adds the exponent of their growth in each round."""
-    samples = interleave({f"{size:,}": timed(work) for size, work in works.items()}, rounds, warm_up=1)
+    works[min(works)]()  # loads what all need
+    samples = interleave({f"{size:,}": timed(work) for size, work in works.items()}, rounds)
     by_round = zip(*(figures["seconds"] for figures in samples.values()), strict=True)
     return {**samples, "growth": {"exponent": [exponent([*works], seconds) for seconds in by_round]}}
 

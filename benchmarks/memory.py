@@ -75,15 +75,16 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
             arguments |= {name: value for name, value in handed.items() if name in accepted}
             ctypes.CDLL("libc.so.6").malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")
-            name, before = stage.planned.name, _resident("VmRSS")
+            name, before = stage.planned.name, resident("VmRSS")
             results[stage.planned.makes] = result = stage.function(**arguments)
-            peaks[name] = _resident("VmHWM")
+            peaks[name] = resident("VmHWM")
             peaks[f"{name} growth"] = peaks[name] - before
             if name == "train":
                 peaks["estimate"] = result.record.params["memory_estimate_mib"]
     return peaks
 
 
-def _resident(name: str) -> float:
+def resident(name: str) -> float:
+    """Returns this process's memory in MiB: `VmRSS` now, `VmHWM` at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024

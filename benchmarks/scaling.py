@@ -1,20 +1,29 @@
 """`python -m benchmarks.scaling [PAGE] [--only PART…]`: what training costs on up to 1,024 replicas.
 
-Parts, each a table between marks of its own in PAGE (docs/scaling.md): `meeting` of a cluster's members, `efficiency`
-by the model of `benchmarks/scaling_model.py`, `checkpoints`.
+Parts, each a table between marks of its own in PAGE (docs/scaling.md): `efficiency` by the model of
+`benchmarks/scaling_model.py`, `processes`: the model against processes on this machine, `bytes` of networks' gradients,
+`meeting` of a cluster's members, `checkpoints`, `order` of examples.
 """
 
 import argparse
+import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from benchmarks.clusters import run_workers
 from benchmarks.meeting import meet_all
+from benchmarks.memory import resident
 from benchmarks.page import put
-from benchmarks.scaling_model import Link, efficiency, reduction_seconds
+from benchmarks.scaling_model import Link, efficiency, reduction_seconds, sent_by_each, step_seconds
 
 LINKS = {
     "10 Gbit/s, 50 µs": Link.gigabits(10, 50),
@@ -26,6 +35,8 @@ STEPS_OF_COMPUTE = (0.01, 0.1, 1.0)
 """Seconds that a replica computes in a step."""
 
 MIB = 2**20
+
+T = TypeVar("T")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -43,6 +54,79 @@ def efficiencies() -> str:
                 cells = [f"{efficiency(compute, size * MIB, count, link):.2f}" for count in REPLICAS]
                 rows.append([f"{size} MiB, {compute:g} s", name, *cells])
     return table(["gradients, compute", "link", *(f"{count:,}" for count in REPLICAS)], rows)
+
+
+def processes() -> str:
+    """Returns the table `processes`: what steps of 1, 2 and 4 processes of a core each take, and what the model says.
+
+    Its inputs are the step of one process alone, and the link as two of them have it: the latency from reductions of
+    one number, the bandwidth from those of as many bytes as the gradients have.
+    """
+    measured = {count: _workers(count) for count in (1, 2, 4)}
+    size, pair = measured[1]["bytes"], measured[2]
+    link = Link(sent_by_each(size, 2) / (pair["many"] - pair["one"]), pair["one"] / 2)
+    rows = []
+    for count, found in measured.items():
+        computed = step_seconds(measured[1]["step"], size, count, link, cores=os.cpu_count())
+        seconds = [found["step"], computed, found["many"], reduction_seconds(size, count, link)]
+        rows.append([str(count), *(f"{1e3 * second:.1f}" for second in seconds), f"{computed / found['step']:.2f}"])
+    heads = ["processes", "step, ms", "by the model, ms", "reduction, ms", "by the model, ms", "model over measured"]
+    link_found = f"Link of two processes: {link.bandwidth / MIB:,.0f} MiB/s, {1e6 * link.latency:,.0f} µs."
+    return f"{table(heads, rows)}\n\nGradients: {size / MIB:.2f} MiB. {link_found}"
+
+
+def _workers(count: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "measured.json"
+        codes, printed = run_workers(count, "benchmarks.scaling_worker", str(path))
+        if any(codes):
+            raise RuntimeError(printed[-3000:])
+        measured: dict[str, float] = json.loads(path.read_text())
+        return measured
+
+
+def bytes_of_networks() -> str:
+    """Returns the table `bytes`: gradients by network, and what a replica sends of them in a step."""
+    from stages.load.synthetic import synthetic
+    from stages.model import model
+    from stages.normalize import normalize
+    from stages.settings.data import SyntheticSettings
+    from stages.settings.images import NormalizeSettings
+    from stages.settings.model import (
+        ApplicationSettings,
+        CnnPhotoSettings,
+        CnnSettings,
+        MlpSettings,
+        ModelSettings,
+        PrecisionSettings,
+        ResnetSettings,
+    )
+    from stages.settings.strategy import OneDeviceSettings
+    from stages.strategy import strategy
+
+    device = strategy(OneDeviceSettings(deterministic=False))
+    networks = {
+        "mlp": (MlpSettings(), 28, 1, 10),
+        "cnn": (CnnSettings(), 28, 1, 10),
+        "resnet20": (ResnetSettings(), 32, 3, 10),
+        "cnn_photo": (CnnPhotoSettings(), 160, 3, 5),
+        "mobilenet_v2": (ApplicationSettings(name="MobileNetV2"), 224, 3, 1000),
+        "efficientnet_v2_b0": (ApplicationSettings(name="EfficientNetV2B0"), 224, 3, 1000),
+        "application, ResNet50": (ApplicationSettings(name="ResNet50"), 224, 3, 1000),
+        "efficientnet_v2_m": (ApplicationSettings(name="EfficientNetV2M"), 224, 3, 1000),
+    }
+    rows = []
+    for name, (network, side, channels, classes) in networks.items():
+        data = SyntheticSettings(examples=40, height=side, width=side, channels=channels, num_classes=2, split_seed=1)
+        dataset = normalize(synthetic(data), NormalizeSettings())
+        dataset = replace(dataset, class_names=tuple(map(str, range(classes))))
+        settings = ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1)
+        variables = model(dataset, device, settings).network.trainable_variables
+        size = 4 * sum(int(np.prod(variable.shape)) for variable in variables)
+        sent = [f"{sent_by_each(size, count) / MIB:.1f}" for count in (2, 8, 1024)]
+        rows.append([name, f"{side}×{side}×{channels}", f"{size // 4:,}", f"{size / MIB:.1f}", *sent])
+    heads = ["network", "images", "trainable parameters", "MiB", "sent by each of 2, MiB", "of 8", "of 1,024"]
+    return table(heads, rows)
 
 
 def meetings() -> str:
@@ -74,6 +158,34 @@ def checkpoints() -> str:
     return table(heads, rows)
 
 
+def orders() -> str:
+    """Returns the table `order`: what the permutation of an epoch takes, in a process of its own for each size."""
+    rows = []
+    for examples in (10**6, 10**7, 10**8):
+        seconds, peak = _in_process(_order, examples)
+        rows.append([f"{examples:,}", f"{seconds:.1f}", f"{peak / MIB:,.0f}", f"{peak / examples:.0f}"])
+    return table(["examples", "seconds", "memory, MiB", "bytes an example"], rows)
+
+
+def _in_process(function: Callable[..., T], *arguments: object) -> T:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _order(examples: int) -> tuple[float, float]:
+    """Returns the seconds of an epoch's order, and by how many bytes it raises the peak of the resident set."""
+    import tensorflow as tf
+
+    from stages.data.batches import order
+
+    epoch = tf.constant(1, tf.int64)
+    order(10, 1, epoch)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    seconds = _seconds(order, examples, 1, epoch)
+    return seconds, MIB * (resident("VmHWM") - before)
+
+
 def _seconds(function: Callable[..., object], *arguments: object) -> float:
     began = time.perf_counter()
     function(*arguments)
@@ -81,9 +193,12 @@ def _seconds(function: Callable[..., object], *arguments: object) -> float:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "meeting": meetings,
     "efficiency": efficiencies,
+    "processes": processes,
+    "bytes": bytes_of_networks,
+    "meeting": meetings,
     "checkpoints": checkpoints,
+    "order": orders,
 }
 
 

@@ -1,0 +1,71 @@
+"""Hosts as network namespaces: each with an interface and an address of its own, and a link that can be cut."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A namespace; its names are in its /etc/hosts. address: of its end of the link."""
+
+    namespace: str
+    address: str
+
+    def start(
+        self, *arguments: str, log: Path, environment: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Starts `python -m pipeline` on this host; what it prints goes to the file `log`."""
+        command = ["ip", "netns", "exec", self.namespace, sys.executable, "-m", "pipeline", *arguments]
+        settings = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command, cwd=log.parent, env=settings, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def link(self, state: str) -> None:
+        """Cuts (`down`) or mends (`up`) the link."""
+        _ip("-n", self.namespace, "link", "set", "veth0", state)
+
+
+@contextmanager
+def two_hosts(names: tuple[str, str] = ("a", "b")) -> Iterator[list[Host]]:
+    """Two hosts with a link between them, known to each other by `names`; skips the test where it may not be."""
+    if shutil.which("ip") is None or os.geteuid():
+        pytest.skip("network namespaces need Debian's iproute2 and root")
+    hosts = [Host(f"pipeline-{os.getpid()}-{index}", f"10.77.0.{index + 1}") for index in range(2)]
+    known = "127.0.0.1 localhost\n" + "".join(
+        f"{host.address} {name}\n" for host, name in zip(hosts, names, strict=True)
+    )
+    with ExitStack() as held:
+        for host in hosts:
+            try:
+                _ip("netns", "add", host.namespace)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"network namespaces are not allowed here ({error.stderr.strip()})")
+            held.callback(_ip, "netns", "delete", host.namespace)
+            place = Path("/etc/netns") / host.namespace
+            place.mkdir(parents=True)
+            held.callback(shutil.rmtree, place)
+            (place / "hosts").write_text(known)  # `ip netns exec` puts it in the place of /etc/hosts
+        first, second = hosts
+        ends = ("veth0", "type", "veth", "peer", "name", "veth0", "netns", second.namespace)
+        _ip("-n", first.namespace, "link", "add", *ends)
+        for host in hosts:
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
+            _ip("-n", host.namespace, "link", "set", "lo", "up")
+            host.link("up")
+        yield hosts
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20)
