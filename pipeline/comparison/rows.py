@@ -56,7 +56,7 @@ class Row:
         values = self.values(name)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
-    @property
+    @cached_property
     def speed(self) -> float | None:
         """Examples per second that training takes."""
         return next((self.mean(rate) for rate in RATES if rate in self.metrics), None)
