@@ -15,7 +15,7 @@ from benchmarks.callbacks import EpochTimes
 SIZE = 96
 folder, times, epochs = sys.argv[1:]
 train, val = tfds.load(
-    "tf_flowers", split=["train[:90%]", "train[90%:]"], data_dir=folder, download=False, as_supervised=True
+    "tf_flowers", split=["train[:81%]", "train[81%:90%]"], data_dir=folder, download=False, as_supervised=True
 )
 
 

@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from pipeline.checks.refusal import Condition, train, values
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TopSettings, top_level_key
+from pipeline.paths import CONF
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings, TfdsSettings
 from stages.settings.images import AugmentSettings
@@ -22,6 +25,12 @@ from stages.settings.strategy import CentralStorageSettings, MirroredSettings, M
 
 NEEDED_BY = {"optimizer": "train", "schedule": "train", "precision": "model"}
 """From groups that are not stages to the stage that reads them."""
+
+NAMED_BY = {"normalize": "method", "precision": "policy", "schedule": "name", "tracking": "kind"}
+"""From groups whose options differ in one setting, which has the option's name, to that setting."""
+
+_HOW_TO_AUGMENT = ("_target_", "where", "without_color", "magnitude")
+"""Settings that by themselves change no image."""
 
 _NO_STAGE = {"tracking", "cluster", "pipeline", "sweep", "experiment", "debug"}
 
@@ -46,6 +55,7 @@ def refuse_unused(experiment: Experiment, names: Iterable[str]) -> None:
     """Raises UserError for the first of `names`, dotted as they were typed, that nothing in `experiment` reads."""
     for name in names:
         _refuse_without_stage(experiment, name)
+        _refuse_undone(experiment, name)
         for row in UNUSED:
             if re.fullmatch(row.names, name) and row.when(experiment):
                 reason = row.reason.format_map(values(experiment))
@@ -61,6 +71,34 @@ def _refuse_without_stage(experiment: Experiment, name: str) -> None:
         raise UserError(
             f"{name} has no effect: `pipeline` leaves the stage {stage} out", experiment.pipeline, "pipeline=standard"
         )
+
+
+def _refuse_undone(experiment: Experiment, group: str) -> None:
+    """Raises UserError where the option of `group` was typed, and an experiment's file or the command undoes it.
+
+    A sweep over such options would give runs with names of their own and the same numbers.
+    """
+    option = experiment.choices.get(group)
+    if group in NAMED_BY and (CONF / group / f"{option}.yaml").is_file():
+        name = f"{group}.{NAMED_BY[group]}"
+        value = OmegaConf.select(experiment.document, name)
+        if value != option:
+            raise UserError(
+                f"{group}={option} has no effect beside {name}={value}", f"no {name} in a file", f"{name}={option}"
+            )
+    augment = experiment.settings.get("augment")
+    if group == "augment" and option == "none" and isinstance(augment, AugmentSettings):
+        off = AugmentSettings()
+        names = [entry.name for entry in dataclasses.fields(augment) if entry.name not in _HOW_TO_AUGMENT]
+        active = [name for name in names if getattr(augment, name) != getattr(off, name)]
+        given, fix = (
+            " ".join(f"augment.{name}={getattr(settings, name)}".lower() for name in active)
+            for settings in (augment, off)
+        )
+        if active:
+            raise UserError(
+                f"augment=none has no effect beside {given}", "none of them in a file", f"augment=none {fix}"
+            )
 
 
 def _of_schedule(setting: str, *readers: str) -> Unused:
