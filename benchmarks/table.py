@@ -64,7 +64,7 @@ MEASUREMENTS = {
     "training:convnet": Measurement(6, quick=2),
     "training:frozen_features": Measurement(5),
     "scripts:mnist": Measurement(1),
-    "scripts:flowers": Measurement(2),
+    "scripts:flowers": Measurement(1),
     "distribution:strategies": Measurement(2),
     "start:commands": Measurement(7, quick=3),
     "start:first_step": Measurement(3, quick=1),
@@ -126,8 +126,8 @@ ROWS = (
     Row("preparation of a set like CIFAR-10", "preparation:cifar10", "seconds", "pipeline", "tf.data", at_most=1.0,
         note=PREPARED),
     Row("preparation of tf_flowers", "preparation:flowers", "seconds", "pipeline", "tf.data", at_most=1.0,
-        note="Pillow decodes and resizes one image after another, with a filter over all pixels, so that anybody can repeat "
-        "it; tf.data's resize looks at four."),
+        note="Pillow decodes and resizes image by image, with a filter over all pixels, so that anybody can repeat it; "
+        "tf.data's resize looks at four."),
     Row("a job of a sweep beyond its training", "sweeps:launchers", "over training", "sweep", at_most=1.0, unit="s",
         note="the tracing of training and evaluation, and the export with its comparison."),
     Row("jobs of one epoch on the digits, a sweep", "sweeps:launchers", "seconds", "sweep", "a process each",
