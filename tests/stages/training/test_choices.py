@@ -14,7 +14,7 @@ from tests.stages.training.stopped import Stopper, run
 
 def test_a_resumed_run_keeps_its_steps_per_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(Stopper, "say", lambda self, line: said.append(line))
+    monkeypatch.setattr(Stopper, "log", lambda self, line: said.append(line))
     monkeypatch.setattr(loop, "PYTHON_SHARE", 1e9)  # any number of steps has a smaller one: a single step
     run(one_device(), tmp_path, 12, steps_per_call=None, checkpoint_every_steps=5)
     assert [line for line in said if line.startswith("train.steps_per_call=1: as many as")]
