@@ -1,6 +1,6 @@
 """`python -m benchmarks`: measures all, and writes docs/performance.md, its figure and what --quick compares with.
 
-    python -m benchmarks                     everything, about twenty minutes on two cores
+    python -m benchmarks                     everything, about three quarters of an hour on two cores
     python -m benchmarks --only start        the measurements whose name begins so; the others stay as they were
     python -m benchmarks --report            writes the page from what was measured last
     python -m benchmarks --quick             a few rounds of the quick ones; exit code 1 where one is less than half as
