@@ -1,6 +1,7 @@
-"""Experiments composed as the command composes them."""
+"""Experiments composed as the command composes them, and what a run of one comes to."""
 
 import functools
+import json
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -33,3 +34,10 @@ def compose(*overrides: str) -> Composed:
     if any("hydra.searchpath=" in override for override in overrides):  # folders of its own
         return Composer(read_arguments(overrides)).one()
     return _composer().compose(OverridesParser.create().parse_overrides([*overrides]))
+
+
+def losses(outputs: Path) -> list[float]:
+    """Returns losses of the one run in `outputs`."""
+    [summary] = outputs.glob("runs/*/*/summary.json")
+    metrics = json.loads(summary.read_text())["metrics"]
+    return [metrics[name] for name in ("train/loss", "val/loss", "test/loss")]

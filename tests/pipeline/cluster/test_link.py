@@ -9,7 +9,7 @@ import pytest
 
 from tests import commands
 from tests.pipeline.cluster.hosts import Host, two_hosts
-from tests.pipeline.experiments import BARE
+from tests.pipeline.experiments import BARE, losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
 
@@ -63,10 +63,3 @@ def test_hosts_whose_link_is_cut_end_and_resume_when_it_is_back(tmp_path: Path) 
                 member.kill()
     assert "resuming training after step" in (tmp_path / "0.log").read_text()
     assert losses(tmp_path / "outputs") == pytest.approx(losses(tmp_path / "whole"), rel=1e-6)
-
-
-def losses(outputs: Path) -> list[float]:
-    """Returns losses of the one run in `outputs`."""
-    [summary] = outputs.glob("runs/*/*/summary.json")
-    metrics = json.loads(summary.read_text())["metrics"]
-    return [metrics[name] for name in ("train/loss", "val/loss", "test/loss")]

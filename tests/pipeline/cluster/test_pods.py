@@ -1,6 +1,5 @@
 """The processes of pods, by the very arguments and variables of `docs/kubernetes`, on hosts with the pods' names."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from tests import commands
 from tests.pipeline.cluster.hosts import two_hosts
 from tests.pipeline.cluster.test_kubernetes import pods_of_job, pods_of_tfjob
-from tests.pipeline.experiments import BARE
+from tests.pipeline.experiments import BARE, losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
 
@@ -58,10 +57,3 @@ def test_pods_train_as_one_machine_does(
     printed = "\n".join(path.read_text() for path in tmp_path.glob("*.log"))
     assert codes == [0, 0], printed
     assert losses(tmp_path / "outputs") == pytest.approx(expected, rel=1e-6), printed
-
-
-def losses(outputs: Path) -> list[float]:
-    """Returns losses of the one run in `outputs`."""
-    [summary] = outputs.glob("runs/*/*/summary.json")
-    metrics = json.loads(summary.read_text())["metrics"]
-    return [metrics[name] for name in ("train/loss", "val/loss", "test/loss")]
