@@ -23,6 +23,7 @@ from pipeline.run.runner import bind, run_stages, with_local_weights, with_other
 from pipeline.run.settle import mark_killed
 from pipeline.run.summary import StageOutcome, Summary, one_line
 from pipeline.system import pulse, signals
+from pipeline.system.garbage import imports_kept
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker
 from stages.errors import UserError
@@ -55,7 +56,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console))
         )
         try:
-            with console.working("starting TensorFlow and MLflow"):
+            with console.working("starting TensorFlow and MLflow"), imports_kept():
                 if task is None:  # members of a cluster share the cores with each other
                     resources.enter_context(reloading(plan, job.experiment))
                 with signals.interruptible(IMPORT_GRACE_SECONDS):
@@ -93,7 +94,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
     with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
         try:
-            with console.working("starting TensorFlow"), signals.interruptible(IMPORT_GRACE_SECONDS):
+            interruptible = signals.interruptible(IMPORT_GRACE_SECONDS)
+            with console.working("starting TensorFlow"), imports_kept(), interruptible:
                 stages = [] if task.serves else with_local_weights(bind(plan, job.experiment), job.experiment)
                 stages = with_other_run(stages, None)
                 servers = import_module("stages.distribution.cluster_strategies")

@@ -8,19 +8,24 @@ from importlib import import_module
 
 from pipeline.run import provenance
 from pipeline.system.environment import quiet_stderr
+from pipeline.system.garbage import imports_kept
 
-with quiet_stderr():
+with quiet_stderr(), imports_kept():
     for _module in (
         "pipeline.tracking.journaled",
         "pipeline.tracking.mlflow_run",
+        "pipeline.engines.local",
         "mlflow.pyfunc",
         "mlflow.store.tracking.sqlalchemy_store",
+        "mlflow.store.tracking.sqlalchemy_workspace_store",
         "mlflow.store.model_registry.sqlalchemy_store",
         "matplotlib.backends.backend_agg",
         "pyarrow.pandas_compat",
         "pyarrow.parquet",
+        "sqlalchemy.dialects.sqlite",
+        "alembic.command",
+        "alembic.config",
         "sklearn.datasets",
-        "sklearn.metrics",
         "sklearn.metrics",
         "stages.strategy",
         "stages.load.digits",
@@ -33,6 +38,7 @@ with quiet_stderr():
         "stages.fit",
         "stages.evaluate",
         "stages.export",
+        "stages.exporters.saved_model",
     ):
         import_module(_module)
 

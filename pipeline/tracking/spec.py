@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.schemas import TrackingSettings
+from pipeline.system.garbage import imports_kept
 from pipeline.tracking.tracker import NullTracker, Tracker
 
 
@@ -39,7 +40,8 @@ def open_tracker(spec: RunSpec, warn: Callable[[str], None]) -> Tracker:
     """
     if spec.settings.kind == "off":
         return NullTracker()
-    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
+    with imports_kept():
+        from pipeline.tracking.journaled import JournaledTracker  # seconds to import
 
     tracker = JournaledTracker(spec, warn)
     tracker.begin()

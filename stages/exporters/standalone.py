@@ -12,6 +12,7 @@ exit code and the last that it printed, is written to the connection.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -82,6 +83,7 @@ def _import(runtimes: str) -> None:
     TensorFlow alone does without Keras, which it imports for `tf.keras` and which takes scikit-learn and matplotlib
     along: half of the time. A loader that uses Keras imports it in its turn.
     """
+    gc.disable()  # the modules stay: the collector would look through them again and again, here and in every fork
     without_keras = runtimes == "tensorflow"
     if without_keras:
         sys.modules["keras"] = None  # type: ignore[assignment]
@@ -91,6 +93,8 @@ def _import(runtimes: str) -> None:
             break
     if without_keras:
         del sys.modules["keras"]
+    gc.freeze()
+    gc.enable()
 
 
 def _read(lines: IO[str], orders: SimpleQueue[Any]) -> None:
