@@ -9,6 +9,9 @@ from stages.images import Images, Streamed
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Split
 
+REPEATED_BYTES = 2**28
+"""Of one batch, repeated, that may be in memory: a parameter server's workers take no other images."""
+
 
 @dataclass(kw_only=True)
 class ShortenSettings:
@@ -86,6 +89,7 @@ def _in_memory(split: Split) -> Split:
 
 
 def _repeated(split: Split, times: int) -> Split:
-    """Returns a split that holds `split` several times, its images once."""
+    """Returns a split that holds `split` several times, its images once if they are large."""
     rows = np.tile(np.arange(len(split)), times)
-    return Split(_images(split.images, rows, in_place=True), split.labels[rows])
+    images = np.asarray(split.images)
+    return Split(_images(images, rows, in_place=images.nbytes * times > REPEATED_BYTES), split.labels[rows])

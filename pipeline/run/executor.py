@@ -17,7 +17,7 @@ from pipeline.run.against import other_run
 from pipeline.run.ahead import reloading
 from pipeline.run.console import Console
 from pipeline.run.job import Job, PrunedError
-from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register
+from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register, share_results
 from pipeline.run.plan import PlannedStage
 from pipeline.run.runner import bind, run_stages, with_local_weights, with_other_run
 from pipeline.run.settle import mark_killed
@@ -73,6 +73,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 _meet(task, console, run.summary)
             cache = job.experiment.outputs / "cache"
             run_stages(stages, run.folder, cache, run.tracker, console, run.summary, job.on_epoch)
+            share_results(job.experiment, run)
             register(job.experiment, run, console)
             run.summary.status = "FINISHED"
         except PrunedError as pruned:

@@ -34,6 +34,7 @@ from pipeline.run.summary import NAME, Summary, one_line
 from pipeline.system import machine
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
+from pipeline.tracking.run_copy import RESULTS
 from pipeline.tracking.spec import RunSpec, open_tracker
 from pipeline.tracking.system_metrics import SystemMetrics
 from pipeline.tracking.tracker import Patience, Tracker
@@ -200,6 +201,12 @@ def register(experiment: Experiment, run: Run, console: Console) -> None:
             console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test images")
             alias = None
         run.tracker.register(settings.register, alias, settings.promote_if, confidence)
+
+
+def share_results(experiment: Experiment, run: Run) -> None:
+    """Records what the stages have saved, where a later run may begin with it on another machine."""
+    if experiment.tracking.kind == "server" and experiment.debug is None and (run.folder / RESULTS).is_dir():
+        run.tracker.artifact(run.folder / RESULTS, RESULTS)
 
 
 def fail(error: BaseException, run: Run, console: Console) -> int:

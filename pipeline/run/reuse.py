@@ -15,14 +15,12 @@ from pipeline.run.identity import WITHOUT_EFFECT, relevant_settings, settings_of
 from pipeline.run.plan import PlannedStage, make_plan
 from pipeline.run.source_digest import sources
 from pipeline.run.summary import Summary
+from pipeline.tracking.run_copy import RESULTS
 from stages.errors import UserError
 from stages.settings.results import ExportSettings
 
 TRAIN = "train"
 """The stage that is never run again."""
-
-RESULTS = "results"
-"""Folder of a run with what its stages have saved, by stage."""
 
 CHANGEABLE = (*WITHOUT_EFFECT, "from", "run", "fork", "fork_weights", "deterministic", "strategy", "pipeline")
 """Settings that may differ from those of the run whose results are reused, in addition to the data's."""

@@ -21,11 +21,11 @@ from pipeline.run.job import OnEpoch, PrunedError
 from pipeline.run.model_files import write_model_files
 from pipeline.run.plan import PlannedStage
 from pipeline.run.records import Recorded, clean_metrics, metric_name, recorded
-from pipeline.run.reuse import RESULTS
 from pipeline.run.summary import StageOutcome, Summary
 from pipeline.source_code.annotations import as_dataclass
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
+from pipeline.tracking.run_copy import RESULTS
 from pipeline.tracking.tracker import Tracker
 from pipeline.tracking.weights import local_weights
 from stages.errors import UserError

@@ -15,6 +15,7 @@ from pipeline.redaction.mask import MASK
 from pipeline.run.finding import find_run
 from pipeline.run.source_digest import targets_in
 from pipeline.run.summary import Summary
+from pipeline.tracking.run_copy import copy_of_run, is_copy
 from pipeline.tracking.weights import ADDRESSES, run_of_model
 from stages.errors import UserError
 
@@ -46,7 +47,7 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
         if option == "run" and name.startswith(ADDRESSES):
-            name = _run_of_model(name, typed, outputs)
+            name = _run_of_model(name, typed, outputs.resolve())
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
@@ -65,9 +66,18 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
 
 
 def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path) -> str:
-    """Returns the id of the run that has exported a model of MLflow's, in the store that the command line names."""
+    """Returns the id of the run that has exported a model of MLflow's, in the store that the command line names.
+
+    Of a run that is not under `outputs`, returns the folder of a copy.
+    """
     address = typed.get("tracking.uri")
-    return run_of_model(uri, TrackingSettings("server" if address else "local", address), outputs.resolve())
+    tracking = TrackingSettings("server" if address else "local", address)
+    run_id = run_of_model(uri, tracking, outputs)
+    try:
+        find_run(run_id, outputs, "run")
+    except UserError:
+        return str(copy_of_run(run_id, uri, tracking, outputs))
+    return run_id
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:
@@ -117,7 +127,8 @@ def check_trust(
         UserError: with all that `trust=true` would allow.
     """
     allowed = known_targets(config_dirs)
-    is_own = Path(run.folder).resolve().is_relative_to(outputs.resolve())
+    folder = Path(run.folder)
+    is_own = folder.resolve().is_relative_to(outputs.resolve()) and not is_copy(folder, outputs)
     demands: list[str] = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")

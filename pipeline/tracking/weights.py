@@ -39,7 +39,7 @@ def run_of_model(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
     """
     from pipeline.tracking.store import open_client
 
-    with _one_error("run", uri, "run=<one of them>"):
+    with one_error("run", uri, "run=<one of them>"):
         client = open_client(tracking, outputs)
         return str(client.get_logged_model(logged_model(client, uri)).source_run_id)
 
@@ -56,13 +56,13 @@ def model_folder(uri: str, tracking: TrackingSettings, outputs: Path, setting: s
     """
     from pipeline.tracking.store import open_client, store_uri
 
-    with _one_error(setting, uri, fix):
+    with one_error(setting, uri, fix):
         client = open_client(tracking, outputs)
         return _download(client, logged_model(client, uri), store_uri(tracking, outputs), outputs)
 
 
 @contextmanager
-def _one_error(setting: str, uri: str, fix: str) -> Iterator[None]:
+def one_error(setting: str, uri: str, fix: str) -> Iterator[None]:
     """Raises whatever MLflow or its database raise as a UserError about `setting`, whose value is `uri`."""
     from mlflow.exceptions import MlflowException  # seconds to import
     from sqlalchemy.exc import SQLAlchemyError

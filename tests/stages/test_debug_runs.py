@@ -57,6 +57,17 @@ def test_every_step_takes_the_same_batch(digits: Dataset) -> None:
         np.testing.assert_array_equal(labels, one.val.labels)
 
 
+@pytest.mark.parametrize("most", [4 * 32 * 64 - 1, 4 * 32 * 64])
+def test_the_repeated_batch_is_in_memory_where_it_is_small(
+    digits: Dataset, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parameter server's workers take no images but those."""
+    monkeypatch.setattr("stages.shorten.REPEATED_BYTES", most)
+    one = shorten(digits, ShortenSettings(steps=4, batch_size=32, same_batch=True))
+    assert isinstance(one.train.images, np.ndarray) == (most == 4 * 32 * 64)
+    np.testing.assert_array_equal(one.train.images[np.arange(32, 64)], one.val.images[np.arange(32)])
+
+
 def test_noise_is_switched_off_wherever_it_is() -> None:
     inner = keras.Sequential([keras.layers.Dropout(0.5), keras.layers.GaussianNoise(1.0)])
     network = keras.Sequential([keras.Input((4,)), inner, keras.layers.AlphaDropout(0.3)])

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from mlflow import MlflowClient
+from omegaconf import OmegaConf
 
-from pipeline.run.reuse import RESULTS, plan_of
+from pipeline.run.reuse import plan_of
+from pipeline.tracking.run_copy import RESULTS, is_copy
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.settings.data import DigitsSettings
@@ -121,6 +123,44 @@ def test_a_registered_model_is_evaluated(trained: Path, outputs: Path, monkeypat
     client.set_registered_model_alias("stripes", "champion", "1")
     again, _ = begin("models:/stripes@champion", outputs, "pipeline.export=null")
     assert summary(again)["metrics"]["test/loss"] == summary(trained)["metrics"]["test/loss"]
+
+
+def test_a_model_is_evaluated_where_its_run_has_no_folder(tmp_path: Path, migrated_store: Path) -> None:
+    """The run's results come from MLflow, once; what it would send or execute is trusted no more than another's."""
+    there, here, store = tmp_path / "there", tmp_path / "here", tmp_path / "store.db"
+    here.mkdir()
+    shutil.copy(migrated_store, store)
+    server = ("tracking=server", f"tracking.uri=sqlite:///{store}")
+    done = commands.run(*TRAINED, *server, f"outputs={there}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = there.glob("runs/*/*")
+    first = summary(folder)
+    shutil.rmtree(there / "runs")
+
+    model = f"runs:/{first['run_id']}"
+    again, printed = begin(model, here, *server, "pipeline.export=null")
+    assert summary(again)["metrics"]["test/loss"] == first["metrics"]["test/loss"]
+    assert "reused normalize, train" in printed
+    [copy] = here.glob("cache/run-*")
+    assert is_copy(copy, here)
+    assert (
+        MlflowClient(f"sqlite:///{store}").get_run(summary(again)["run_id"]).data.tags["reused_run"] == first["run_id"]
+    )
+    assert not is_copy(again, here)
+
+    hostile = OmegaConf.load(copy / "summary.json")
+    hostile.overrides = [*hostile.overrides, "model.weights=/secret.weights.h5"]
+    (copy / "summary.json").write_text(json.dumps(OmegaConf.to_container(hostile)))
+    refused = commands.run("from=evaluate", f"run={model}", *server, f"outputs={here}")
+    assert refused.returncode == 2
+    assert "model.weights=/secret.weights.h5" in refused.stderr
+
+    shutil.rmtree(copy)
+    shutil.rmtree(next(there.glob(f"artifacts/*/{first['run_id']}/artifacts/results")))
+    refused = commands.run("from=evaluate", f"run={model}", *server, f"outputs={here}")
+    assert refused.returncode == 2
+    assert "nor are its results in MLflow" in refused.stderr
+    assert not list((here / "cache").iterdir())
 
 
 OWN = """
