@@ -4,9 +4,8 @@ import io
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from signal import SIGTERM
@@ -17,10 +16,12 @@ from omegaconf import OmegaConf
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.cluster_settings import SlurmCluster
 from pipeline.engines.slurm_member import Member
+from pipeline.engines.slurm_queue import COMMAND_SECONDS, ENDS, QUEUE_SECONDS, Entry, Note, queue, queued
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.redaction.mask import MASK, redact
 from pipeline.run.console import Console
 from pipeline.run.engine import RemoteJob
+from pipeline.run.identity import identity
 from pipeline.run.job import Job
 from pipeline.run.resume import has_finished
 from pipeline.run.settle import end_lost
@@ -33,23 +34,17 @@ from stages.settings.strategy import MultiWorkerSettings, ParameterServerSetting
 FOLDER = "slurm"
 """In the folder of a run, or of a sweep: the job's script and the output of its tasks."""
 
-QUEUE_SECONDS = 2.0
-"""Seconds between two looks at the queue."""
-
 PATIENCE_SECONDS = 600.0
 """Seconds without an answer of Slurm's after which its jobs count as lost."""
-
-COMMAND_SECONDS = 60
 
 ENDED = {"CANCELLED": 128 + SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TIMED_OUT}
 """Exit codes of jobs that Slurm has ended; else it is their own."""
 
-ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", *ENDED}
-"""States after which a job is not run again; it is, after any other."""
-
 
 def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> list["SlurmJob"]:
     """Submits jobs, each with a folder of its own; those of the same size as one array.
+
+    A job whose folder names one that is still in the queue is that one: the same command, typed again, waits for it.
 
     Raises:
         UserError: where Slurm is not there or does not take them.
@@ -57,8 +52,13 @@ def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> lis
     submitit = _submitit()
     for job in jobs:
         _refuse_secrets(job)
-    submitted: list[SlurmJob] = []
-    for count, group in groupby(jobs, key=members):
+    in_queue = {job.folder: note for job in jobs if (note := queued(job.folder)) is not None}
+    submitted = {
+        folder: SlurmJob(job, in_queue[folder].id, Path(in_queue[folder].log), console)
+        for job in jobs
+        if (folder := job.folder) in in_queue
+    }
+    for count, group in groupby((job for job in jobs if job.folder not in in_queue), key=members):
         same = list(group)
         assert same[0].folder is not None
         folder = (same[0].folder if len(same) == 1 else same[0].folder.parent) / FOLDER
@@ -70,11 +70,11 @@ def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> lis
                 futures = [executor.submit(Member.of(job, settings.requeues)) for job in same]
         except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
             raise _refused(error) from error
-        submitted += [
-            SlurmJob(job, future.job_id, future.paths.stdout, console)
-            for job, future in zip(same, futures, strict=True)
-        ]
-    return submitted
+        for job, future in zip(same, futures, strict=True):
+            assert job.folder is not None
+            submitted[job.folder] = SlurmJob(job, future.job_id, future.paths.stdout, console)
+            Note(future.job_id, str(future.paths.stdout), identity(job.experiment)).write(job.folder)
+    return [submitted[job.folder] for job in jobs]
 
 
 def members(job: Job) -> int:
@@ -125,7 +125,7 @@ class SlurmJob(RemoteJob):
 
     def poll(self) -> int | None:
         if self.exit_code is None:
-            found = _queue().jobs()
+            found = queue().jobs()
             if found is not None:
                 self._answered = time.monotonic()
                 self._note(found.get(self.id))
@@ -144,7 +144,7 @@ class SlurmJob(RemoteJob):
                     timeout=COMMAND_SECONDS,
                     check=False,
                 )
-            _queue.cache_clear()
+            queue.cache_clear()
 
     def show(self) -> None:
         """Prints what the first task has printed since the last call."""
@@ -157,7 +157,7 @@ class SlurmJob(RemoteJob):
                 if not line.startswith("submitit "):
                     self._console.log(line)
 
-    def _note(self, entry: "Entry | None") -> None:
+    def _note(self, entry: Entry | None) -> None:
         """Takes the state of the job; None: Slurm has forgotten it, or does not know it yet."""
         if entry is None and time.monotonic() - self.started < 5 * QUEUE_SECONDS:
             return
@@ -184,39 +184,6 @@ class SlurmJob(RemoteJob):
             f"its Slurm job {self.id} is {state}",
         )
         self.exit_code = code
-
-
-Entry = tuple[str, str, str, int]
-"""State, reason, nodes and exit status of a job."""
-
-
-class _Queue:
-    """This user's jobs in Slurm, asked for every QUEUE_SECONDS."""
-
-    def __init__(self) -> None:
-        self._asked = -QUEUE_SECONDS
-        self._jobs: Mapping[str, Entry] | None = None
-
-    def jobs(self) -> Mapping[str, Entry] | None:
-        """Returns the jobs by their ids, with those that ended in the last minutes; None: Slurm does not answer."""
-        if time.monotonic() - self._asked >= QUEUE_SECONDS:
-            self._jobs = self._ask()
-            self._asked = time.monotonic()
-        return self._jobs
-
-    @staticmethod
-    def _ask() -> Mapping[str, Entry] | None:
-        fields = "JobArrayID:|,State:|,Reason:|,NodeList:|,exit_code:|"
-        command = ["squeue", "--me", "--array", "--noheader", "--states=all", f"--Format={fields}"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") >= 5]
-        return {row[0].strip(): (row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
-
-
-_queue = cache(_Queue)
 
 
 def _submitit() -> Any:
