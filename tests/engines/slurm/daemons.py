@@ -152,13 +152,15 @@ def _end(folder: Path) -> None:
             process.kill()
 
 
-def processes(folder: Path) -> list[psutil.Process]:
-    """Returns the processes of jobs: those that Slurm has started."""
+def processes(folder: Path, node: str | None = None) -> list[psutil.Process]:
+    """Returns the processes of jobs: those that Slurm has started, on `node` or on any."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             variables = process.environ()
             if variables.get("SLURM_CONF") == str(folder / "slurm.conf") and "SLURM_JOB_ID" in variables:
+                if node not in (None, variables.get("SLURMD_NODENAME")):
+                    continue
                 found.append(process)
     return found
 

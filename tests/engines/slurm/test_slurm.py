@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import mlflow
+import psutil
 import pytest
 
 from tests import commands
@@ -117,6 +119,42 @@ def test_two_nodes_equal_a_local_cluster_through_a_requeue(cluster: Path, output
     assert len(files) >= 4  # the script, the function, and the output of each task
     assert SECRET not in shown
     assert not [text for text in files if SECRET.encode() in text]
+
+
+def test_a_job_that_loses_a_node_goes_on_with_others(cluster: Path, outputs: Path, local: dict[str, Any]) -> None:
+    """Its processes there are gone without a word; Slurm queues the job again."""
+    submitted = Submitted(outputs, *TWO, *ON_SLURM)
+    try:
+        lost = submitted.wait_for(r"RUNNING on (n\d)|RUNNING on n\[(\d)")
+        node = lost[1] or f"n{lost[2]}"
+        submitted.wait_for(r"epoch +2/")
+        for process in processes(cluster, node):
+            with suppress(psutil.Error):
+                process.kill()
+        ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+        submitted.wait_for("resuming training after")
+        assert submitted.end() == 0, submitted.printed
+    finally:
+        submitted.process.kill()
+        ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    found = submitted.summary()
+    assert found["status"] == "FINISHED"
+    for name in ("train/loss", "val/loss", "train/accuracy", "val/best_loss"):
+        assert found["metrics"][name] == pytest.approx(local["metrics"][name], abs=1e-6), name
+    assert nobody_is_left(cluster)
+
+
+def test_a_search_submits_its_trials(cluster: Path, outputs: Path) -> None:
+    given = ("sweep=random", "sweep.trials=3", "sweep.n_jobs=2", "optimizer.learning_rate=tag(log,interval(1e-4,1e-1))")
+    submitted = Submitted(outputs, "-m", *given, *ONE)
+    try:
+        assert submitted.end() == 0, submitted.printed
+    finally:
+        submitted.process.kill()
+    assert len(ids(submitted)) == 3
+    finished = [json.loads(path.read_text()) for path in outputs.glob("sweeps/*/*/summary.json")]
+    assert [summary["status"] for summary in finished] == ["FINISHED"] * 3
+    assert nobody_is_left(cluster)
 
 
 def test_tasks_of_srun_find_their_places(cluster: Path, outputs: Path) -> None:
