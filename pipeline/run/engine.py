@@ -16,6 +16,7 @@ from pipeline.run.job import Job
 from pipeline.run.plan import PlannedStage
 from pipeline.system.child_process import LocalProcess, Start
 from pipeline.system.processes import warm_up
+from pipeline.system.self_watch import watching_itself
 from pipeline.system.signal_listener import Request
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
@@ -105,11 +106,12 @@ class Joined(Engine):
         from pipeline.run.executor import work  # and with it much that a plan, or a wrong setting, does not need
 
         strategy = cluster_settings(job.experiment)
-        if strategy is None:
-            return work(job, plan, console)
-        task = self.task(strategy)
-        os.environ["TF_CONFIG"] = task.tf_config
-        return work(job, plan, console, replace(task, timeout_seconds=self.settings.timeout_seconds))
+        task = None
+        if strategy is not None:
+            task = replace(self.task(strategy), timeout_seconds=self.settings.timeout_seconds)
+            os.environ["TF_CONFIG"] = task.tf_config
+        with watching_itself(job.experiment.hang_seconds):
+            return work(job, plan, console, task)
 
 
 def engine_of(experiment: Experiment) -> Engine:

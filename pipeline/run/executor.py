@@ -93,7 +93,13 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
     """Runs the stages as a member other than the chief, without keeping results; returns the exit code."""
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
-    with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
+    last_words = signals.last_words(lambda request: console.error(f"this process is ended by {request.reason}"))
+    with (
+        tempfile.TemporaryDirectory(prefix=task.name) as scratch,
+        signals.listening(),
+        signals.uninterrupted(),
+        last_words,
+    ):
         try:
             interruptible = signals.interruptible(IMPORT_GRACE_SECONDS)
             with console.working("starting TensorFlow"), imports_kept(), interruptible:

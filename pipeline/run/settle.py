@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
+from pipeline.exit_codes import FAILED
 from pipeline.paths import shorter
 from pipeline.run.console import Console
 from pipeline.run.lock import locked
@@ -202,11 +203,13 @@ def end_lost(folder: Path, experiment: Experiment, status: str, console: Console
 
 
 def mark_killed(folder: Path, experiment: Experiment, request: Request, console: Console) -> None:
-    """Marks this process's run as KILLED before the process is ended by force."""
+    """Marks this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish."""
+    status = "FAILED" if request.exit_code == FAILED else "KILLED"
+    console.error(f"this process is ended by {request.reason}")
     with suppress(OSError, ValueError, UserError):
         summary = Summary.read(folder)
         if summary.status == "RUNNING":
-            replace(summary, status="KILLED", error=f"stopped by {request.reason}, by force").write(folder)
+            replace(summary, status=status, error=f"stopped by {request.reason}, by force").write(folder)
             _send(folder, experiment, console, Patience.of_stopped())
 
 

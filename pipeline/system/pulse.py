@@ -46,6 +46,11 @@ def adopt(pulse: Pulse | None) -> None:
     beat()
 
 
+def is_watched() -> bool:
+    """Returns whether anybody watches for this process's heartbeats."""
+    return _pulse is not None
+
+
 def beat() -> None:
     """Sends a heartbeat; no-op in a process that is not watched."""
     if _pulse is not None:

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ import pytest
 
 from benchmarks.clusters import run_chief, run_workers
 from pipeline.cluster.task import local_tasks
+from stages.load.digits import digits
+from stages.results import Dataset
+from stages.settings.data import DigitsSettings
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests import commands
 from tests.pipeline.experiments import BARE
@@ -169,6 +173,24 @@ def test_a_cluster_with_a_worker_that_hangs_starts_again_by_itself(start: Start)
     assert stopped in running.printed or "worker-1 has given no sign of life for" in running.printed, running.printed
     assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
     assert running.status_in_mlflow() == "FINISHED"
+
+
+def waits_as_worker_1(settings: DigitsSettings) -> Dataset:
+    """A stage `load` that waits for ever in one of two processes; the other one waits for it as soon as it trains."""
+    if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+        threading.Event().wait()
+    return digits(settings)
+
+
+def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
+    waiting = f"data._target_={__name__}.{waits_as_worker_1.__name__}"
+    given = ("strategy=multi_worker", "cluster=tf_config", "hang_seconds=10", *SHORT, waiting)
+    tasks = local_tasks(MultiWorkerSettings(deterministic=False))
+    running = [start(*given, environment={"TF_CONFIG": task.tf_config}) for task in tasks]
+    assert [one.end() for one in running] == [1, 1], [one.printed for one in running]
+    printed = [one.printed for one in running]
+    assert any("it gave no sign of life for 1" in text for text in printed), printed
+    assert running[0].summary()["status"] == running[0].status_in_mlflow() == "FAILED"
 
 
 def test_a_cluster_that_loses_a_worker_starts_again_by_itself(start: Start) -> None:

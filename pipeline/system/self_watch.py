@@ -1,0 +1,68 @@
+"""A process that watches itself, where no other one does."""
+
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline.exit_codes import FAILED
+from pipeline.system import pulse, signals
+from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.signal_listener import BOUNCE_SECONDS, Request
+
+TICK_SECONDS = 1.0
+FORCE = 3
+"""Requests after which a process is ended at once; see `pipeline.system.signal_listener`."""
+
+
+class _Itself:
+    """This process, as a Watch sees it. Where it is stopped, so is the watch."""
+
+    def __init__(self, own: Pulse) -> None:
+        self._own = own
+
+    @property
+    def last_beat(self) -> float:
+        return self._own.last
+
+    def cpu_seconds(self) -> float:
+        return time.process_time()
+
+    def is_stopped(self) -> bool:
+        return False
+
+
+@contextmanager
+def watching_itself(limit: float | None) -> Iterator[None]:
+    """Ends this process, with its run marked, where it hangs within the block.
+
+    No-op in a process that another one watches.
+
+    Args:
+        limit: seconds without a sign of life; None: it may hang.
+    """
+    if limit is None or pulse.is_watched():
+        yield
+        return
+    own, over = Pulse(multiprocessing.get_context()), threading.Event()
+    pulse.adopt(own)
+    threading.Thread(target=_watch, args=(own, limit, over), daemon=True, name="self_watch").start()
+    try:
+        yield
+    finally:
+        over.set()
+        pulse.adopt(None)
+
+
+def _watch(own: Pulse, limit: float, over: threading.Event) -> None:
+    watch = Watch(_Itself(own), limit)
+    while not over.wait(TICK_SECONDS):
+        watch.note()
+        if watch.hangs():
+            reason = f"itself: it gave no sign of life for {watch.silence():.0f} s (hang_seconds)"
+            for _ in range(FORCE):
+                signals.request(Request(reason, signal.SIGTERM, FAILED))
+                over.wait(2 * BOUNCE_SECONDS)
+            return
