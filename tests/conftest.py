@@ -1,6 +1,7 @@
 """What all tests share: one TensorFlow of four logical CPUs, one migrated MLflow store, small real data."""
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -40,6 +41,11 @@ tf.config.experimental.enable_op_determinism()
 tf.config.threading.set_intra_op_parallelism_threads(1)  # the operations are small; commands have as many as anywhere
 # What TensorFlow makes of a graph before it runs takes a third of the time of a short training. Commands do it.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def pytest_collection_finish() -> None:
+    """Leaves modules alone: the garbage collector would look through them again and again, half a second a time."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

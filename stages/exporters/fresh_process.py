@@ -2,7 +2,7 @@
 
 Each is `python -I`, which sees installed packages alone. Its import of TensorFlow takes seconds, so a run starts it
 ahead (`ahead`), while it imports TensorFlow itself, and a sweep has one process (`serving`) that forks another for each
-of its jobs.
+of its jobs, once the first of them has begun.
 """
 
 import json
@@ -25,7 +25,7 @@ from stages.safe_places import safe_place
 _SCRIPT = Path(__file__).parent / "standalone.py"
 _TICK_SECONDS = 0.2
 
-_ahead: dict[str, "FreshProcess"] = {}
+_ahead: dict[str, "Reloader"] = {}
 """Processes that were started before they are needed, by their runtime."""
 
 _servers: dict[str, str] = {}
@@ -41,6 +41,11 @@ class Reloader(ABC):
     def __init__(self, orders: BinaryIO, answers: BinaryIO) -> None:
         self._orders, self._answers = orders, answers
         self._end: dict[str, Any] | None = None
+
+    @property
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Whether it can take orders."""
 
     def ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Returns the answer to an order.
@@ -103,7 +108,6 @@ class FreshProcess(Reloader):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can take orders."""
         return self._process.poll() is None
 
     def _last_words(self) -> dict[str, Any]:
@@ -134,6 +138,16 @@ class ForkedProcess(Reloader):
         except BaseException:
             self._socket.close()
             raise
+
+    @property
+    def is_alive(self) -> bool:
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:  # it says nothing before it is asked, but how it has died
+            return True
+        except OSError:
+            pass
+        return False
 
     def _last_words(self) -> dict[str, Any]:
         return {"died": "the one that it was forked from"}
@@ -178,6 +192,10 @@ def _process_for(runtime: str) -> Reloader:
         if early.is_alive:
             return early
         early.close()
+    return _new(runtime)
+
+
+def _new(runtime: str) -> Reloader:
     if runtime in _servers:
         with suppress(OSError):  # it has died: a process of this one's own takes its place
             return ForkedProcess(_servers[runtime])
@@ -186,15 +204,9 @@ def _process_for(runtime: str) -> Reloader:
 
 @contextmanager
 def ahead(runtime: str) -> Iterator[None]:
-    """Starts the process that `fresh_processes` yields for `runtime` within the block, and ends it if nobody took it.
-
-    Nothing is started where one can be forked, which is fast.
-    """
-    if runtime in _servers:
-        yield
-        return
+    """Starts the process that `fresh_processes` yields for `runtime` in the block, and ends it if nobody took it."""
     try:
-        _ahead[runtime] = process = FreshProcess(runtime)
+        _ahead[runtime] = process = _new(runtime)
     except OSError:  # no room for a process now: the export asks again
         yield
         return
@@ -209,7 +221,8 @@ def ahead(runtime: str) -> Iterator[None]:
 def serving(runtime: str) -> Iterator[None]:
     """Starts a process that forks those of `runtime` for all jobs that get its `servers`, and ends it with the block.
 
-    Its socket is in a folder that only this user can enter.
+    It imports `runtime` when the first of them asks: before, the sweep's own imports need the cores. Its socket is in a
+    folder that only this user can enter.
     """
     with tempfile.TemporaryDirectory(prefix="fresh-") as folder:
         address = str(Path(folder) / "socket")

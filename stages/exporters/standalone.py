@@ -128,6 +128,8 @@ class _Server:
         self._events.register(listener, select.POLLIN)
 
     def serve(self, runtimes: str) -> NoReturn:
+        """Imports one of `runtimes` at the first connection."""
+        self._events.poll()
         _import(runtimes)
         while True:
             for file, _ in self._events.poll(_POLL_MS if self._forked else None):

@@ -28,5 +28,6 @@ def test_a_run_starts_the_process_that_its_export_will_need(overrides: tuple[str
     with reloading_for_jobs([own]):
         assert set(fresh_process.servers()) == expected
         with reloading(prepare(own), own):
-            assert not fresh_process._ahead, "a job of a sweep asks the sweep's process"
+            assert all(isinstance(one, fresh_process.ForkedProcess) for one in fresh_process._ahead.values())
+            assert set(fresh_process._ahead) == expected
     assert not fresh_process.servers()

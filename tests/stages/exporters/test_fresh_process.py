@@ -31,14 +31,15 @@ LOADER = (
 )
 
 
-@pytest.fixture(params=["its own", "forked", "ahead"])
+@pytest.fixture(params=["its own", "forked", "ahead", "forked ahead"])
 def process(request: pytest.FixtureRequest) -> Iterator[Reloader]:
     """A process that reloads with NumPy alone, in each way that it comes about."""
     with ExitStack() as started:
-        if request.param != "its own":
-            started.enter_context({"forked": serving, "ahead": ahead}[request.param]("numpy"))
+        for word, start in (("forked", serving), ("ahead", ahead)):
+            if word in request.param:
+                started.enter_context(start("numpy"))
         process = started.enter_context(fresh_processes({"numpy"}))["numpy"]
-        assert isinstance(process, ForkedProcess if request.param == "forked" else FreshProcess)
+        assert isinstance(process, ForkedProcess if "forked" in request.param else FreshProcess)
         yield process
 
 
@@ -148,8 +149,20 @@ def test_a_process_started_ahead_that_nobody_needs_ends() -> None:
     with ahead("numpy"):
         from stages.exporters.fresh_process import _ahead
 
-        pid = _ahead["numpy"]._process.pid
+        process = _ahead["numpy"]
+        assert isinstance(process, FreshProcess)
+        pid = process._process.pid
     assert ends(pid)
+
+
+def test_a_process_forked_ahead_that_has_died_is_replaced(tmp_path: Path) -> None:
+    with serving("numpy"), ahead("numpy"), fresh_processes({"numpy"}) as first:
+        assert first["numpy"].is_alive
+        with suppress(UserError):
+            first["numpy"].ask(order(tmp_path, "os._exit(7)"), 60)
+        assert not first["numpy"].is_alive
+        with fresh_processes({"numpy"}) as others:
+            assert others["numpy"].ask(order(tmp_path), 60)["milliseconds"] > 0
 
 
 def test_tensorflow_reloads_without_keras_and_a_loader_may_still_import_it(tmp_path: Path) -> None:
