@@ -1,5 +1,7 @@
-"""GPUs by `nvidia-smi`, and the rules that need them. The program is a stand-in: there may be no GPU here."""
+"""Peak memory; GPUs by `nvidia-smi`, a stand-in as there may be no GPU here, and the rules that need them."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,3 +53,27 @@ def test_facts_name_nobody() -> None:
     assert "cores" in text
     assert socket.gethostname() not in text.split()
     assert f"/{getpass.getuser()}" not in text
+
+
+def test_the_peak_of_memory_is_a_processes_own() -> None:
+    """It stays when memory is given back; a forked process begins with what is in use, not with its parent's peak."""
+    script = """
+import os, mmap
+from pipeline.system.machine import peak_memory_mib
+
+def touch(mib):
+    with mmap.mmap(-1, mib * 2**20) as block:
+        for page in range(0, len(block), 4096):
+            block[page] = 1
+
+start = peak_memory_mib()
+touch(300)
+assert 290 < peak_memory_mib() - start < 330, (start, peak_memory_mib())
+if pid := os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+assert peak_memory_mib() < start + 50, (start, peak_memory_mib())
+touch(200)
+assert 170 < peak_memory_mib() - start < 250, (start, peak_memory_mib())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
