@@ -8,7 +8,7 @@ from dataclasses import replace
 from pipeline.cluster.task import Task, WrongTaskError, check_task, cluster_settings, task_at
 from pipeline.engines.slurm_addresses import addresses_of_step
 from pipeline.engines.slurm_jobs import SlurmJob, submit
-from pipeline.engines.slurm_queue import queued_folder
+from pipeline.engines.slurm_queue import queued, queued_folder
 from pipeline.exit_codes import DONE
 from pipeline.paths import shorter
 from pipeline.run.child import POLL_SECONDS
@@ -55,16 +55,16 @@ class Slurm(Joined):
                 "the same command, started by srun: srun python -m pipeline …",
             )
         with signals.listening(), signals.uninterrupted():
-            known = queued_folder(job.experiment) if job.experiment.resume == "auto" else None
-            folder = job.folder or known or new_folder(job.experiment)
+            in_queue = queued_folder(job.experiment) if job.folder is None and job.experiment.resume == "auto" else None
+            folder = job.folder or in_queue or new_folder(job.experiment)
             is_new = not folder.exists()
+            again = " is in the queue already" if queued(folder) is not None else ""
             try:
                 [submitted] = submit([replace(job, folder=folder)], self.settings, console)
             except UserError:
                 if is_new:
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
-            again = " is in the queue already" if known == folder else ""
             console.log(f"Slurm job {submitted.id}{again}: {shorter(folder)}")
             if not self.settings.wait:
                 console.log(f"it is in the queue; its output will be in {shorter(submitted.log)}")

@@ -73,7 +73,8 @@ def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> lis
         for job, future in zip(same, futures, strict=True):
             assert job.folder is not None
             submitted[job.folder] = SlurmJob(job, future.job_id, future.paths.stdout, console)
-            Note(future.job_id, str(future.paths.stdout), identity(job.experiment)).write(job.folder)
+            with suppress(OSError):  # the job is in the queue, and watched: only a second command would not find it
+                Note(future.job_id, str(future.paths.stdout), identity(job.experiment)).write(job.folder)
     return [submitted[job.folder] for job in jobs]
 
 
@@ -161,7 +162,7 @@ class SlurmJob(RemoteJob):
         """Takes the state of the job; None: Slurm has forgotten it, or does not know it yet."""
         if entry is None and time.monotonic() - self.started < 5 * QUEUE_SECONDS:
             return
-        state, reason, nodes, status = entry or ("UNKNOWN", "", "", 0)
+        state, reason, nodes, status, _ = entry or ("UNKNOWN", "", "", 0, "")
         shown = f"{state} ({reason})" if state == "PENDING" and reason != "None" else f"{state} on {nodes}"
         if state not in ENDS:
             if shown != self._state and state != "COMPLETING":

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pipeline.config.experiment import Experiment
 from pipeline.run.identity import identity
+from pipeline.run.rebuild import read_run
+from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
 QUEUE_SECONDS = 2.0
@@ -25,8 +27,8 @@ ENDS = {
 
 NOTE = "slurm.json"
 
-Entry = tuple[str, str, str, int]
-"""State, reason, nodes and exit status of a job."""
+Entry = tuple[str, str, str, int, str]
+"""State, reason, nodes, exit status and script of a job."""
 
 
 class _Queue:
@@ -45,14 +47,14 @@ class _Queue:
 
     @staticmethod
     def _ask() -> Mapping[str, Entry] | None:
-        fields = "JobArrayID:|,State:|,Reason:|,NodeList:|,exit_code:|"
+        fields = "JobArrayID:|,State:|,Reason:|,NodeList:|,exit_code:|,Command:|"
         command = ["squeue", "--me", "--array", "--noheader", "--states=all", f"--Format={fields}"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
-        rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") >= 5]
-        return {row[0].strip(): (row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
+        rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") >= 6]
+        return {row[0].strip(): (row[1], row[2], row[3], int(row[4] or 0), row[5]) for row in rows}
 
 
 queue = cache(_Queue)
@@ -72,21 +74,53 @@ class Note:
 
 
 def queued(folder: Path | None) -> Note | None:
-    """Returns the job of the run in `folder` that waits in Slurm's queue or runs, if any."""
-    try:
-        note = Note(**json.loads((folder / NOTE).read_text())) if folder is not None else None
-    except (OSError, ValueError, TypeError):  # there is none, or it is damaged
+    """Returns the job of the run in `folder` that waits in Slurm's queue or runs, if any.
+
+    Raises:
+        UserError: where there may be one, and Slurm does not answer.
+    """
+    note = _note(folder) if folder is not None else None
+    if note is None:
         return None
-    jobs = queue().jobs() if note is not None else None
-    state = jobs[note.id][0] if note is not None and jobs is not None and note.id in jobs else "UNKNOWN"
-    return None if state in ENDS else note
+    jobs = queue().jobs()
+    if jobs is None:
+        raise UserError(
+            f"cluster=slurm: squeue does not answer, and this experiment may be in the queue already, as job {note.id}",
+            "a Slurm that answers",
+            "squeue --me",
+        )
+    return note if _is_queued(note, jobs) else None
 
 
 def queued_folder(experiment: Experiment) -> Path | None:
-    """Returns the folder of a run with these settings whose job waits in Slurm's queue or runs, if any."""
+    """Returns the folder of a job with these settings that waits in Slurm's queue, and has begun no run there yet.
+
+    Whether a run that has begun is resumed depends on more, such as its code; see `pipeline.run.resume`.
+
+    Raises:
+        UserError: as `queued` does.
+    """
     wanted = identity(experiment)
     for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NOTE}"), reverse=True):
-        note = queued(path.parent)
-        if note is not None and note.identity == wanted:
-            return path.parent
+        folder, note = path.parent, _note(path.parent)
+        if note is None or note.identity != wanted or read_run(folder, lambda line: None) is not None:
+            continue
+        if queued(folder) is not None:
+            return folder
     return None
+
+
+def _note(folder: Path) -> Note | None:
+    try:
+        note = Note(**json.loads((folder / NOTE).read_text()))
+    except (OSError, ValueError, TypeError):  # there is none, or it is damaged
+        return None
+    return note if all(isinstance(value, str) for value in asdict(note).values()) else None
+
+
+def _is_queued(note: Note, jobs: Mapping[str, Entry]) -> bool:
+    """Returns whether the job of `note` is among `jobs` and has not ended; an id may be another cluster's."""
+    if note.id not in jobs:
+        return False
+    state, *_, script = jobs[note.id]
+    return state not in ENDS and Path(script).parent == Path(note.log).parent

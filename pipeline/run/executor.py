@@ -4,7 +4,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -56,7 +56,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console))
         )
         try:
-            with console.working("starting TensorFlow and MLflow"), imports_kept():
+            with console.working("starting TensorFlow and MLflow"), _importing():
                 if task is None:  # members of a cluster share the cores with each other
                     resources.enter_context(reloading(plan, job.experiment))
                 with signals.interruptible(IMPORT_GRACE_SECONDS):
@@ -102,7 +102,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
     ):
         try:
             interruptible = signals.interruptible(IMPORT_GRACE_SECONDS)
-            with console.working("starting TensorFlow"), imports_kept(), interruptible:
+            with console.working("starting TensorFlow"), _importing(), interruptible:
                 stages = [] if task.serves else with_local_weights(bind(plan, job.experiment), job.experiment)
                 stages = with_other_run(stages, None)
                 servers = import_module("stages.distribution.cluster_strategies")
@@ -113,6 +113,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
                 return _serve(servers, task)
             run_stages(stages, Path(scratch), job.experiment.outputs / "cache", NullTracker(), console, summary)
         except Interrupted as interrupted:
+            if interrupted.exit_code == FAILED:
+                console.error(f"this process is ended by {interrupted}")
             return interrupted.exit_code
         except Exception as error:
             console.error(f"{summary.failed_stage}: {one_line(error)}")
@@ -120,6 +122,11 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
                 console.error(traceback.format_exc())
             return FAILED
     return DONE
+
+
+def _importing() -> AbstractContextManager[None]:
+    """Returns what is around the imports. In a notebook's process, what lives there now may become garbage later."""
+    return imports_kept() if signals.owns_process() else nullcontext()
 
 
 def _meet(task: Task, console: Console, summary: Summary) -> None:

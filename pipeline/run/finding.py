@@ -28,8 +28,7 @@ def find_run(text: str, outputs: Path, option: str) -> Summary:
     path = resolved(text)
     folders = [path] if path is not None and ((path / NAME).is_file() or (path / ORIGIN).is_file()) else []
     if not folders and len(text) >= SHORTEST_ID:
-        all_folders = [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in run_folders(outputs, pattern)]
-        folders = [folder for folder in all_folders if folder.name == text or _has_id(folder, text)]
+        folders = [folder for folder in _all_folders(outputs) if folder.name == text or _has_id(folder, text)]
     damaged: list[str] = []
     runs = [summary for folder in folders if (summary := read_run(folder, damaged.append)) is not None]
     if not runs and damaged:
@@ -49,10 +48,19 @@ def find_run(text: str, outputs: Path, option: str) -> Summary:
     return runs[0]
 
 
+def is_here(run_id: str, outputs: Path) -> bool:
+    """Returns whether the folder of the run with this id is under `outputs`."""
+    return any(_has_id(folder, run_id) for folder in _all_folders(outputs))
+
+
 def debug_kind(choices: Mapping[str, str]) -> str | None:
     """Returns how the run with these options checked its experiment; None for a real run."""
     kind = choices.get("debug", "none")
     return None if kind == "none" else kind
+
+
+def _all_folders(outputs: Path) -> list[Path]:
+    return [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in run_folders(outputs, pattern)]
 
 
 def _has_id(folder: Path, text: str) -> bool:

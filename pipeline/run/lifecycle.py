@@ -213,7 +213,7 @@ def fail(error: BaseException, run: Run, console: Console) -> int:
     """Sets the summary's status and error from what ended the stages early; returns the exit code."""
     summary = run.summary
     if isinstance(error, Interrupted):
-        summary.status = "KILLED"
+        summary.status = "FAILED" if error.exit_code == FAILED else "KILLED"
         summary.error = f"stopped by {error}"
         return error.exit_code
     summary.status = "FAILED"

@@ -205,11 +205,11 @@ def end_lost(folder: Path, experiment: Experiment, status: str, console: Console
 def mark_killed(folder: Path, experiment: Experiment, request: Request, console: Console) -> None:
     """Marks this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish."""
     status = "FAILED" if request.exit_code == FAILED else "KILLED"
-    console.error(f"this process is ended by {request.reason}")
     with suppress(OSError, ValueError, UserError):
         summary = Summary.read(folder)
         if summary.status == "RUNNING":
             replace(summary, status=status, error=f"stopped by {request.reason}, by force").write(folder)
+            console.error(f"this process is ended by {request.reason}")  # after all else: it may wait for the terminal
             _send(folder, experiment, console, Patience.of_stopped())
 
 

@@ -3,16 +3,19 @@
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, default_outputs, shorter
 from pipeline.redaction.mask import MASK
-from pipeline.run.finding import find_run
+from pipeline.run.finding import find_run, is_here
 from pipeline.run.source_digest import targets_in
 from pipeline.run.summary import Summary
 from pipeline.tracking.run_copy import copy_of_run, is_copy
@@ -47,7 +50,7 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
         if option == "run" and name.startswith(ADDRESSES):
-            name = _run_of_model(name, typed, outputs.resolve())
+            name = _run_of_model(name, typed, outputs.resolve(), config_dirs)
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
@@ -65,19 +68,24 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
     return quoted + inherited
 
 
-def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path) -> str:
+def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path, config_dirs: Sequence[Path]) -> str:
     """Returns the id of the run that has exported a model of MLflow's, in the store that the command line names.
 
     Of a run that is not under `outputs`, returns the folder of a copy.
     """
-    address = typed.get("tracking.uri")
-    tracking = TrackingSettings("server" if address else "local", address)
+    tracking = _tracking(typed, config_dirs)
     run_id = run_of_model(uri, tracking, outputs)
-    try:
-        find_run(run_id, outputs, "run")
-    except UserError:
-        return str(copy_of_run(run_id, uri, tracking, outputs))
-    return run_id
+    return run_id if is_here(run_id, outputs) else str(copy_of_run(run_id, uri, tracking, outputs))
+
+
+def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:
+    """Returns the store that a command line names, as far as it decides where models are."""
+    address = typed.get("tracking.uri")
+    places = [folder / "tracking" / f"{typed.get('tracking', 'local')}.yaml" for folder in (*config_dirs, CONF)]
+    if address is None and (option := next(filter(Path.is_file, places), None)) is not None:
+        with suppress(OSError, yaml.YAMLError, OmegaConfBaseException):  # composing the configuration tells of these
+            address = OmegaConf.select(OmegaConf.load(option), "uri")
+    return TrackingSettings("server" if address else "local", address)
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:

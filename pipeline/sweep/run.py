@@ -35,6 +35,7 @@ from pipeline.sweep.jobs import SweepJob, checked
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
+from pipeline.system.garbage import imports_kept
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.health import server_answers
 from pipeline.tracking.journal import Journal
@@ -225,7 +226,8 @@ def parent_run(experiment: Experiment, folder: Path, jobs: int, name: str, conso
     if experiment.debug is not None:
         tags["debug"] = experiment.debug.kind
     spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, name, tags=tags)
-    return open_tracker(spec, console.warn)
+    with imports_kept():
+        return open_tracker(spec, console.warn)
 
 
 def _is_sent(folder: Path, jobs: Sequence[SweepJob], experiment: Experiment) -> bool:

@@ -10,15 +10,18 @@ from contextlib import contextmanager
 from pipeline.exit_codes import FAILED
 from pipeline.system import pulse, signals
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import BOUNCE_SECONDS, Request
+from pipeline.system.signal_listener import Request
 
 TICK_SECONDS = 1.0
-FORCE = 3
-"""Requests after which a process is ended at once; see `pipeline.system.signal_listener`."""
+LONGEST_TICK_SECONDS = 5.0
+"""A tick that takes longer was one of a process that did not run: it was stopped, or its machine slept."""
+
+REQUESTS, REQUEST_SECONDS = 3, 5.0
+"""Requests by which a process is ended, the last of them by force, and the time in which one may be heeded."""
 
 
 class _Itself:
-    """This process, as a Watch sees it. Where it is stopped, so is the watch."""
+    """This process, as a Watch sees it."""
 
     def __init__(self, own: Pulse) -> None:
         self._own = own
@@ -58,11 +61,16 @@ def watching_itself(limit: float | None) -> Iterator[None]:
 
 def _watch(own: Pulse, limit: float, over: threading.Event) -> None:
     watch = Watch(_Itself(own), limit)
+    began = time.monotonic()
     while not over.wait(TICK_SECONDS):
+        took, began = time.monotonic() - began, time.monotonic()
+        if took > LONGEST_TICK_SECONDS:
+            watch.restart()
         watch.note()
         if watch.hangs():
             reason = f"itself: it gave no sign of life for {watch.silence():.0f} s (hang_seconds)"
-            for _ in range(FORCE):
+            for _ in range(REQUESTS):
                 signals.request(Request(reason, signal.SIGTERM, FAILED))
-                over.wait(2 * BOUNCE_SECONDS)
+                if over.wait(REQUEST_SECONDS) or signals.is_ending():
+                    return
             return

@@ -68,6 +68,16 @@ def listening(owns_process: bool = False) -> Iterator[None]:
             _listener = Listener()
 
 
+def owns_process() -> bool:
+    """Returns whether the process is the framework's own, and not, say, a notebook's."""
+    return _listener.owns_process
+
+
+def is_ending() -> bool:
+    """Returns whether the run is being ended."""
+    return _listener.mode.ends
+
+
 def requested() -> Request | None:
     """Returns the first request to end the run, or None."""
     return _listener.request

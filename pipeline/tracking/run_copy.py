@@ -1,8 +1,8 @@
 """Copies of tracked runs whose folders are elsewhere: what a later run needs to begin with their results."""
 
+import json
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from pipeline.config.schemas import TrackingSettings
@@ -16,12 +16,12 @@ RESULTS = "results"
 """The artifact that a run recorded in a server's store has for this, and the folder of a run that it is made from."""
 
 _PLACES: Mapping[str, str] = {
+    "summary.json": "summary.json",
     "config.yaml": "config.yaml",
     "code/code.json": "code.json",
     RESULTS: RESULTS,
-    "summary.json": "summary.json",
 }
-"""Artifacts, and where a run's folder has them."""
+"""Artifacts, and where a run's folder has them. The summary, recorded last, comes first: what it tells of is there."""
 
 
 def copy_of_run(run_id: str, uri: str, tracking: TrackingSettings, outputs: Path) -> Path:
@@ -38,23 +38,33 @@ def copy_of_run(run_id: str, uri: str, tracking: TrackingSettings, outputs: Path
         return copy
     from pipeline.tracking.store import open_client
 
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with one_error("run", uri, "run=<one of them>"), tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
-        client = open_client(tracking, outputs)
-        if RESULTS not in {artifact.path for artifact in client.list_artifacts(run_id)}:
-            raise UserError(
-                f"run={uri}: the folder of its run {run_id} is not under {outputs}, nor are its results in MLflow",
-                "a run recorded with tracking=server, or the outputs that have its folder",
-                f"run={uri} outputs=<where it was made>",
-            )
-        made = Path(scratch, "run")
-        made.mkdir()
-        for artifact, place in _PLACES.items():
-            downloaded = client.download_artifacts(run_id, artifact, scratch)
-            Path(downloaded).replace(made / place)
-        with suppress(OSError):  # another process was faster
-            made.replace(copy)
+    with one_error("run", uri, "run=<one of them>"):
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
+            client = open_client(tracking, outputs)
+            if not {RESULTS, "summary.json"} <= {artifact.path for artifact in client.list_artifacts(run_id)}:
+                raise UserError(
+                    f"run={uri}: the folder of its run {run_id} is not under {outputs}, nor are its results in MLflow",
+                    "a run recorded with tracking=server, or the outputs that have its folder",
+                    f"run={uri} outputs=<where it was made>",
+                )
+            made = Path(scratch, "run")
+            made.mkdir()
+            for artifact, place in _PLACES.items():
+                Path(client.download_artifacts(run_id, artifact, scratch)).replace(made / place)
+            _refuse_unfinished(made, uri)
+            try:
+                made.replace(copy)
+            except OSError:
+                if not copy.is_dir():  # else another process was faster
+                    raise
     return copy
+
+
+def _refuse_unfinished(made: Path, uri: str) -> None:
+    status = str(json.loads((made / "summary.json").read_text()).get("status"))
+    if status != "FINISHED":
+        raise UserError(f"run={uri}: its run is {status} in MLflow", "a run that is FINISHED there", "")
 
 
 def is_copy(folder: Path, outputs: Path) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.redaction.mask import redact
+from pipeline.system.pulse import beat
 from pipeline.tracking.journal import Entry, Journal, names_of
 from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
@@ -59,6 +60,7 @@ class Sender:
         began = time.monotonic()
         say_at = began + TOLD_AFTER_SECONDS
         while not self._idle.wait(POLL_SECONDS):
+            beat()
             now, answers = time.monotonic(), self._run.answers
             quiet = max(patience.seconds, SLOWEST_ANSWERS * answers.slowest) + self._run.allowance
             if patience.limit is None:

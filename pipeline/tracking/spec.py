@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.schemas import TrackingSettings
-from pipeline.system.garbage import imports_kept
 from pipeline.tracking.tracker import NullTracker, Tracker
 
 
@@ -40,8 +39,7 @@ def open_tracker(spec: RunSpec, warn: Callable[[str], None]) -> Tracker:
     """
     if spec.settings.kind == "off":
         return NullTracker()
-    with imports_kept():
-        from pipeline.tracking.journaled import JournaledTracker  # seconds to import
+    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
 
     tracker = JournaledTracker(spec, warn)
     tracker.begin()

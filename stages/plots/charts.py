@@ -106,7 +106,7 @@ def drawable(names: Sequence[str]) -> list[str]:
 
 
 def font_file() -> str:
-    """Returns the file of Matplotlib's font, DejaVu Sans, which it brings along."""
+    """Returns the file of Matplotlib's font: DejaVu Sans, which it brings along, unless the user has set another."""
     return findfont(FontProperties())
 
 

@@ -37,7 +37,8 @@ def plot_rows(
     mosaic, corners = _mosaic(cells, down=4, right=4, width=0)
     height = cells[0][0].shape[0]
     labels = drawable(names)
-    sheet = _Sheet(mosaic, LETTER * max(map(len, labels)) + 10, title)
+    font = ImageFont.truetype(font_file(), SMALL)
+    sheet = _Sheet(mosaic, round(max(map(font.getlength, labels))) + 10, title)
     for label, row in zip(labels, corners, strict=True):
         sheet.write(-6, row[0][0] + height // 2, label, "rm")
     return sheet.save(path)

@@ -1,5 +1,6 @@
 """Runs from Python, and the catalog of them: one real run, read in every way."""
 
+import gc
 import json
 import math
 import shutil
@@ -22,7 +23,10 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(outputs: Path) -> Run:
-    return run_experiment(["model=mlp", "train.epochs=2", "name=from_python", f"outputs={outputs}"])
+    kept = gc.get_freeze_count()
+    made = run_experiment(["model=mlp", "train.epochs=2", "name=from_python", f"outputs={outputs}"])
+    assert gc.get_freeze_count() <= kept, "garbage of a notebook would never be collected"
+    return made
 
 
 def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -> list[dict[str, object]]:

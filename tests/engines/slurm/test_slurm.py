@@ -121,9 +121,9 @@ def test_two_nodes_equal_a_local_cluster_through_a_requeue(cluster: Path, output
     assert not [text for text in files if SECRET.encode() in text]
 
 
-def test_a_job_that_loses_a_node_goes_on_with_others(cluster: Path, outputs: Path, local: dict[str, Any]) -> None:
+def test_a_job_that_loses_a_node_resumes_on_others(cluster: Path, outputs: Path, local: dict[str, Any]) -> None:
     """Its processes there are gone without a word; Slurm queues the job again."""
-    submitted = Submitted(outputs, *TWO, *ON_SLURM)
+    submitted, node = Submitted(outputs, *TWO, *ON_SLURM), ""
     try:
         lost = submitted.wait_for(r"RUNNING on (n\d)|RUNNING on n\[(\d)")
         node = lost[1] or f"n{lost[2]}"
@@ -235,7 +235,7 @@ def test_a_command_typed_again_submits_nothing_while_its_job_is_in_the_queue(clu
     assert nobody_is_left(cluster)
 
 
-def test_a_sweep_whose_command_was_killed_takes_up_its_jobs_in_the_queue(cluster: Path, outputs: Path) -> None:
+def test_a_sweep_whose_command_was_killed_waits_for_its_jobs_in_the_queue(cluster: Path, outputs: Path) -> None:
     given = ("-m", "train.batch_size=32,64", "sweep.n_jobs=2", *ONE, "train.epochs=150")
     killed = Submitted(outputs, *given)
     try:
