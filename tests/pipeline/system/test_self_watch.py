@@ -30,8 +30,9 @@ with signals.listening(owns_process=True), last_words:
     signals.ended(code)
 sys.exit(code)
 """
-STEPS = """for _ in range(8):
-                pulse.beat(); signals.check(); time.sleep(1.5)"""
+STEPS = """for _ in range(4):
+                pulse.beat(); signals.check()
+                for _ in range(5): time.sleep(0.5)"""
 PYTHON = "with signals.interruptible(): time.sleep(600)"
 NATIVE = "threading.Lock().acquire() and (lock := threading.Lock()).acquire() and lock.acquire()"
 COMPUTES = """end = time.monotonic() + 8
@@ -61,7 +62,7 @@ def test_a_process_that_was_suspended_is_not_one_that_hangs() -> None:
     process = started(STEPS)
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(1.2)
+    time.sleep(1.3)  # the step has a second left
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(8)
     os.kill(process.pid, signal.SIGCONT)
