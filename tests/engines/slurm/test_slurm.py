@@ -122,16 +122,16 @@ def test_two_nodes_equal_a_local_cluster_through_a_requeue(cluster: Path, output
 
 
 def test_a_job_that_loses_a_node_resumes_on_others(cluster: Path, outputs: Path, local: dict[str, Any]) -> None:
-    """Its processes there are gone without a word; Slurm queues the job again."""
+    """Slurm, which has noticed, queues the job again; its processes there are gone."""
     submitted, node = Submitted(outputs, *TWO, *ON_SLURM), ""
     try:
         lost = submitted.wait_for(r"RUNNING on (n\d)|RUNNING on n\[(\d)")
         node = lost[1] or f"n{lost[2]}"
         submitted.wait_for(r"epoch +2/")
+        ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
         for process in processes(cluster, node):
             with suppress(psutil.Error):
                 process.kill()
-        ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
         submitted.wait_for("resuming training after")
         assert submitted.end() == 0, submitted.printed
     finally:
