@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
 from itertools import groupby
 from pathlib import Path
-from signal import SIGTERM
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -16,7 +15,7 @@ from omegaconf import OmegaConf
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.cluster_settings import SlurmCluster
 from pipeline.engines.slurm_member import Member
-from pipeline.engines.slurm_queue import COMMAND_SECONDS, ENDS, QUEUE_SECONDS, Entry, Note, queue, queued
+from pipeline.engines.slurm_queue import COMMAND_SECONDS, ENDED, ENDS, QUEUE_SECONDS, Entry, Note, queue, queued
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.redaction.mask import MASK, redact
 from pipeline.run.console import Console
@@ -26,7 +25,6 @@ from pipeline.run.job import Job
 from pipeline.run.resume import has_finished
 from pipeline.run.settle import end_lost
 from pipeline.system.signal_listener import Request
-from pipeline.system.signals import TIMED_OUT
 from pipeline.tracking.params import flatten
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
@@ -36,9 +34,6 @@ FOLDER = "slurm"
 
 PATIENCE_SECONDS = 600.0
 """Seconds without an answer of Slurm's after which its jobs count as lost."""
-
-ENDED = {"CANCELLED": 128 + SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TIMED_OUT}
-"""Exit codes of jobs that Slurm has ended; else it is their own."""
 
 
 def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> list["SlurmJob"]:
@@ -162,7 +157,7 @@ class SlurmJob(RemoteJob):
         """Takes the state of the job; None: Slurm has forgotten it, or does not know it yet."""
         if entry is None and time.monotonic() - self.started < 5 * QUEUE_SECONDS:
             return
-        state, reason, nodes, status, _ = entry or ("UNKNOWN", "", "", 0, "")
+        state, reason, nodes, status, _ = entry or Entry("UNKNOWN")
         shown = f"{state} ({reason})" if state == "PENDING" and reason != "None" else f"{state} on {nodes}"
         if state not in ENDS:
             if shown != self._state and state != "COMPLETING":

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from signal import SIGTERM
+from typing import NamedTuple
 
 from pipeline.config.experiment import Experiment
 from pipeline.run.identity import identity
 from pipeline.run.rebuild import read_run
+from pipeline.system.signals import TIMED_OUT
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
@@ -19,16 +22,24 @@ QUEUE_SECONDS = 2.0
 
 COMMAND_SECONDS = 60
 
-ENDS = {
-    "COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", "CANCELLED",
-    "TIMEOUT", "DEADLINE",
-}  # fmt: skip
+ENDED = {"CANCELLED": 128 + SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TIMED_OUT}
+"""Exit codes of jobs that Slurm has ended; else it is their own."""
+
+ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", *ENDED}
 """States after which a job is not run again; it is, after any other."""
 
-NOTE = "slurm.json"
+NAME = "slurm.json"
+"""The note in the folder of a run."""
 
-Entry = tuple[str, str, str, int, str]
-"""State, reason, nodes, exit status and script of a job."""
+
+class Entry(NamedTuple):
+    """A job in the queue: its state with the reason, its nodes, its exit status, and the script that was submitted."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    status: int = 0
+    script: str = ""
 
 
 class _Queue:
@@ -54,7 +65,7 @@ class _Queue:
         except (OSError, subprocess.SubprocessError):
             return None
         rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") >= 6]
-        return {row[0].strip(): (row[1], row[2], row[3], int(row[4] or 0), row[5]) for row in rows}
+        return {row[0].strip(): Entry(row[1], row[2], row[3], int(row[4] or 0), row[5]) for row in rows}
 
 
 queue = cache(_Queue)
@@ -70,7 +81,7 @@ class Note:
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / NOTE, json.dumps(asdict(self)) + "\n")
+        atomic_write(folder / NAME, json.dumps(asdict(self)) + "\n")
 
 
 def queued(folder: Path | None) -> Note | None:
@@ -101,7 +112,7 @@ def queued_folder(experiment: Experiment) -> Path | None:
         UserError: as `queued` does.
     """
     wanted = identity(experiment)
-    for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NOTE}"), reverse=True):
+    for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NAME}"), reverse=True):
         folder, note = path.parent, _note(path.parent)
         if note is None or note.identity != wanted or read_run(folder, lambda line: None) is not None:
             continue
@@ -112,7 +123,7 @@ def queued_folder(experiment: Experiment) -> Path | None:
 
 def _note(folder: Path) -> Note | None:
     try:
-        note = Note(**json.loads((folder / NOTE).read_text()))
+        note = Note(**json.loads((folder / NAME).read_text()))
     except (OSError, ValueError, TypeError):  # there is none, or it is damaged
         return None
     return note if all(isinstance(value, str) for value in asdict(note).values()) else None
@@ -120,7 +131,5 @@ def _note(folder: Path) -> Note | None:
 
 def _is_queued(note: Note, jobs: Mapping[str, Entry]) -> bool:
     """Returns whether the job of `note` is among `jobs` and has not ended; an id may be another cluster's."""
-    if note.id not in jobs:
-        return False
-    state, *_, script = jobs[note.id]
-    return state not in ENDS and Path(script).parent == Path(note.log).parent
+    entry = jobs.get(note.id, Entry("UNKNOWN"))
+    return entry.state not in ENDS and Path(entry.script).parent == Path(note.log).parent

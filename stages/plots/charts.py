@@ -43,8 +43,7 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     """Draws a confusion matrix, int [classes, classes], rows true and columns predicted; returns `path`."""
     size = len(class_names)
     names = drawable(class_names) if size <= 40 else []
-    font = ImageFont.truetype(font_file(), 10)
-    longest = max((font.getlength(name) / 72 for name in names), default=0.3)  # inches of ten points
+    longest = max((font(10).getlength(name) / 72 for name in names), default=0.3)  # inches of ten points
     slanted = any(len(name) > 2 for name in names)
     inside = 1.6 + 0.4 * min(size, 40)
     left, below, rest = 0.5 + longest, 0.55 + (0.75 * longest if slanted else 0.2), 0.15
@@ -97,15 +96,20 @@ def drawable(names: Sequence[str]) -> list[str]:
 
     A name with a letter that the font lacks becomes its number, such as `#3`, rather than boxes, each with a warning.
     """
-    font = get_font(font_file())
+    letters = get_font(_font_file())
     drawn = []
     for number, name in enumerate(names):
         short = name if len(name) <= 24 else f"{name[:23]}…"
-        drawn.append(short if all(font.get_char_index(ord(letter)) for letter in name) else f"#{number}")
+        drawn.append(short if all(letters.get_char_index(ord(letter)) for letter in name) else f"#{number}")
     return drawn
 
 
-def font_file() -> str:
+def font(size: int) -> ImageFont.FreeTypeFont:
+    """Returns Matplotlib's font for Pillow, in a size in pixels."""
+    return ImageFont.truetype(_font_file(), size)
+
+
+def _font_file() -> str:
     """Returns the file of Matplotlib's font: DejaVu Sans, which it brings along, unless the user has set another."""
     return findfont(FontProperties())
 

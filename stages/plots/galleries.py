@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from stages.plots.charts import FASTEST, drawable, font_file
+from stages.plots.charts import FASTEST, drawable, font
 from stages.storage.atomic import atomic_write
 
 SMALLEST, LARGEST = 64, 96
@@ -37,8 +37,7 @@ def plot_rows(
     mosaic, corners = _mosaic(cells, down=4, right=4, width=0)
     height = cells[0][0].shape[0]
     labels = drawable(names)
-    font = ImageFont.truetype(font_file(), SMALL)
-    sheet = _Sheet(mosaic, round(max(map(font.getlength, labels))) + 10, title)
+    sheet = _Sheet(mosaic, round(max(map(font(SMALL).getlength, labels))) + 10, title)
     for label, row in zip(labels, corners, strict=True):
         sheet.write(-6, row[0][0] + height // 2, label, "rm")
     return sheet.save(path)
@@ -113,8 +112,8 @@ class _Sheet:
         self._image = Image.new("RGB", (margin + max(width, LETTER * len(title)) + 8, height + 32), "white")
         self._image.paste(Image.fromarray(mosaic), self._corner)
         self._draw = ImageDraw.Draw(self._image)
-        self._draw.text((6, 6), title, "black", ImageFont.truetype(font_file(), LARGE))
-        self._small = ImageFont.truetype(font_file(), SMALL)
+        self._draw.text((6, 6), title, "black", font(LARGE))
+        self._small = font(SMALL)
 
     def write(self, right: int, down: int, text: str, anchor: str) -> None:
         """Writes `text` at a pixel of the mosaic, which is the part of it that Pillow's `anchor` names."""

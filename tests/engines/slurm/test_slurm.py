@@ -77,6 +77,16 @@ class Submitted:
         return json.loads(path.read_text())
 
 
+def ended(outputs: Path, *arguments: str) -> Submitted:
+    """Returns a command that has ended well."""
+    submitted = Submitted(outputs, *arguments)
+    try:
+        assert submitted.end() == 0, submitted.printed
+    finally:
+        submitted.process.kill()
+    return submitted
+
+
 def nobody_is_left(cluster: Path) -> bool:
     """Whether the queue is empty and all processes of jobs end within seconds."""
     deadline = time.monotonic() + 30
@@ -146,11 +156,7 @@ def test_a_job_that_loses_a_node_resumes_on_others(cluster: Path, outputs: Path,
 
 def test_a_search_submits_its_trials(cluster: Path, outputs: Path) -> None:
     given = ("sweep=random", "sweep.trials=3", "sweep.n_jobs=2", "optimizer.learning_rate=tag(log,interval(1e-4,1e-1))")
-    submitted = Submitted(outputs, "-m", *given, *ONE)
-    try:
-        assert submitted.end() == 0, submitted.printed
-    finally:
-        submitted.process.kill()
+    submitted = ended(outputs, "-m", *given, *ONE)
     assert len(ids(submitted)) == 3
     finished = [json.loads(path.read_text()) for path in outputs.glob("sweeps/*/*/summary.json")]
     assert [summary["status"] for summary in finished] == ["FINISHED"] * 3
@@ -186,11 +192,7 @@ def test_ctrl_c_cancels_the_job_and_saves(cluster: Path, outputs: Path) -> None:
 
 def test_a_sweep_is_an_array_and_is_resumed(cluster: Path, outputs: Path) -> None:
     given = ("-m", "train.batch_size=32,64", "sweep.n_jobs=2", *ONE)
-    submitted = Submitted(outputs, *given)
-    try:
-        assert submitted.end() == 0, submitted.printed
-    finally:
-        submitted.process.kill()
+    submitted = ended(outputs, *given)
     jobs = set(re.findall(r"Slurm job (\d+)_(\d): RUNNING", submitted.printed))
     assert {place for _, place in jobs} == {"0", "1"}
     assert len({job for job, _ in jobs}) == 1
@@ -200,11 +202,7 @@ def test_a_sweep_is_an_array_and_is_resumed(cluster: Path, outputs: Path) -> Non
     assert [json.loads(path.read_text())["status"] for path in finished] == ["FINISHED"] * 2
     finished[1].write_text(finished[1].read_text().replace("FINISHED", "KILLED"))
     (sweep / "sweep.json").write_text((sweep / "sweep.json").read_text().replace("FINISHED", "KILLED"))
-    again = Submitted(outputs, *given)
-    try:
-        assert again.end() == 0, again.printed
-    finally:
-        again.process.kill()
+    again = ended(outputs, *given)
     assert "resuming sweep" in again.printed
     assert again.printed.count("finished earlier, skipped") == 1
     assert len(set(re.findall(r"Slurm job (\d+): RUNNING", again.printed))) == 1
@@ -222,11 +220,7 @@ def test_a_command_typed_again_submits_nothing_while_its_job_is_in_the_queue(clu
         (("cluster.wait=false",), r"Slurm job \d+ is in the queue already"),
         ((), r"epoch +40/40"),
     ):
-        submitted = Submitted(outputs, *given, *more)
-        try:
-            assert submitted.end() == 0, submitted.printed
-        finally:
-            submitted.process.kill()
+        submitted = ended(outputs, *given, *more)
         assert re.search(message, submitted.printed), submitted.printed
         first = first or ids(submitted)
         assert ids(submitted) == first
@@ -243,11 +237,7 @@ def test_a_sweep_whose_command_was_killed_waits_for_its_jobs_in_the_queue(cluste
     finally:
         killed.process.kill()
         killed.process.wait()
-    again = Submitted(outputs, *given)
-    try:
-        assert again.end() == 0, again.printed
-    finally:
-        again.process.kill()
+    again = ended(outputs, *given)
     assert "resuming sweep" in again.printed
     assert len(ids(killed)) == 2
     assert ids(again) == ids(killed)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config.schemas import TrackingSettings
 from pipeline.run.summary import Summary
 from pipeline.run.trust import with_overrides_of_run
 from stages.errors import UserError
@@ -109,3 +110,21 @@ def test_a_run_of_ones_own_names_its_places(tmp_path: Path) -> None:
     Summary("abcdef", "KILLED", "x", str(place), {}, overrides=given).write(place)
     taken = with_overrides_of_run(["resume=abcdef", f"outputs={tmp_path}/outputs"])
     assert taken[2:] == given[:2]
+
+
+def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an address, or by an option of the project's or of one's own, as the run itself will be recorded."""
+    (tmp_path / "tracking").mkdir()
+    (tmp_path / "tracking" / "ours.yaml").write_text("defaults: [server, _self_]\nuri: http://127.0.0.1:4711\n")
+    asked: list[tuple[str, str | None]] = []
+
+    def found(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
+        asked.append((tracking.kind, tracking.uri))
+        raise UserError("asked")
+
+    monkeypatch.setattr("pipeline.run.trust.run_of_model", found)
+    for words in ([], ["tracking=server"], ["tracking=ours"], ["tracking=ours", "tracking.uri=http://127.0.0.1:8"]):
+        with pytest.raises(UserError, match="asked"):
+            with_overrides_of_run(["run=models:/digits@champion", *words, f"outputs={tmp_path}"], [tmp_path])
+    addresses = ["http://127.0.0.1:5000", "http://127.0.0.1:4711", "http://127.0.0.1:8"]
+    assert asked == [("local", None), *(("server", address) for address in addresses)]

@@ -34,7 +34,6 @@ def test_nothing_is_collected_within_and_the_collector_is_left_as_it_was(enabled
         assert after() is None
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 def test_a_forked_job_begins_with_its_modules_out_of_the_collectors_sight() -> None:
