@@ -141,6 +141,8 @@ class ForkedProcess(Reloader):
 
     @property
     def is_alive(self) -> bool:
+        if self._end:  # it has said so, and may still be about to close the connection
+            return False
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:  # it says nothing before it is asked, but how it has died
