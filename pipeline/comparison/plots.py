@@ -64,8 +64,8 @@ def draw(comparison: Comparison) -> Figures:
     """Draws accuracy against speed, and the learning curves: laid out once, for all files that show them."""
     figures = Figures(draw_speed(comparison), draw_curves(comparison))
     for figure in figures:
-        if figure is not None:
-            figure.draw_without_rendering()
+        if figure is not None and (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)
             figure.set_layout_engine(None)  # or each file would lay it out again, which takes longer than drawing
     return figures
 
