@@ -13,10 +13,9 @@ import numpy as np
 from pipeline.exit_codes import STOPPED, WRONG_CONFIGURATION
 from pipeline.run.finding import debug_kind
 from pipeline.run.identity import WITHOUT_EFFECT
-from pipeline.run.rebuild import checkpoint_rows, read_run
+from pipeline.run.rebuild import checkpoint_rows, journal_rows, read_run
 from pipeline.run.summary import NAME, best_metric
 from pipeline.system.signals import TIMED_OUT
-from pipeline.tracking.journal import Journal
 
 PREDICTIONS = "predictions.parquet"
 
@@ -65,11 +64,7 @@ class ComparedRun:
     @cached_property
     def history(self) -> dict[int, dict[str, float]]:
         """The metrics of each epoch, from 1, as the last checkpoint has them, or else the journal."""
-        rows = checkpoint_rows(self.folder)
-        if not rows:
-            for entry in Journal(self.folder).entries:
-                if entry.call == "metrics" and "train/loss" in entry.arguments["values"]:
-                    rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
+        rows = checkpoint_rows(self.folder) or journal_rows(self.folder)
         return {epoch: row for epoch, row in rows.items() if epoch > 0}
 
     def correct(self) -> np.ndarray | None:

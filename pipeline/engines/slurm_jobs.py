@@ -1,6 +1,7 @@
 """Slurm jobs that this process submits and watches: submitit writes their scripts, which run `slurm_member`."""
 
 import io
+import math
 import shutil
 import subprocess
 import time
@@ -22,9 +23,11 @@ from pipeline.run.console import Console
 from pipeline.run.engine import RemoteJob
 from pipeline.run.identity import identity
 from pipeline.run.job import Job
+from pipeline.run.rebuild import journal_rows
 from pipeline.run.resume import has_finished
 from pipeline.run.settle import end_lost
 from pipeline.system.signal_listener import Request
+from pipeline.tracking.journal import NAME as JOURNAL
 from pipeline.tracking.params import flatten
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
@@ -118,6 +121,22 @@ class SlurmJob(RemoteJob):
         self._state = ""
         self._shown = 0
         self._signals = 0
+        self._read = 0  # bytes of the run's journal, for `progress`
+        self._progress = (0, math.nan)
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """As the run's journal has it, which a shared file system may show late."""
+        assert self.job.folder is not None
+        with suppress(OSError):
+            size = (self.job.folder / JOURNAL).stat().st_size
+            if size != self._read:
+                self._read = size
+                rows = journal_rows(self.job.folder)
+                values = (row.get("val/accuracy", math.nan) for row in rows.values())
+                best = max((value for value in values if math.isfinite(value)), default=math.nan)
+                self._progress = (max(rows, default=0), best)
+        return self._progress
 
     def poll(self) -> int | None:
         if self.exit_code is None:

@@ -1,7 +1,6 @@
 """Engines of clusters: what every one of them is, and how the one that the configuration names is found."""
 
 import importlib
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -75,9 +74,9 @@ class RemoteJob(ABC):
     started: float
 
     @property
+    @abstractmethod
     def progress(self) -> tuple[int, float]:
         """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
-        return 0, math.nan
 
     @abstractmethod
     def poll(self) -> int | None:

@@ -74,6 +74,15 @@ def _rebuilt(folder: Path, origin: Origin) -> Summary:
     )
 
 
+def journal_rows(folder: Path) -> dict[int, dict[str, float]]:
+    """Returns the metrics by epoch, from 1, in the journal of a run; empty without one."""
+    rows: dict[int, dict[str, float]] = {}
+    for entry in Journal(folder).entries:
+        if entry.call == "metrics" and "train/loss" in entry.arguments["values"]:
+            rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
+    return rows
+
+
 def checkpoint_rows(folder: Path) -> dict[int, dict[str, float]]:
     """Returns the metrics by epoch, from 1, in the newest readable checkpoint of a run; empty without one.
 
