@@ -17,9 +17,9 @@ from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import default_outputs
-from pipeline.run.rebuild import checkpoint_rows, read_run
+from pipeline.run.rebuild import epoch_metrics, read_run
 from pipeline.run.summary import Summary
-from pipeline.sweep.catalog import find_entry, read_catalog
+from pipeline.sweep.catalog import find_entry, read_catalog, status_now
 from pipeline.system import environment
 from stages.errors import UserError
 
@@ -49,8 +49,8 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
-        return self.summary.status
+        """`RUNNING`, `FINISHED`, `FAILED`, `KILLED`, or `INTERRUPTED`: no process works on it any more."""
+        return status_now(self.summary.status, self.folder)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -66,11 +66,10 @@ class Run:
 
     @property
     def history(self) -> "pd.DataFrame":
-        """The metrics of each epoch, from the last checkpoint: a row per epoch, counted from 1."""
+        """The metrics of each epoch, a row per epoch, counted from 1."""
         import pandas as pd  # half a second to import
 
-        rows = checkpoint_rows(self.folder)
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("epoch")
+        return pd.DataFrame.from_dict(epoch_metrics(self.folder), orient="index").rename_axis("epoch")
 
     def load_model(self, kind: str = "saved_model") -> Any:
         """Returns the exported model, from unscaled pixels [N, H, W, C] to probabilities, float32 [N, classes].
@@ -90,7 +89,7 @@ class Run:
             raise UserError(
                 f"{self.folder} has no exported model of the kind {kind}",
                 f"a run whose stage export has run with export={kind} or export=all",
-                f"export={kind}",
+                f"python -m pipeline from=export run={self.folder} export={kind}",
             )
         if kind == "keras":
             return import_module("keras").models.load_model(path)

@@ -4,5 +4,7 @@ DONE = 0
 FAILED = 1
 WRONG_CONFIGURATION = 2
 SWEEP_FAILED = 3
+TIMED_OUT = 124
+"""After `job_timeout_seconds`, as with timeout(1)."""
 STOPPED = (129, 130, 141, 143)
 """After a signal: SIGHUP, SIGINT, SIGPIPE (standard output was closed), SIGTERM."""

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.exit_codes import STOPPED, WRONG_CONFIGURATION
+from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.run.finding import debug_kind
 from pipeline.run.identity import WITHOUT_EFFECT
-from pipeline.run.rebuild import checkpoint_rows, journal_rows, read_run
+from pipeline.run.rebuild import epoch_metrics, read_run
 from pipeline.run.summary import NAME, best_metric
-from pipeline.system.signals import TIMED_OUT
 
 PREDICTIONS = "predictions.parquet"
 
@@ -63,9 +62,8 @@ class ComparedRun:
 
     @cached_property
     def history(self) -> dict[int, dict[str, float]]:
-        """The metrics of each epoch, from 1, as the last checkpoint has them, or else the journal."""
-        rows = checkpoint_rows(self.folder) or journal_rows(self.folder)
-        return {epoch: row for epoch, row in rows.items() if epoch > 0}
+        """The metrics of each epoch, from 1."""
+        return epoch_metrics(self.folder)
 
     def correct(self) -> np.ndarray | None:
         """Returns for each test example whether it is classified correctly, bool [n]; None without predictions."""

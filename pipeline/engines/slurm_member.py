@@ -12,7 +12,7 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from pipeline.config.experiment import read
-from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.redaction.mask import guard_output, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.clock import process_started
@@ -22,7 +22,6 @@ from pipeline.run.launch import run_job
 from pipeline.run.resume import has_finished
 from pipeline.system import environment, signals, streams
 from pipeline.system.signal_listener import Request
-from pipeline.system.signals import TIMED_OUT
 
 NOTICE = signal.SIGUSR2
 """The signal that Slurm sends before the time limit, as submitit has it in its scripts."""

@@ -11,9 +11,9 @@ from signal import SIGTERM
 from typing import NamedTuple
 
 from pipeline.config.experiment import Experiment
+from pipeline.exit_codes import TIMED_OUT
 from pipeline.run.identity import identity
 from pipeline.run.rebuild import read_run
-from pipeline.system.signals import TIMED_OUT
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from pipeline.cluster.task import OPEN_PORTS, Task
-from pipeline.exit_codes import DONE, FAILED, STOPPED
+from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
 from pipeline.run.console import Console
@@ -25,7 +25,6 @@ from pipeline.system import pulse, signals
 from pipeline.system.child_process import ChildProcess
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Interrupted
-from pipeline.system.signals import TIMED_OUT
 from stages.errors import UserError
 
 GRACE_SECONDS = 20.0

@@ -74,6 +74,12 @@ def _rebuilt(folder: Path, origin: Origin) -> Summary:
     )
 
 
+def epoch_metrics(folder: Path) -> dict[int, dict[str, float]]:
+    """Returns the metrics of each epoch, from 1, as the last checkpoint has them, or else the journal."""
+    rows = checkpoint_rows(folder) or journal_rows(folder)
+    return {epoch: row for epoch, row in rows.items() if epoch > 0}
+
+
 def journal_rows(folder: Path) -> dict[int, dict[str, float]]:
     """Returns the metrics by epoch, from 1, in the journal of a run; empty without one."""
     rows: dict[int, dict[str, float]] = {}

@@ -80,7 +80,7 @@ def _run(folder: Path, kind: str, summary: Summary) -> CatalogEntry:
     return CatalogEntry(
         kind,
         folder,
-        _status_now(summary.status, folder),
+        status_now(summary.status, folder),
         summary.name,
         _started(folder),
         summary.run_id,
@@ -100,10 +100,11 @@ def _sweep(folder: Path, warn: Callable[[str], None]) -> CatalogEntry | None:
         return None
     journal = Journal(folder)
     experiment = journal.store.get("experiment") or f"{len(jobs)} jobs"
-    return CatalogEntry("sweep", folder, _status_now(status, folder), experiment, _started(folder), journal.run_id)
+    return CatalogEntry("sweep", folder, status_now(status, folder), experiment, _started(folder), journal.run_id)
 
 
-def _status_now(recorded: str, folder: Path) -> str:
+def status_now(recorded: str, folder: Path) -> str:
+    """Returns the status of a run or sweep: a recorded RUNNING counts while a process has its folder locked."""
     return INTERRUPTED if recorded == "RUNNING" and not is_locked(folder) else recorded
 
 

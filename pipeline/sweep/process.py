@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.run.child import Stopper, code_of, enter, exit_code_of
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
@@ -20,7 +20,6 @@ from pipeline.sweep.places import Place
 from pipeline.system import signals
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request
-from pipeline.system.signals import TIMED_OUT
 from stages.exporters import fresh_process
 
 TIMEOUT_GRACE_SECONDS = 60.0

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+from pipeline.exit_codes import TIMED_OUT
 from pipeline.system.signal_listener import (
     SAVE_SECONDS,
     STOPS,
@@ -31,9 +32,6 @@ from pipeline.system.signal_listener import (
 
 GRACE_SECONDS = 2.0
 """Seconds for a stage to reach a safe place before its Python code is interrupted."""
-
-TIMED_OUT = 124
-"""Exit code of a job that has reached its `job_timeout_seconds`, as with timeout(1)."""
 
 CLOSED_OUTPUT = Request("the end of its standard output (nobody reads it)", signal.SIGTERM, 128 + signal.SIGPIPE)
 BY_ANOTHER_WORKER = Request("another worker of the cluster", signal.SIGTERM, 128 + signal.SIGTERM)

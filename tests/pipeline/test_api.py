@@ -43,6 +43,10 @@ def test_a_run_is_read_as_it_was_made(run: Run) -> None:
     assert list(run.history.index) == [1, 2]
     assert run.history["val/loss"].iloc[-1] == run.metrics["val/loss"]
     assert run.history["val/loss"].min() == run.metrics["val/best_loss"]
+    before, checkpoints = run.history, run.folder / "checkpoints"
+    checkpoints.rename(run.folder / "cleaned")
+    assert before.equals(run.history[before.columns]), "without checkpoints, from the journal"
+    (run.folder / "cleaned").rename(checkpoints)
     probabilities = run.load_model()([[[[0.0]] * 8] * 8]).numpy()
     assert probabilities.shape == (1, 10)
     assert math.isclose(probabilities.sum(), 1.0, rel_tol=1e-6)
@@ -91,9 +95,9 @@ def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsy
     folder = tmp_path / "runs" / "digits" / "20260101-000000-abcd"
     folder.mkdir(parents=True)
     Summary("0123456789", "RUNNING", "digits", str(folder), {}).write(folder)
-    assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
+    assert [entry["status"] for entry in listed(capsys, tmp_path)] == [Run(folder).status] == ["INTERRUPTED"]
     with locked(folder):
-        assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["RUNNING"]
+        assert [entry["status"] for entry in listed(capsys, tmp_path)] == [Run(folder).status] == ["RUNNING"]
     assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
 
 
