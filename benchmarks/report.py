@@ -34,7 +34,8 @@ def write(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Sprea
 def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> str:
     """Returns the rows as Markdown, with the notes on those that miss their target, and what was not measured."""
     lines = ["| what | against | target | measured | quartiles | rounds | |", "|---|---|---|---|---|---|---|"]
-    notes, missing = [], []
+    notes: dict[str, list[str]] = {}
+    missing = []
     for row in ROWS:
         spread = spreads.get(row.key)
         if spread is None:
@@ -44,10 +45,11 @@ def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Sprea
         quartiles = f"{_number(spread.low)} to {_number(spread.high)}"
         cells = (row.name, row.against or "", _target(row), value, quartiles, str(spread.rounds))
         lines.append(f"| {' | '.join(cells)} | {verdict(row, spread.median)} |")
-        if not row.is_met(spread.median) and row.note:
-            notes.append(f"- {row.name}{f', against {row.against}' if row.against else ''}: {row.note}")
+        if not row.is_met(spread.median):
+            notes.setdefault(row.note, []).append(f"{row.name}{f', against {row.against}' if row.against else ''}")
     if notes:
-        lines += ["", "What holds those that miss their target:", "", *dict.fromkeys(notes)]
+        lines += ["", "What holds those that miss their target:", ""]
+        lines += [f"- {'; '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
     if missing:
         lines += ["", "Not measured here:", ""]
         lines += [f"- {row.key}: {measured.get(row.measurement, {}).get('why_not', 'left out')}" for row in missing]
@@ -59,7 +61,10 @@ def verdict(row: Row, value: float) -> str:
     """Returns whether the target is met, or by how much it is not."""
     if row.target is None:
         return ""
-    return "met" if row.is_met(value) else f"missed by {abs(value / row.target - 1):.0%}"
+    if row.is_met(value):
+        return "met"
+    missed = 100 * abs(value / row.target - 1)
+    return f"missed by {missed:.0f}%" if missed >= 1 else f"missed by {missed:.1g}%"
 
 
 def draw(rows: Sequence[tuple[Row, Spread]]) -> None:

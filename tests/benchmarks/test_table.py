@@ -1,11 +1,12 @@
 """The arithmetic of the benchmarks: turns, ratios, exponents, and what counts as a regression."""
 
+import json
 from importlib import import_module
 from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import regressions, spreads
+from benchmarks.__main__ import RECORDED, regressions, spreads
 from benchmarks.measuring import Samples, Spread, exponent, interleave, ratios
 from benchmarks.report import table, verdict
 from benchmarks.table import MEASUREMENTS, ROWS, Row
@@ -69,6 +70,12 @@ def test_the_page_says_by_how_much_a_target_is_missed_and_what_was_not_measured(
     page = table({name: {**found, "machine": "two cores"} for name, found in measured.items()}, spreads(measured))
     assert "missed by" in page
     assert f"- {COST.key}: no such machine" in page
+
+
+def test_every_missed_target_has_its_reason() -> None:
+    recorded = json.loads(RECORDED.read_text())
+    missed = [row for row in ROWS if row.key in recorded and not row.is_met(recorded[row.key])]
+    assert [row.key for row in missed if not row.note] == []
 
 
 def test_every_row_has_its_measurement_and_a_key_of_its_own() -> None:
