@@ -92,7 +92,7 @@ class Changes:
             drawn = Drawn(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), settings.magnitude / 10, channels)
         height, width = tf.unstack(tf.cast(tf.shape(images)[1:3], tf.float64))
         flips = (numbers["flip_x"] < settings.horizontal_flip * 0.5, numbers["flip_y"] < settings.vertical_flip * 0.5)
-        before, after = self._geometry(numbers, width, height)
+        before, after = self.geometry_matrices(numbers, width, height)
         after += drawn.geometry(width, height) if drawn else []
         if before or after:
             changed = geometry.resample(images, reduce(tf.matmul, [*before, geometry.flip(*flips), *after]))
@@ -108,7 +108,7 @@ class Changes:
             changed = color.solarize(changed, drawn.thresholds(low, high), low, high)
         return tf.ensure_shape(tf.clip_by_value(changed, low, high), images.shape)
 
-    def _geometry(
+    def geometry_matrices(
         self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Returns the matrices before the flips and those after them; `width` and `height` in pixels, float64 []."""

@@ -54,7 +54,8 @@ _NOTHING = re.compile(
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[(\[]|(?:[A-Za-z_]+\.)+[A-Za-z_]+$|[({\[|>]*$")
 """Code that returns a value: `os.environ[…]`, `settings.token`."""
 
-_learned: set[str] = set()
+learned: set[str] = set()
+"""Secrets that settings and arguments have brought, from `learn`; those of the environment are looked up."""
 
 
 def redact(value: Any) -> Any:
@@ -138,7 +139,7 @@ def learn(settings: Any, name: str = "") -> None:
         for part in settings:
             learn(part, name)
     elif settings is not None and not isinstance(settings, bool):
-        _learned.update(_secrets_of(name, str(settings)))
+        learned.update(_secrets_of(name, str(settings)))
 
 
 def learn_arguments(arguments: Sequence[str]) -> None:
@@ -253,7 +254,7 @@ def _looks_random(text: str) -> bool:
 
 def _secrets() -> frozenset[str]:
     """Returns the secrets of the environment and the learned ones."""
-    return _secrets_in(tuple(os.environ.items()), frozenset(_learned))
+    return _secrets_in(tuple(os.environ.items()), frozenset(learned))
 
 
 @lru_cache(maxsize=4)

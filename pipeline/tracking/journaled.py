@@ -70,6 +70,16 @@ class JournaledTracker(Tracker):
         return len(self._journal.entries)
 
     @property
+    def unsent(self) -> int:
+        """The number of entries that the store does not have yet."""
+        return self._journal.unsent
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the store takes nothing at the moment; None where it does."""
+        return self._sender.trouble
+
+    @property
     def refused(self) -> list[str]:
         """Entries that the store refuses for good, and why."""
         return list(self._journal.refused.values())

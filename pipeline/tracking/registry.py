@@ -101,10 +101,10 @@ def _is_better(client: Any, holder: str | None, wanted: Registration, folder: Pa
         return True, "there was none"
     if wanted.promote_if == "always":
         return True, "export.promote_if=always"
-    return _compared(client, str(client.get_model_version(wanted.name, holder).run_id), wanted, folder)
+    return compared_with(client, str(client.get_model_version(wanted.name, holder).run_id), wanted, folder)
 
 
-def _compared(client: Any, holder_run: str, wanted: Registration, folder: Path) -> tuple[bool, str]:
+def compared_with(client: Any, holder_run: str, wanted: Registration, folder: Path) -> tuple[bool, str]:
     """Returns whether this run's model is better than that of the alias' run, and why or why not."""
     if not holder_run or PREDICTIONS not in {entry.path for entry in client.list_artifacts(holder_run)}:
         return False, f"its run has no {PREDICTIONS}, so that the two cannot be compared"

@@ -38,6 +38,8 @@ class Drawn:
         numbers: float64 [b, RANDOMS * operations], in [0, 1).
         strength: in [0, 1].
         channels: of the images.
+
+    amounts: of each operation by its name, float64 [b, operations], 0 where it is not drawn.
     """
 
     def __init__(self, numbers: tf.Tensor, strength: float, channels: int) -> None:
@@ -46,13 +48,13 @@ class Drawn:
         signed = tf.where(numbers[:, 1::RANDOMS] < 0.5, -strength, strength)
         chosen = tf.one_hot(kinds, len(names), dtype=tf.float64) * tf.cast(signed, tf.float64)[:, :, None]
         amounts = tf.unstack(chosen * [STRONGEST[name] for name in names], axis=2)
-        self._amounts = dict(zip(names, amounts, strict=True))  # each [b, operations], 0 where it is not drawn
+        self.amounts = dict(zip(names, amounts, strict=True))
         self._channels = channels
 
     def geometry(self, width: tf.Tensor, height: tf.Tensor) -> list[tf.Tensor]:
         """Returns a matrix of `geometry` for each operation, in order; `width` and `height` in pixels, float64 []."""
         names = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
-        slots = zip(*(tf.unstack(self._amounts[name], axis=1) for name in names), strict=True)
+        slots = zip(*(tf.unstack(self.amounts[name], axis=1) for name in names), strict=True)
         return [
             geometry.move(turns, shear_x, shear_y, x * width, y * height) for turns, shear_x, shear_y, x, y in slots
         ]
@@ -63,8 +65,8 @@ class Drawn:
         means: float64 [b, C + 1], each image's mean of every channel, and 1.
         """
         matrices = before
-        names = [name for name in ("brightness", "contrast", "saturation") if name in self._amounts]
-        for amounts in zip(*(tf.unstack(self._amounts[name], axis=1) for name in names), strict=True):
+        names = [name for name in ("brightness", "contrast", "saturation") if name in self.amounts]
+        for amounts in zip(*(tf.unstack(self.amounts[name], axis=1) for name in names), strict=True):
             brightness, contrast, *saturation = amounts
             matrices = color.brightness(1.0 + brightness, black, self._channels) @ matrices
             matrices = color.contrast(1.0 + contrast, matrices, means) @ matrices
@@ -84,4 +86,4 @@ class Drawn:
 
     def _most(self, name: str) -> tf.Tensor:
         """Returns the largest amount drawn, float64 [b], of an operation applied once: solarize would undo itself."""
-        return tf.reduce_max(tf.abs(self._amounts[name]), axis=1)
+        return tf.reduce_max(tf.abs(self.amounts[name]), axis=1)

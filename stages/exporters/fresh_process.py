@@ -25,7 +25,7 @@ from stages.safe_places import safe_place
 _SCRIPT = Path(__file__).parent / "standalone.py"
 _TICK_SECONDS = 0.2
 
-_ahead: dict[str, "Reloader"] = {}
+started_ahead: dict[str, "Reloader"] = {}
 """Processes that were started before they are needed, by their runtime."""
 
 _servers: dict[str, str] = {}
@@ -105,6 +105,10 @@ class FreshProcess(Reloader):
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         super().__init__(self._process.stdin, self._process.stdout)  # type: ignore[arg-type]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -189,7 +193,7 @@ def fresh_processes(runtimes: set[str]) -> Iterator[dict[str, Reloader]]:
 
 
 def _process_for(runtime: str) -> Reloader:
-    early = _ahead.pop(runtime, None)
+    early = started_ahead.pop(runtime, None)
     if early is not None:
         if early.is_alive:
             return early
@@ -208,14 +212,14 @@ def _new(runtime: str) -> Reloader:
 def ahead(runtime: str) -> Iterator[None]:
     """Starts the process that `fresh_processes` yields for `runtime` in the block, and ends it if nobody took it."""
     try:
-        _ahead[runtime] = process = _new(runtime)
+        started_ahead[runtime] = process = _new(runtime)
     except OSError:  # no room for a process now: the export asks again
         yield
         return
     try:
         yield
     finally:
-        if _ahead.pop(runtime, None) is not None:
+        if started_ahead.pop(runtime, None) is not None:
             process.close()
 
 

@@ -19,8 +19,8 @@ from mlflow import MlflowClient
 
 from tests import commands
 from tests.commands import ROOT
-from tests.engines import browser, free_port
 from tests.pipeline.experiments import QUICK
+from tests.servers import browser, free_port
 
 pytestmark = pytest.mark.slow
 

@@ -94,7 +94,7 @@ def test_a_crop_lies_within_the_image() -> None:
     settings = AugmentSettings(crop=0.7, aspect=2.0)
     columns = tf.unstack(tf.cast(random_numbers(Changes(settings, BYTES), 500), tf.float64), axis=1)
     numbers = dict(zip(COLUMNS, columns, strict=True))
-    [matrix], _ = Changes(settings, BYTES)._geometry(numbers, *tf.unstack(tf.constant([9.0, 7.0], tf.float64)))
+    [matrix], _ = Changes(settings, BYTES).geometry_matrices(numbers, *tf.unstack(tf.constant([9.0, 7.0], tf.float64)))
     corners = matrix.numpy() @ np.array([[4.5, 3.5, 1.0], [-4.5, -3.5, 1.0]]).T
     assert (np.abs(corners[:, 0]) <= 4.5 + 1e-9).all()
     assert (np.abs(corners[:, 1]) <= 3.5 + 1e-9).all()
@@ -147,12 +147,12 @@ def test_hue_keeps_grey_and_brightness_and_a_turn_comes_back() -> None:
 
 def test_rand_augment_draws_each_operation_as_often() -> None:
     uniforms = tf.random.stateless_uniform([22_000, 2], [1, 2], dtype=tf.float64)
-    amounts = Drawn(uniforms, 0.9, 3)._amounts
+    amounts = Drawn(uniforms, 0.9, 3).amounts
     shares = [float(tf.reduce_mean(tf.cast(amounts[name] != 0, tf.float64))) for name in STRONGEST if STRONGEST[name]]
     assert shares == pytest.approx([1 / 11] * 10, abs=0.01)
     assert float(tf.reduce_max(amounts["rotate"])) == pytest.approx(0.9 * 30 / 360)
     assert float(tf.reduce_mean(tf.cast(amounts["shear_x"] > 0, tf.float64))) == pytest.approx(1 / 22, abs=0.01)
-    assert "saturation" not in Drawn(uniforms, 0.9, 1)._amounts
+    assert "saturation" not in Drawn(uniforms, 0.9, 1).amounts
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from tests.commands import ROOT
-from tests.engines import free_port
+from tests.servers import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 NODES = ("n1", "n2", "n3")

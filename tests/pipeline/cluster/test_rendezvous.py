@@ -122,9 +122,7 @@ def test_members_meet_whoever_comes_first_and_leave_their_ports_free() -> None:
 
 def test_one_that_does_not_come_is_named_when_the_limit_is_over() -> None:
     first, second = local_tasks(TWO)
-    began = time.monotonic()
-    [error] = waiting([first], 1)
-    assert time.monotonic() - began < 50
+    [error] = waiting([first], 1)  # its thread has ended, or there would be no error
     assert f"after 1 s there is no worker 1 at {second.address}" in str(error)
     assert "cluster.timeout_seconds=2" in str(error)
 
@@ -169,10 +167,8 @@ def listening() -> Iterator[None]:
 
 def test_waiting_hears_a_signal(listening: None) -> None:
     threading.Timer(1.0, signal.raise_signal, [signal.SIGTERM]).start()
-    began = time.monotonic()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted):  # not the UserError of its limit
         meet(replace(local_tasks(TWO)[0], timeout_seconds=60), Console().log)
-    assert time.monotonic() - began < 50
 
 
 def test_a_command_that_waits_in_vain_ends_its_run(outputs: Path) -> None:

@@ -13,7 +13,7 @@ from pipeline.comparison.files import write
 from pipeline.comparison.page import page
 from pipeline.comparison.plots import ON_DARK, PRINT, draw_curves, draw_speed, pareto_front
 from pipeline.sweep.comparison import compare
-from tests.engines import browser
+from tests.servers import browser
 
 VOID = ("meta", "path", "use", "br", "link")
 

@@ -95,7 +95,7 @@ the user root of postgres in /root/data is true
 
 @pytest.fixture(autouse=True)
 def nothing_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.redaction.mask._learned", set())
+    monkeypatch.setattr("pipeline.redaction.mask.learned", set())
 
 
 @pytest.mark.smoke

@@ -23,11 +23,11 @@ PROCESS = "export.reload=process"  # which the variable of these tests forbids
 def test_a_run_starts_the_process_that_its_export_will_need(overrides: tuple[str, ...], expected: set[str]) -> None:
     own = experiment(*overrides)
     with reloading(prepare(own), own):
-        assert set(fresh_process._ahead) == expected
-    assert not fresh_process._ahead
+        assert set(fresh_process.started_ahead) == expected
+    assert not fresh_process.started_ahead
     with reloading_for_jobs([own]):
         assert set(fresh_process.servers()) == expected
         with reloading(prepare(own), own):
-            assert all(isinstance(one, fresh_process.ForkedProcess) for one in fresh_process._ahead.values())
-            assert set(fresh_process._ahead) == expected
+            assert all(isinstance(one, fresh_process.ForkedProcess) for one in fresh_process.started_ahead.values())
+            assert set(fresh_process.started_ahead) == expected
     assert not fresh_process.servers()

@@ -377,12 +377,12 @@ def test_it_works_from_any_directory(
     waited = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     summary = json.loads((only_folder(outputs) / "summary.json").read_text())
-    assert summary["seconds"] == pytest.approx(waited, rel=0.02, abs=0.5)
+    assert 0 < summary["start_seconds"] < summary["seconds"] <= waited
     in_stages = sum(stage["seconds"] for stage in summary["stages"].values())
     parts = summary["start_seconds"] + in_stages + summary["recording_seconds"]
     assert parts == pytest.approx(summary["seconds"], abs=0.01)
     in_training = [v for name, v in summary["metrics"].items() if re.fullmatch(r"train/\w+_seconds", name)]
-    assert sum(in_training) == pytest.approx(summary["stages"]["train"]["seconds"], rel=0.02, abs=0.5)
+    assert 0 < sum(in_training) <= summary["stages"]["train"]["seconds"]
     assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, strategy " in done.stdout
     assert done.stderr == ""  # none of TensorFlow's noise
     for said in (

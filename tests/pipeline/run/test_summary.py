@@ -82,7 +82,7 @@ def test_a_run_of_one_epoch_too_many_says_whose_weights_it_has(tmp_path: Path) -
     assert found.seconds == pytest.approx(found.start_seconds + stages + found.recording_seconds)
     parts = [v for name, v in found.metrics.items() if name.startswith("train/") and name.endswith("_seconds")]
     assert len(parts) >= 6
-    assert sum(parts) == pytest.approx(found.stages["train"].seconds, rel=0.02, abs=0.5)
+    assert 0 < sum(parts) <= found.stages["train"].seconds
 
 
 def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,9 @@
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +16,7 @@ from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
+from pipeline.system.child_process import LocalProcess
 from pipeline.system.signal_listener import Interrupted, by_signal
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
@@ -97,22 +98,23 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path) -> None:
         yield from jobs(outputs, 2)
         raise UserError("the search cannot continue", "", "")
 
-    def polled(running: object) -> None:
-        assert isinstance(running, list)
-        processes[:] = [psutil.Process(process._process.pid) for process in running]
+    def started(target: Callable[..., None], arguments: tuple[Any, ...]) -> LocalProcess:
+        process = LocalProcess(target, arguments)
+        processes.append(psutil.Process(process.pid))
+        return process
 
     def ended(job: Job, code: int) -> None:
         codes.append(code)
 
-    count = 2 if how == "signal" else 3
+    count, place = 2 if how == "signal" else 3, Place(start=started)
     with signals.listening(), signals.uninterrupted():
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(Interrupted):
-                run_jobs(jobs(outputs, 2), Console(), places=[Place()] * count, on_end=ended, on_poll=polled)
+                run_jobs(jobs(outputs, 2), Console(), places=[place] * count, on_end=ended)
         else:
             with pytest.raises(UserError, match="cannot continue"):
-                run_jobs(given(), Console(), places=[Place()] * count, on_end=ended, on_poll=polled)
+                run_jobs(given(), Console(), places=[place] * count, on_end=ended)
     assert codes == [130 if how == "signal" else 143] * 2
-    time.sleep(0.2)
+    assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]

@@ -216,8 +216,8 @@ def test_what_waits_hears(listening: None) -> None:
     threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
-        signals.pause(60)
-    assert time.monotonic() - began < 30
+        signals.pause(150)
+    assert time.monotonic() - began < 100  # it has not slept until the end
 
 
 class Swallows:

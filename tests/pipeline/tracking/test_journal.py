@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run.settle import settings_for
 from pipeline.system.sealed import seal
 from pipeline.tracking.journal import NAME, Journal
-from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
 from stages.errors import UserError
@@ -54,7 +54,7 @@ def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(
 ) -> None:
     """One bad name of a batch does not lose the others; what is refused is told again at the end, and noted."""
     tracker = begin(outputs)
-    tracker._add("metrics", values={"good": 1.0, "bad\nname": 2.0, "also good": 3.0}, step=1, time=1)
+    tracker.metrics({"good": 1.0, "bad\nname": 2.0, "also good": 3.0}, step=1)
     tracker.artifact(outputs / "there_is_none.png")
     tracker.status("FINISHED")
     assert tracker.close(30) == 0
@@ -69,27 +69,25 @@ def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(
     assert len(journal.refused) == 2
 
 
-def slow(run: StoredRun, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every request of `run` take so long."""
-    assert isinstance(run, MlflowRun)
-    real = run._client._client
+def slow(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every request that sends something take so long."""
+    for name in ("log_batch", "update_run", "set_terminated"):
+        monkeypatch.setattr(MlflowClient, name, slowed(getattr(MlflowClient, name), seconds))
 
-    class Slow:
-        def __getattr__(self, name: str) -> Callable[..., object]:
-            def call(*args: object, **given: object) -> object:
-                time.sleep(seconds)
-                return getattr(real, name)(*args, **given)
 
-            return call
+def slowed(method: Callable[..., object], seconds: float) -> Callable[..., object]:
+    def call(*given: object, **named: object) -> object:
+        time.sleep(seconds)
+        return method(*given, **named)
 
-    monkeypatch.setattr(run._client, "_client", Slow())
+    return call
 
 
 def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience counts from the last answer, not from the end; there is a limit, and a signal is heard."""
     tracker = begin(outputs)
     tracker.flush(Patience(30))
-    slow(tracker._run, 0.4, monkeypatch)
+    slow(0.4, monkeypatch)
     record(tracker, EPOCHS)
     tracker.status("FINISHED")
     said: list[str] = []
@@ -111,9 +109,10 @@ def test_what_is_left_is_told_with_its_reason_and_what_to_type(
 ) -> None:
     tracker = begin(outputs)
     tracker.flush(Patience(30))
-    slow(tracker._run, 20, monkeypatch)
-    record(tracker, 3)
-    tracker.close(0.5)
+    with monkeypatch.context() as slowly:
+        slow(20, slowly)
+        record(tracker, 3)
+        tracker.close(0.5)
     told = capsys.readouterr().out.splitlines()[-1]
     folder = outputs / "runs" / "tried" / "run"
     assert "5 of " in told

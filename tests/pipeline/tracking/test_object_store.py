@@ -13,8 +13,8 @@ import pytest
 from mlflow import MlflowClient
 
 from tests import commands
-from tests.engines import free_port, mlflow_server, wait_for
 from tests.pipeline.experiments import QUICK
+from tests.servers import free_port, mlflow_server, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
 

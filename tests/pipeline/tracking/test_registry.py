@@ -82,15 +82,15 @@ def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered_run(outputs, "first", wrong=40)
-    compared = registry._compared
+    compared = registry.compared_with
 
     def during(*given: Any) -> tuple[bool, str]:
-        monkeypatch.setattr(registry, "_compared", compared)
+        monkeypatch.setattr(registry, "compared_with", compared)
         verdict = compared(*given)
         assert "is now version 3" in registered_run(outputs, "best", wrong=1)[1]
         return verdict
 
-    monkeypatch.setattr(registry, "_compared", during)
+    monkeypatch.setattr(registry, "compared_with", during)
     assert "stays version 3: this one is not better" in registered_run(outputs, "good", wrong=10)[1]
     assert champion(client(outputs)) == "3"
 

@@ -21,8 +21,8 @@ from pipeline.api import Run
 from pipeline.checks.registry import check_rules
 from stages.errors import UserError
 from tests import commands
-from tests.engines import PASSWORD, mlflow_server, postgresql
 from tests.pipeline.experiments import BARE, QUICK, experiment
+from tests.servers import PASSWORD, mlflow_server, postgresql
 
 pytestmark = pytest.mark.slow
 

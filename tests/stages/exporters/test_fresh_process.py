@@ -22,6 +22,7 @@ from stages.exporters.fresh_process import (
     fresh_processes,
     servers,
     serving,
+    started_ahead,
     use_servers,
 )
 from tests.conftest import ROOT
@@ -147,11 +148,9 @@ def test_where_the_server_has_died_a_job_starts_a_process_of_its_own(tmp_path: P
 
 def test_a_process_started_ahead_that_nobody_needs_ends() -> None:
     with ahead("numpy"):
-        from stages.exporters.fresh_process import _ahead
-
-        process = _ahead["numpy"]
+        process = started_ahead["numpy"]
         assert isinstance(process, FreshProcess)
-        pid = process._process.pid
+        pid = process.pid
     assert ends(pid)
 
 

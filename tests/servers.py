@@ -1,0 +1,134 @@
+"""Servers that some tests need: MLflow, and PostgreSQL and Chromium as `make test-engines` installs them."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PASSWORD = "of-the-test-0815"
+"""Of the database user, to be found nowhere."""
+
+CHROMIUM_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1600,1000",
+)  # fmt: skip
+
+START_SECONDS = 120.0
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """A PostgreSQL of its own on loopback, ended with the block; yields the address of an empty database."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    if not programs:
+        pytest.skip("PostgreSQL is not installed (make test-engines installs it)")
+    psycopg2 = pytest.importorskip("psycopg2")
+    user: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+    with ExitStack() as held:
+        folder = Path(held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        (folder / "password").write_text(PASSWORD)
+        if user:
+            for path in (folder, folder / "password"):
+                shutil.chown(path, "postgres", "postgres")
+        data, port = folder / "data", free_port()
+        initialize = [programs[-1].with_name("initdb"), "-D", data, "-U", "pipeline", "-A", "scram-sha-256"]
+        _run([*initialize, f"--pwfile={folder / 'password'}", "--no-sync"], folder, user)
+        place = ["-D", str(data), "-k", str(folder), "-h", "127.0.0.1", "-p", str(port)]
+        command = [str(programs[-1]), *place, "-c", "fsync=off"]
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **user)
+        held.callback(_end, server)
+        place_of_user = f"pipeline:{PASSWORD}@127.0.0.1:{port}/postgres"
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                psycopg2.connect(f"postgresql://{place_of_user}").close()
+                break
+            except psycopg2.OperationalError:
+                assert server.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        yield f"postgresql+psycopg2://{place_of_user}"  # SQLAlchemy 2.1 takes another driver where none is named
+
+
+@contextmanager
+def mlflow_server(
+    store: str, kept: Path | str, port: int | None = None, ending: signal.Signals = signal.SIGTERM
+) -> Iterator[str]:
+    """A real MLflow server on `store`, which serves the artifacts in `kept`; ended with the block, by `ending`."""
+    port = free_port() if port is None else port
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", store, "--serve-artifacts", "--artifacts-destination", str(kept),
+    ]  # fmt: skip
+    with tempfile.TemporaryFile("w+") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            address = f"http://127.0.0.1:{port}"
+            wait_for(f"{address}/health", server)
+            yield address
+        finally:
+            _end(server, ending, group=True)
+
+
+def wait_for(address: str, server: subprocess.Popen[Any]) -> None:
+    """Waits until a server answers at `address`."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the server has ended"
+        with suppress(OSError), urllib.request.urlopen(address, timeout=5):
+            return
+        time.sleep(0.3)
+    raise AssertionError(f"{address} does not answer")
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Debian's Chromium without a window, driven by Selenium, with a profile of its own."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("Chromium and its driver are not installed (make test-engines installs them)")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        for flag in (*CHROMIUM_FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+        try:
+            yield opened
+        finally:
+            opened.quit()
+
+
+def _run(command: Sequence[Any], folder: Path, user: dict[str, Any]) -> None:
+    done = subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=120, **user)
+    assert done.returncode == 0, done.stderr
+
+
+def _end(process: subprocess.Popen[Any], asking: int = signal.SIGINT, group: bool = False) -> None:
+    for number in (asking, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            if group:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(5)
