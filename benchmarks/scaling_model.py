@@ -1,4 +1,4 @@
-"""How long a synchronous step takes on n replicas: a small model, without TensorFlow."""
+"""A model of the time of a synchronous step on n replicas, without TensorFlow."""
 
 from dataclasses import dataclass
 

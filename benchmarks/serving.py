@@ -27,7 +27,7 @@ START_SECONDS = 120.0
 
 @dataclass
 class Load:
-    """What the clients have seen: seconds of each request, and how many were not answered by 200."""
+    """Measurements of the clients: seconds of each request, and how many were not answered by 200."""
 
     seconds: list[float] = field(default_factory=list)
     errors: int = 0

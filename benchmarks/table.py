@@ -1,4 +1,4 @@
-"""What is measured, against what, and how it should come out: the rows of docs/performance.md."""
+"""The rows of docs/performance.md: each measurement, its baseline and its target."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline.compare`: runs side by side: which setting won, by how much, and what the data cannot tell."""
+"""`python -m pipeline.compare`: runs side by side: which setting won, and which differences may be chance."""
 
 import argparse
 import re

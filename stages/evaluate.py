@@ -115,7 +115,7 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
     drawn = resampled(predicted, settings.calibration_bins, settings.resamples)
     intervals = {f"test/{name}": ends for name, ends in drawn.intervals(settings.confidence).items()}
     clipped = _clipped(predicted)
-    if LOG_LOSS in metrics.values and not clipped:  # penalties, which the loss has besides, count as constant
+    if LOG_LOSS in metrics.values and not clipped:  # the penalties in the loss count as constant
         more = loss - metrics.values[LOG_LOSS]
         low, high = intervals[f"test/{LOG_LOSS}"]
         intervals["test/loss"] = (low + more, high + more)

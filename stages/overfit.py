@@ -1,4 +1,4 @@
-"""The `overfit` stage of a debug run: whether one batch has been learned by heart, and in how many steps."""
+"""The `overfit` stage of a debug run: whether the network has memorized one batch, and in how many steps."""
 
 from dataclasses import dataclass
 
@@ -37,12 +37,12 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
     if last > settings.loss:
         raise UserError(
             f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "
-            f"{min(losses):.4f}; accuracy {accuracy:.1%}): the network does not learn it by heart",
+            f"{min(losses):.4f}; accuracy {accuracy:.1%}): the network does not memorize it",
             f"a loss below {settings.loss:g}; what remains at an accuracy of 100 % may be a regularizer's",
             "another optimizer.learning_rate, debug.steps=<more>, or a network without a bottleneck",
         )
     (reporter or Silent()).log(
-        f"overfit: the batch is learned by heart. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
+        f"overfit: the batch is memorized. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
     )
     metrics = {"debug/overfit_steps": steps, "debug/overfit_loss": last}
     return Verdict(steps, last, Record(metrics=metrics))

@@ -1,4 +1,4 @@
-"""How a later run takes over the result of a stage instead of running the stage again."""
+"""Reuse of a stage's saved result by a later run, which then does not run the stage again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ KNOWN_IMAGES = "known_test_images"
 
 @dataclass(frozen=True)
 class Reuse:
-    """How the result of a stage is saved and restored.
+    """The functions that save and restore the result of a stage.
 
     Both functions take results of earlier stages by their names, as stages do.
 

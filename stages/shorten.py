@@ -15,7 +15,7 @@ REPEATED_BYTES = 2**28
 
 @dataclass(kw_only=True)
 class ShortenSettings:
-    """How much is left of each split.
+    """The part of each split that is left.
 
     same_batch: whether every step is to train on one batch, which validation takes, too, and evaluation.
     """

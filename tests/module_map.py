@@ -12,7 +12,7 @@ WIDTH = 30
 
 
 def summary(path: Path) -> str:
-    """Returns the first sentence or line of a module's docstring, empty where it has none."""
+    """Returns the first line of a module's docstring, a whole sentence; empty where it has none."""
     return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
 
 

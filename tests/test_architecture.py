@@ -125,6 +125,21 @@ def test_modules_have_one_subject_and_docstrings(path: Path) -> None:
             assert short or ast.get_docstring(node), f"{node.name} is public and has no docstring"
 
 
+QUESTIONS = {"What", "Whatever", "How", "Where", "When", "Which", "Who", "Whoever", "Why"}
+"""Words that no docstring begins with: it names the thing, or what is done. `Whether` is for what is true or false."""
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_open_with_a_verb_or_a_noun(path: Path) -> None:
+    """And a module's first line, which the module map shows, is a whole sentence."""
+    tree = ast.parse(path.read_text())
+    alone = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    texts = [node.value for node in alone if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert not [text for text in texts if text.split()[0] in QUESTIONS]
+    first = (ast.get_docstring(tree) or ".").partition("\n")[0]
+    assert first.endswith("."), f"cut in the module map: {first}"
+
+
 def test_a_wheel_carries_the_configuration(tmp_path: Path) -> None:
     """Built, unpacked away from the source tree, and asked for its configuration and its plan."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]

@@ -1,1 +1,1 @@
-"""What a user would write without this project, as scripts of their own."""
+"""Scripts that a user would write without this project."""

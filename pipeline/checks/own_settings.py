@@ -1,4 +1,4 @@
-"""Settings of a user's own stages, data sources, networks and callbacks, checked before TensorFlow is imported."""
+"""Settings of custom stages, data sources, networks and callbacks, checked before TensorFlow is imported."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

@@ -118,7 +118,7 @@ class Composer:
 
     @functools.cached_property
     def sweep(self) -> SweepSettings:
-        """How the jobs of a sweep run, and what a file says that varies.
+        """Settings of the sweep: how its jobs run, and what a file says that varies.
 
         Raises:
             UserError, HydraException, OmegaConfBaseException: where the settings of `sweep` are wrong.

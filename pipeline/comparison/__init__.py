@@ -1,1 +1,1 @@
-"""Comparison of runs: rows over seeds, what differs, which is best, what the data can tell."""
+"""Comparison of runs: rows over seeds, what differs, which is best, which differences may be chance."""

@@ -1,4 +1,4 @@
-"""The answer in sentences: which setting won, by how much, and what the data cannot tell."""
+"""The answer in sentences: which setting won, by how much, and which differences may be chance."""
 
 from pipeline.comparison.columns import interval_text, metric_column, points
 from pipeline.comparison.comparison import Comparison
@@ -42,7 +42,7 @@ def _sentence(comparison: Comparison, number: int, row: Row) -> str:
     elif found is not None:
         interval = f"95 %: {interval_text(found)}, n = {_count(found.seeds, row)}"
         what = f"changes test accuracy by {points(found.difference)} points ({interval})"
-        parts.append(what if found.is_told else f"{what}, which the data cannot tell from none,")
+        parts.append(what if found.excludes_zero else f"{what}, not distinguishable from zero by these examples,")
     elif (mean := row.mean("test/accuracy")) is not None and (before := _base_accuracy(comparison)) is not None:
         parts.append(f"has a test accuracy {points(mean - before)} points from the baseline's, with no interval,")
     speed_up = comparison.speed_up(row)

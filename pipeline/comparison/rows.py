@@ -1,4 +1,4 @@
-"""Rows of a comparison: runs with equal settings but the seed, and what their metrics come to."""
+"""Rows of a comparison: runs that differ only by seed, with mean and standard deviation of each metric."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -101,10 +101,10 @@ class TfConfigCluster(JoinedCluster):
 
 @dataclass(kw_only=True)
 class CustomCluster(JoinedCluster):
-    """The place is what one's own class says: see `pipeline.run.engine.Joined`."""
+    """The place is what a custom class says: see `pipeline.run.engine.Joined`."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    """For one's own class, such as `+cluster.options.port=2222`."""
+    """For a custom class, such as `+cluster.options.port=2222`."""
 
 
 @dataclass(kw_only=True)

@@ -25,15 +25,15 @@ MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
 
 @dataclass
 class TrackingSettings:
-    """Where runs are recorded."""
+    """Settings of the store in which runs are recorded."""
 
     kind: str = choice("local", "local", "server", "off")
     """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`."""
     uri: str | None = None
     _target_: str = MLFLOW_RUN
-    """The class of a run in its store: `MlflowRun`, or one's own `pipeline.tracking.stored_run.StoredRun`."""
+    """The class of a run in its store: `MlflowRun`, or a custom `pipeline.tracking.stored_run.StoredRun`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """For one's own class, such as `+tracking.options.project=digits`."""
+    """For a custom class, such as `+tracking.options.project=digits`."""
     untracked: bool = False
     """Whether the recorded diff holds the contents of untracked files; else only their names and digests. Secrets in
     them are masked as everywhere, as far as they are recognized."""

@@ -12,7 +12,7 @@ MOST_JOBS = 100_000
 
 @dataclass
 class SweepSettings:
-    """What varies in a sweep, and how its jobs run."""
+    """Settings of a sweep, none of which is part of a job."""
 
     over: dict[str, Any] = field(default_factory=dict)
     """From settings and groups to their values: a list, or what the command line takes, such as `range(0,5)`. Values on

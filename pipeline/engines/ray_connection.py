@@ -42,7 +42,7 @@ OF_OWN = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # with it, Ray's servers listen on all interfaces
     "RAY_gcs_server_request_timeout_seconds": "20",  # 60 by default, by which its agents outlive a killed command
 }
-"""The same for a cluster of the command's own, besides a token that nobody else has."""
+"""The same for a cluster of the command's own, with a token that nobody else has."""
 
 
 def require_ray() -> None:

@@ -1,4 +1,4 @@
-"""Ray's actor on a node: starts a process there, and tells how it is."""
+"""The Ray actor on a node: starts a process there, and reports its state."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "LD_LIBRARY_PATH", "TMPDIR")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process has from the command: arguments, variables, working directory, places of modules.
+    """The command's own context, for its processes on other nodes: arguments, variables, working directory, `sys.path`.
 
     hides_gpus: whether it sees none, as it has not claimed any; else those that Ray has given its actor.
     """

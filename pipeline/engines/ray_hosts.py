@@ -61,7 +61,7 @@ def hosts_on_ray(settings: RayCluster, claims: Sequence[Claim], outputs: Path, c
 
 
 class Hosts:
-    """Actors by the number of their claim; one that has died is started anew when it is needed."""
+    """Actors by the number of their claim; one that has died is started again when it is needed."""
 
     def __init__(self, settings: RayCluster, claims: Sequence[Claim], around: Surroundings) -> None:
         self._settings, self._claims, self._around = settings, claims, around
@@ -119,7 +119,7 @@ class Hosts:
             remove_placement_group(self._group)
 
     def _alive(self, number: int) -> Any:
-        """Returns the actor, which is started anew where it has died."""
+        """Returns the actor, which is started again where it has died."""
         import ray
 
         try:

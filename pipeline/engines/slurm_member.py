@@ -34,7 +34,9 @@ REQUEUE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Member:
-    """What a task needs of its job, to be pickled. The configuration is not resolved: secrets stay in the environment.
+    """The part of a job that each of its tasks needs, to be pickled.
+
+    The configuration is not resolved: secrets stay in the environment.
 
     requeues: how often the job is queued again when its time is over. command: as it was typed, to be recorded.
     """

@@ -41,7 +41,7 @@ CLOCKS_SECONDS = 1.0
 
 
 class Members(Protocol):
-    """Where the members of a cluster run.
+    """The place where the members of a cluster run.
 
     Attributes:
         where: for the line that names them. prepare: called in the process of a member; returns its task for
@@ -228,7 +228,7 @@ class _Cluster:
 
 @dataclass(frozen=True)
 class _Order:
-    """What the process of a member is to do.
+    """Orders for the process of a member.
 
     prepare: see Members. printed: lines for the beginning of its log. clock: `time.time() - time.monotonic()` of the
     process that supervises, by whose clock the job's times are.

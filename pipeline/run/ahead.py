@@ -1,5 +1,4 @@
-"""Processes that reload exported models, started before the export needs them: their import of TensorFlow takes
-seconds."""
+"""Processes that reload exported models, started early because their import of TensorFlow takes seconds."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -173,7 +173,7 @@ class Console:
         rows += _speed(summary)
         may_resume = debug_kind(summary.choices) is None
         if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
-            rows.append(("continue", f"{command()}  (from its last checkpoint)"))
+            rows.append(("resume", f"{command()}  (from its last checkpoint)"))
         for kind, path in summary.exported.items():
             rows.append(("export", f"{shorter(Path(path))} ({kind})"))
             if (difference := metrics.get(f"export/{kind}/max_abs_diff")) is not None:

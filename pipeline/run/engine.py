@@ -1,4 +1,4 @@
-"""Engines of clusters: what every one of them is, and how the one that the configuration names is found."""
+"""The base classes of cluster engines, and the lookup of the engine that the configuration names."""
 
 import importlib
 import os

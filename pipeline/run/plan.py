@@ -35,7 +35,7 @@ class PlannedStage:
 
     @property
     def action(self) -> str:
-        """What happens to it in a run that begins with a later stage."""
+        """Its part in a run that begins with a later stage: `runs`, `reused` or `skipped`."""
         return "skipped" if not self.is_needed else "runs" if self.saved is None else "reused"
 
     def load(self) -> Callable[..., Any]:

@@ -43,7 +43,7 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
     names = [stage.name for stage in plan]
     begins = names[names.index(TRAIN) + 1 :] if TRAIN in names else names[1:]
     if experiment.from_stage not in begins:
-        problem = "would train anew" if experiment.from_stage in names else "is no stage of `pipeline`"
+        problem = "would train again" if experiment.from_stage in names else "is no stage of `pipeline`"
         raise UserError(f"from={experiment.from_stage} {problem}", begins, f"from={begins[0] if begins else '…'}")
     first = names.index(str(experiment.from_stage))
     results = Path(run.folder) / RESULTS

@@ -35,7 +35,7 @@ class Axis:
 
     @property
     def distribution(self) -> "BaseDistribution":
-        """What Optuna draws this setting from."""
+        """The distribution from which Optuna draws this setting."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices:

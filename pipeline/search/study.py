@@ -26,7 +26,7 @@ _SAME_AS = "same_as"
 _REASON = "reason"
 
 BUSY_SECONDS = 60.0
-"""How long a commit waits for those of other trials."""
+"""Seconds that a commit waits for those of other trials."""
 
 _ATTEMPTS = 50
 """Draws of a point that was tried before, after which the next untried one is taken in order."""

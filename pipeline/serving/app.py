@@ -106,8 +106,10 @@ def _classified(classify: Any, encoded: list[bytes]) -> list[dict[str, Any]] | s
     except ValueError as error:
         if len(encoded) == 1:
             return str(error)
-        bad = [index for index, image in enumerate(encoded) if not _is_decodable(classify, image)]
-        return f"images {', '.join(map(str, bad))} (counted from 0) cannot be decoded: JPEG, PNG, BMP or GIF expected"
+        invalid = [index for index, image in enumerate(encoded) if not _is_decodable(classify, image)]
+        return (
+            f"images {', '.join(map(str, invalid))} (counted from 0) cannot be decoded: JPEG, PNG, BMP or GIF expected"
+        )
     return answer
 
 

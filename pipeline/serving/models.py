@@ -20,7 +20,7 @@ BYTES = "serve_bytes"
 """The signature of a SavedModel that takes encoded images."""
 
 Store = tuple[TrackingSettings, Path | None]
-"""How a store is opened, and the folder of a local one."""
+"""The settings by which a store is opened, and the folder of a local one."""
 
 
 def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:

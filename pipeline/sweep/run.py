@@ -280,7 +280,7 @@ def finish(
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.log(f"{label:11} {line}")
     if code != DONE:
-        console.log(f"{'continue':11} {provenance.command()}")
+        console.log(f"{'resume':11} {provenance.command()}")
     for path in (*paths, *more):
         parent.artifact(path)
     if jobs:

@@ -1,4 +1,4 @@
-"""Runs jobs in processes of their own, several at a time, and tells of each when it ends."""
+"""Runs jobs in separate processes, several at a time, and yields each one as it ends."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait

@@ -64,7 +64,7 @@ def epoch(number: int, metrics: Mapping[str, float]) -> None:
 
 
 class Watched(Protocol):
-    """What a Watch sees of a process; see `pipeline.system.child_process.ChildProcess`."""
+    """The part of a process that a Watch sees; see `pipeline.system.child_process.ChildProcess`."""
 
     @property
     def last_beat(self) -> float: ...

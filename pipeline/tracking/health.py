@@ -1,4 +1,4 @@
-"""Refuses a store that does not answer, is of another version of MLflow, or whose class is not there."""
+"""Refuses stores that do not answer, have another version of MLflow, or whose class cannot be imported."""
 
 import re
 import sqlite3

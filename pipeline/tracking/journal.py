@@ -1,6 +1,6 @@
 """The journal of a run: every entry that it has recorded, in its folder, and how many of them the store has.
 
-Nothing is lost while the store is away, a resumed run records nothing twice, and a store that is gone can be filled
+Nothing is lost while the store is away, a resumed run records nothing twice, and a lost store can be filled
 again. Each line carries a number and a checksum; a line that is damaged is skipped, and where anything is missing the
 store is asked what it has (`trusted`). It holds no secrets: what is written to it is redacted before.
 """
@@ -120,7 +120,7 @@ class Journal:
         """Has what was added on the disk before it returns."""
         if not self._synced:
             self._synced = True
-            with suppress(OSError):  # deleted, or on a disk that is gone: the store is sent to all the same
+            with suppress(OSError):  # deleted, or on a lost disk: the store is sent to all the same
                 fsync(self.folder / NAME)
 
     def repair(self) -> None:

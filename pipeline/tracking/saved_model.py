@@ -58,7 +58,7 @@ _EXAMPLE = {
     "serving_input_path": "serving_input_example.json",
     "type": "ndarray",
 }
-"""What MLflow writes of an example that is an array (`mlflow.models.utils._Example`)."""
+"""The entry that MLflow writes for an example that is an array (`mlflow.models.utils._Example`)."""
 
 
 def _add_files(run_folder: Path, folder: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
     """Returns a client of the store that `settings` name; makes the file of `tracking=local` if it is missing.
 
     A file that was deleted or replaced since this process opened it is opened again: connections would still write
-    into the one that is gone.
+    into the deleted one.
     """
     for noisy in ("mlflow", "alembic"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line

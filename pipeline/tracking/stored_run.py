@@ -1,4 +1,4 @@
-"""One run in a store: what a journal is sent to, and what a store of one's own implements."""
+"""One run in a store: the target of a journal, and the interface that a custom store implements."""
 
 import time
 import uuid

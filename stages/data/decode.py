@@ -8,7 +8,7 @@ import numpy as np
 import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from stages.data.source import BadImageError
+from stages.data.source import InvalidImageError
 
 VERSION = 2
 """Of the decoding, and part of a cache's name: raise it with every change of the pixels that `Decoder` returns."""
@@ -60,26 +60,26 @@ class Decoder:
         """Returns uint8 [H, W, C].
 
         Raises:
-            BadImageError: where the bytes are no image, or end too soon, or it is smaller than `min_side` or larger
+            InvalidImageError: where the bytes are no image, or end too soon, or it is smaller than `min_side` or larger
                 than MOST_PIXELS.
         """
         height, width, channels = self.image_shape
         try:
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
-                    raise BadImageError(f"{image.width}×{image.height} pixels, over {MOST_PIXELS // 10**6} million")
+                    raise InvalidImageError(f"{image.width}×{image.height} pixels, over {MOST_PIXELS // 10**6} million")
                 if min(image.size) < self.min_side:
-                    raise BadImageError(f"{image.width}×{image.height} pixels, a side under {self.min_side}")
+                    raise InvalidImageError(f"{image.width}×{image.height} pixels, a side under {self.min_side}")
                 mode = "L" if channels == 1 else "RGB"
                 pixels = _eight_bits(_upright(image)).convert(mode)
-        except BadImageError:
+        except InvalidImageError:
             raise
         except UnidentifiedImageError as error:  # its text has the address of an object
             kinds = ", ".join(FORMATS)
             why = f"cannot identify it as one of {kinds}" if content else "an empty file"
-            raise BadImageError(why) from error
+            raise InvalidImageError(why) from error
         except Exception as error:  # what Pillow raises for damage has no common class
-            raise BadImageError(_ADDRESS.sub("the image", str(error)) or type(error).__name__) from error
+            raise InvalidImageError(_ADDRESS.sub("the image", str(error)) or type(error).__name__) from error
         return np.asarray(self._resized(pixels)).reshape(height, width, channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:

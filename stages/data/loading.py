@@ -9,7 +9,7 @@ import numpy as np
 
 from stages.data.free_memory import available_memory
 from stages.data.prepared import decoded, hold, prepare, read_all, reader, refuse_none, remaining
-from stages.data.source import Bad, Listing, Source, UnusableError
+from stages.data.source import Invalid, Listing, Source, UnusableError
 from stages.data.splits import cut_all, dataset_of, fingerprint_of
 from stages.errors import UserError
 from stages.images import Described, Images, Streamed, empty
@@ -47,18 +47,18 @@ def _load(
     images: Mapping[str, Images]
     if settings.cache == "disk" and cache is not None:
         prepared = prepare(source, cache, settings.on_error, reporter)
-        listing, described, bad = prepared.listing, prepared.described, prepared.bad
+        listing, described, invalid = prepared.listing, prepared.described, prepared.invalid
         shape: tuple[int, ...] = prepared.shape
         rows = splits_of(listing, settings)
         held_in = "memory" if _fits(shape, settings.memory_gib) else "disk"
         images = hold(prepared, rows) if held_in == "memory" else _parts(Streamed.all(shape, reader(prepared)), rows)
     else:
-        all_images, listing, bad = _from_source(source, source.listing(), settings, reporter)
+        all_images, listing, invalid = _from_source(source, source.listing(), settings, reporter)
         shape, rows = all_images.shape, splits_of(listing, settings)
         held_in = "memory" if isinstance(all_images, np.ndarray) else "source"
         images = _parts(all_images, rows)
     numbers = {name: part if listing.numbers is None else listing.numbers[part] for name, part in rows.items()}
-    has_numbers = listing.numbers is not None or not bad  # an older cache has no numbers
+    has_numbers = listing.numbers is not None or not invalid  # an older cache has no numbers
     splits = {
         name: Split(
             images[name],
@@ -70,7 +70,7 @@ def _load(
         for name in rows
     }
     # Without a cache, free memory decides whether all pixels are read: the fingerprint must not depend on it.
-    fingerprint = f"{source.fingerprint} {len(bad)} left out" if settings.cache == "off" else None
+    fingerprint = f"{source.fingerprint} {len(invalid)} left out" if settings.cache == "off" else None
     digest = fingerprint_of(splits, fingerprint, rows)
     dataset = dataset_of(source.name, splits, listing.class_names, (0.0, 255.0), digest)
     if isinstance(settings, ImagesSettings):
@@ -78,7 +78,7 @@ def _load(
     if held_in != "memory":
         size = np.prod(shape) / 2**30
         reporter.log(f"{source.name} is read from its {held_in} while training goes on: {size:.1f} GiB")
-    return _with_bad(_with_passed_over(dataset, source.passed_over), bad, held_in, reporter, folder)
+    return _with_invalid(_with_passed_over(dataset, source.passed_over), invalid, held_in, reporter, folder)
 
 
 def _files(source: Source, numbers: np.ndarray) -> list[str] | None:
@@ -90,10 +90,10 @@ def _files(source: Source, numbers: np.ndarray) -> list[str] | None:
 
 def _from_source(
     source: Source, listing: Listing, settings: SourceSettings, reporter: Reporter
-) -> tuple[Images, Listing, tuple[Bad, ...]]:
+) -> tuple[Images, Listing, tuple[Invalid, ...]]:
     """Returns the images without a cache: decoded into memory where they fit, else at each use."""
-    if listing.bad and settings.on_error == "fail":
-        raise UnusableError(listing.bad, remaining(source, listing))
+    if listing.invalid and settings.on_error == "fail":
+        raise UnusableError(listing.invalid, remaining(source, listing))
     shape = (len(listing.labels), *source.image_shape)
     if not _fits(shape, settings.memory_gib):
         if settings.on_error == "skip":
@@ -105,13 +105,13 @@ def _from_source(
         return Streamed.all(shape, _streaming(source, listing, settings)), listing, ()
     images = np.empty(shape, np.uint8)
     usable: list[int] = []
-    bad = list(listing.bad)
+    invalid = list(listing.invalid)
     for chunk, numbers, unusable in decoded(source, listing, settings.on_error, reporter, f"reads {source.name}"):
         images[len(usable) : len(usable) + len(numbers)] = chunk
         usable += numbers
-        bad += unusable
+        invalid += unusable
     refuse_none(len(usable), source.name)
-    return images[: len(usable)], listing.only(np.array(usable, np.int64)), tuple(bad)
+    return images[: len(usable)], listing.only(np.array(usable, np.int64)), tuple(invalid)
 
 
 def _streaming(source: Source, listing: Listing, settings: SourceSettings) -> Callable[[np.ndarray], np.ndarray]:
@@ -125,13 +125,13 @@ def _streaming(source: Source, listing: Listing, settings: SourceSettings) -> Ca
 
 
 def _unusable_images(error: UnusableError, settings: SourceSettings, more_fix: str = "") -> UserError:
-    """Returns the error that names the bad examples, with a fix only where enough are left without them.
+    """Returns the error that names the invalid examples, with a fix only where enough are left without them.
 
     Args:
-        more_fix: a setting without which bad examples cannot be skipped.
+        more_fix: a setting without which invalid examples cannot be skipped.
     """
-    example, more_bad = error.bad[0], len(error.bad) - 1
-    problem = f"{example.where}: {example.why}" + (f", and {more_bad:,} more" if more_bad else "")
+    example, more_invalid = error.invalid[0], len(error.invalid) - 1
+    problem = f"{example.where}: {example.why}" + (f", and {more_invalid:,} more" if more_invalid else "")
     fix = ["data.on_error=skip", more_fix]
     try:
         refuse_none(len(error.remaining.labels), "the source")
@@ -218,18 +218,20 @@ def _rows_in_memory(images: Images, rows: np.ndarray) -> np.ndarray:
     return part
 
 
-def _with_bad(dataset: Dataset, bad: Sequence[Bad], held_in: str, reporter: Reporter, folder: Path | None) -> Dataset:
+def _with_invalid(
+    dataset: Dataset, invalid: Sequence[Invalid], held_in: str, reporter: Reporter, folder: Path | None
+) -> Dataset:
     """Returns the data set with a record of the examples that were left out."""
     record = dataset.record
-    params = {**record.params, "held_in": held_in, "data/skipped": len(bad)}
+    params = {**record.params, "held_in": held_in, "data/skipped": len(invalid)}
     files = dict(record.files)
-    if bad:
-        reporter.warn(f"{len(bad):,} of {dataset.name} left out; the first: {bad[0].where}: {bad[0].why}")
-    if bad and folder is not None:
+    if invalid:
+        reporter.warn(f"{len(invalid):,} of {dataset.name} left out; the first: {invalid[0].where}: {invalid[0].why}")
+    if invalid and folder is not None:
         path = folder / "data" / "skipped.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            csv.writer(file).writerows([("where", "why"), *((example.where, example.why) for example in bad)])
+            csv.writer(file).writerows([("where", "why"), *((example.where, example.why) for example in invalid)])
         before = files.get("data", ())
         files["data"] = (*([before] if isinstance(before, Path) else before), path)
     return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, files=files))

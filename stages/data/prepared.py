@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from stages.data.source import Bad, BadImageError, Listing, ReadsTogether, Source, UnusableError
+from stages.data.source import Invalid, InvalidImageError, Listing, ReadsTogether, Source, UnusableError
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe, digest, empty
 from stages.reporter import Reporter
@@ -27,17 +27,19 @@ LOOKED_AT = 2000
 """Examples that are read to decide whether enough are left without the unusable ones."""
 
 _IMAGES, _EXAMPLES, _FACTS = "images.npy", "examples.npz", "facts.json"
+_INVALID = "bad"
+"""The invalid examples among the facts, by the name that existing caches have."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A source whose images are decoded. described: each of them; bad: the examples that were left out."""
+    """A source whose images are decoded. described: each of them; invalid: the examples that were left out."""
 
     folder: Path
     shape: tuple[int, int, int, int]
     listing: Listing
     described: Described
-    bad: tuple[Bad, ...]
+    invalid: tuple[Invalid, ...]
 
 
 def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> Prepared:
@@ -54,8 +56,8 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
 
     is_new = made_once(place, make, reporter)
     prepared = _open(place)
-    if prepared.bad and on_error == "fail":
-        raise UnusableError(prepared.bad, prepared.listing)
+    if prepared.invalid and on_error == "fail":
+        raise UnusableError(prepared.invalid, prepared.listing)
     count, size = prepared.shape[0], "×".join(map(str, prepared.shape[1:]))
     reporter.log(f"{'prepared' if is_new else 'found'} {count:,} images of {size} in {place}")
     return prepared
@@ -78,28 +80,30 @@ def remaining(source: Source, listing: Listing) -> Listing:
         numbers = np.flatnonzero(listing.labels == label)
         looked_at = numbers[: max(1, LOOKED_AT // len(classes))]
         results = zip(looked_at, _read(source, looked_at), strict=True)
-        good = [int(number) for number, result in results if not isinstance(result, Bad)]
+        good = [int(number) for number, result in results if not isinstance(result, Invalid)]
         usable += [*good, *(map(int, numbers[len(looked_at) :]) if good else ())]
     return listing.only(np.sort(np.array(usable, np.int64)))
 
 
 def decoded(
     source: Source, listing: Listing, on_error: str, reporter: Reporter, note: str
-) -> Iterator[tuple[np.ndarray, list[int], list[Bad]]]:
-    """Yields the images in order, CHUNK at a time: an array, the numbers of its rows, and the bad examples."""
+) -> Iterator[tuple[np.ndarray, list[int], list[Invalid]]]:
+    """Yields the images in order, CHUNK at a time: an array, the numbers of its rows, and the invalid examples."""
     count, chunk = len(listing.labels), chunk_of(source.image_shape)
     with ThreadPoolExecutor(WORKERS) as pool:
         for start in range(0, count, chunk):
             numbers = range(start, min(start + chunk, count))
             blocks = np.array_split(numbers, 2 * WORKERS)  # an image may be too little for a task
             results = [*chain.from_iterable(pool.map(lambda block: _read(source, block), blocks))]
-            bad = [result for result in results if isinstance(result, Bad)]
-            if bad and on_error == "fail":
-                raise UnusableError(bad, remaining(source, listing))
-            usable = [number for number, result in zip(numbers, results, strict=True) if not isinstance(result, Bad)]
-            images = [result for result in results if not isinstance(result, Bad)]
+            invalid = [result for result in results if isinstance(result, Invalid)]
+            if invalid and on_error == "fail":
+                raise UnusableError(invalid, remaining(source, listing))
+            usable = [
+                number for number, result in zip(numbers, results, strict=True) if not isinstance(result, Invalid)
+            ]
+            images = [result for result in results if not isinstance(result, Invalid)]
             reporter.progress(numbers[-1] + 1, count, None, note)
-            yield np.stack(images) if images else np.empty((0, *source.image_shape), np.uint8), usable, bad
+            yield np.stack(images) if images else np.empty((0, *source.image_shape), np.uint8), usable, invalid
 
 
 def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarray:
@@ -109,40 +113,40 @@ def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarra
         UnusableError: where one cannot be used.
     """
     results = _read(source, numbers)
-    bad = [result for result in results if isinstance(result, Bad)]
-    if bad:
-        raise UnusableError(bad, remaining(source, listing))
+    invalid = [result for result in results if isinstance(result, Invalid)]
+    if invalid:
+        raise UnusableError(invalid, remaining(source, listing))
     return np.stack(results)  # type: ignore[arg-type]
 
 
-def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Bad]:
+def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
     together = source.read_together(numbers) if isinstance(source, ReadsTogether) else None
     if together is not None:
         return list(together)
-    results: list[np.ndarray | Bad] = []
+    results: list[np.ndarray | Invalid] = []
     for number in numbers:
         try:
             results.append(source.read(int(number)))
-        except BadImageError as error:
-            results.append(Bad(source.where(int(number)), str(error)))
+        except InvalidImageError as error:
+            results.append(Invalid(source.where(int(number)), str(error)))
     return results
 
 
 def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> None:
     listing = source.listing()
-    bad = list(listing.bad)
-    if bad and on_error == "fail":
-        raise UnusableError(bad, remaining(source, listing))
+    invalid = list(listing.invalid)
+    if invalid and on_error == "fail":
+        raise UnusableError(invalid, remaining(source, listing))
     usable: list[int] = []
     described: list[Described] = []
     folder.mkdir()
     with (folder / _IMAGES).open("wb") as file:
         begins = _header(file, (len(listing.labels), *source.image_shape))
-        for images, numbers, more_bad in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):
+        for images, numbers, more_invalid in decoded(source, listing, on_error, reporter, f"prepares {source.name}"):
             file.write(images.data)
             described.append(describe(images))
             usable += numbers
-            bad += more_bad
+            invalid += more_invalid
         refuse_none(len(usable), source.name)
         file.seek(0)
         if _header(file, (len(usable), *source.image_shape)) != begins:
@@ -158,7 +162,7 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> No
         **{f"part-{name}": numbers for name, numbers in prepared.parts.items()},
     )
     facts = {"shape": [len(usable), *source.image_shape], "class_names": listing.class_names}
-    (folder / _FACTS).write_text(json.dumps({**facts, "bad": [[example.where, example.why] for example in bad]}))
+    (folder / _FACTS).write_text(json.dumps({**facts, _INVALID: [[example.where, example.why] for example in invalid]}))
 
 
 def _header(file: BinaryIO, shape: tuple[int, ...]) -> int:
@@ -182,8 +186,8 @@ def _open(folder: Path) -> Prepared:
         raise damaged(folder, str(error)) from error
     parts = {name.removeprefix("part-"): rows for name, rows in arrays.items() if name.startswith("part-")}
     listing = Listing(arrays["labels"], parts, tuple(facts["class_names"]), numbers=arrays.get("numbers"))
-    bad = tuple(Bad(*example) for example in facts["bad"])
-    return Prepared(folder, shape, listing, Described(arrays["digests"], arrays["moments"]), bad)
+    invalid = tuple(Invalid(*example) for example in facts[_INVALID])
+    return Prepared(folder, shape, listing, Described(arrays["digests"], arrays["moments"]), invalid)
 
 
 def damaged(folder: Path, why: str) -> UserError:

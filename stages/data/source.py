@@ -8,26 +8,26 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Bad:
+class Invalid:
     """An entry of the source that cannot be used as an example: where it is, and why."""
 
     where: str
     why: str
 
 
-class BadImageError(Exception):
+class InvalidImageError(Exception):
     """An image that cannot be used; its text says why."""
 
 
 class UnusableError(Exception):
-    """Bad examples in a source from which none may be left out.
+    """Invalid examples in a source from which none may be left out.
 
-    bad: those found before the search ended; remaining: the examples that would be left without any bad ones.
+    invalid: those found before the search ended; remaining: the examples that would be left without any invalid ones.
     """
 
-    def __init__(self, bad: Sequence[Bad], remaining: "Listing") -> None:
-        super().__init__(f"{bad[0].where}: {bad[0].why}")
-        self.bad, self.remaining = tuple(bad), remaining
+    def __init__(self, invalid: Sequence[Invalid], remaining: "Listing") -> None:
+        super().__init__(f"{invalid[0].where}: {invalid[0].why}")
+        self.invalid, self.remaining = tuple(invalid), remaining
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Listing:
     """The examples of a source, numbered from 0.
 
     labels: int32 [N]. parts: from `train`, and `val` and `test` where the source has them, to the numbers of its
-    examples, int64. class_names: one for each label. bad: entries that the listing itself has found unusable.
+    examples, int64. class_names: one for each label. invalid: entries that the listing itself has found unusable.
     numbers: of each example before any was left out, int64 [N]; None: those from 0 on.
     """
 
     labels: np.ndarray
     parts: Mapping[str, np.ndarray]
     class_names: tuple[str, ...]
-    bad: tuple[Bad, ...] = ()
+    invalid: tuple[Invalid, ...] = ()
     numbers: np.ndarray | None = None
 
     def only(self, examples: np.ndarray) -> "Listing":
@@ -51,7 +51,7 @@ class Listing:
         place[examples] = np.arange(len(examples))
         parts = {name: place[numbers][place[numbers] >= 0] for name, numbers in self.parts.items()}
         numbers = examples if self.numbers is None else self.numbers[examples]
-        return Listing(self.labels[examples], parts, self.class_names, self.bad, numbers)
+        return Listing(self.labels[examples], parts, self.class_names, self.invalid, numbers)
 
 
 class Source(Protocol):
@@ -79,7 +79,7 @@ class Source(Protocol):
         """Returns an image, uint8 [H, W, C]; safe in several threads at once.
 
         Raises:
-            BadImageError: where the image cannot be used.
+            InvalidImageError: where the image cannot be used.
         """
 
     def where(self, number: int) -> str:

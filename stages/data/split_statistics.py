@@ -139,7 +139,7 @@ def _warn(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         assert shared.rows is not None
         reporter.warn(
             f"{counts}, such as row {shared.rows[0]} of {later}, which is row {shared.rows[1]} of {earlier}: "
-            "scores count what was learned by heart. Remove the copies from the source, or report the count with the "
+            "scores count memorized images. Remove the copies from the source, or report the count with the "
             "scores"
         )
     for name in ("val", "test"):

@@ -43,9 +43,9 @@ class Against:
     @property
     def sentence(self) -> str:
         accuracy = self.accuracy
-        told = "" if accuracy.is_told else ", which the data cannot tell from none"
+        doubt = "" if accuracy.excludes_zero else ", not distinguishable from zero by these examples"
         return (
-            f"against {self.other}: accuracy {self.accuracy_in_points}{told}, "
+            f"against {self.other}: accuracy {self.accuracy_in_points}{doubt}, "
             f"McNemar's p {accuracy.p:.2g}; {100 * self.agreement:.1f} % of {accuracy.examples:,} predictions agree; "
             f"an example's probabilities differ by {self.mean_difference:.2g} on average, "
             f"{self.largest_difference:.2g} at most"

@@ -13,7 +13,7 @@ ROC_AUC, AVERAGE_PRECISION = "roc_auc", "average_precision"
 MACRO = {"precision": "macro_precision", "recall": "macro_recall", "f1": "macro_f1"}
 
 LEAST = np.finfo(np.float32).eps
-"""What the log loss, as scikit-learn clips it, counts a smaller probability of the label as: 1.2e-07."""
+"""Smallest probability of a label in the log loss, 1.2e-07: scikit-learn clips smaller ones to it."""
 
 
 @dataclass(frozen=True)

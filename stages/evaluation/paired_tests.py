@@ -1,4 +1,4 @@
-"""What test examples tell about the difference between two settings: an interval, and McNemar's p."""
+"""Difference in accuracy between two settings on the same test examples: its interval, and McNemar's p."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class AccuracyDifference:
     examples: int
 
     @property
-    def is_told(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether the interval excludes 0."""
         return not self.low <= 0 <= self.high
 

@@ -53,7 +53,7 @@ class Predicted:
 
 @contextmanager
 def read_predictions(path: Path) -> Iterator[Predicted]:
-    """Yields the predictions in the file at `path`; a scratch file of theirs is gone afterwards."""
+    """Yields the predictions in the file at `path`; removes their scratch file afterwards."""
     with pq.ParquetFile(path) as file, tempfile.TemporaryFile() as scratch:
         count = file.metadata.num_rows
         shape = (len(class_names_of(file)), count)

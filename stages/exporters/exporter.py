@@ -1,4 +1,4 @@
-"""What every exporter has: a file's name, a loader, limits; and how it writes."""
+"""The base class of exporters: the name of their file, its loader, its limits, and the method that writes it."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,10 +1,9 @@
-"""Script `python -I standalone.py <runtimes> [<socket>]`: reloads exported files without this project, and measures
-them.
+"""Script `python -I standalone.py <runtimes> [<socket>]`: reloads exported files without this project.
 
-It reads an order in JSON from each line of its input: `loader`, `path` of the exported file, `images` (an .npy file),
-`batch`, `calls`, and `answers`, the .npy file to write. To each it writes a line of JSON to its output: `milliseconds`,
-the median time of one example, and `modules`, the top-level modules it has imported; or `error`. It ends with its
-input, and with the process that started it.
+It also measures how long they take to answer. From each line of its input it reads an order in JSON: `loader`, `path`
+of the exported file, `images` (an .npy file), `batch`, `calls`, and `answers`, the .npy file to write. To each it
+answers with a line of JSON: `milliseconds`, the median time of one example, and `modules`, the top-level modules it has
+imported; or `error`. It ends with its input, and with the process that started it.
 
 Given the number of a listening socket, it forks a process for each connection, which takes orders and answers there.
 Their first line is `environment` and `folder`, its working directory. Where the process dies, a line with `died`, its

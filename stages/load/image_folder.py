@@ -11,7 +11,7 @@ import numpy as np
 from stages.data.class_folders import split_folders
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Bad, BadImageError, Listing
+from stages.data.source import Invalid, InvalidImageError, Listing
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -66,7 +66,7 @@ class ImageFolderSource:
         self.fingerprint = self._fingerprint()
 
     def listing(self) -> Listing:
-        """Returns the files; a class without training images is bad, and left out where that is allowed.
+        """Returns the files; a class without training images is invalid, and left out where that is allowed.
 
         Raises:
             UserError: where fewer than two classes have training images.
@@ -80,13 +80,15 @@ class ImageFolderSource:
                 f"{len(self._names)} classes; {empty[0]} has none",
                 f"two classes or more with files that end in {', '.join(SUFFIXES)}",
             )
-        bad = tuple(Bad(str(self._class_folder(name)), "a class without an image to train on") for name in empty)
+        invalid = tuple(
+            Invalid(str(self._class_folder(name)), "a class without an image to train on") for name in empty
+        )
         renumbered = np.cumsum(counts > 0) - 1
         listing = Listing(
             renumbered[labels].astype(np.int32),
             {name: np.array(numbers, np.int64) for name, numbers in self._parts.items() if numbers},
             tuple(name for name in self._names if name not in empty),
-            bad,
+            invalid,
         )
         return listing if not empty else self._without(listing, counts[labels] > 0)
 
@@ -103,7 +105,7 @@ class ImageFolderSource:
         try:
             content = self._files[number].read_bytes()
         except OSError as error:
-            raise BadImageError(error.strerror or str(error)) from error
+            raise InvalidImageError(error.strerror or str(error)) from error
         return self._decode(content)
 
     def where(self, number: int) -> str:

@@ -20,7 +20,7 @@ from tensorflow_datasets.core.registered import DatasetNotFoundError
 from stages.data import plain_png, tfds_folder
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Bad, BadImageError, Listing
+from stages.data.source import Invalid, InvalidImageError, Listing
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -74,7 +74,7 @@ class TfdsSource:
         parts: dict[str, np.ndarray] = {}
         numbers: dict[tuple[Path, int], int] = {}
         labels: list[int] = []
-        bad: list[Bad] = []
+        invalid: list[Invalid] = []
         count = self._label.num_classes
         for name, instructions in self._parts.items():
             in_split = []
@@ -90,16 +90,16 @@ class TfdsSource:
                         if example is None:
                             label, why = _label(_read(file, offset, length), self._label_key, count)
                             if why:
-                                bad.append(Bad(f"{path} at byte {offset}", why))
+                                invalid.append(Invalid(f"{path} at byte {offset}", why))
                                 continue
                             example = numbers[path, offset] = len(labels)
                             labels.append(label)
                             self._records.append((path, offset, length))
                         in_split.append(example)
-            if not in_split and not bad:
+            if not in_split and not invalid:
                 raise UserError(f"{self.name}: the {name} split selects no example", "one at least")
             parts[name] = np.array(in_split, np.int64)
-        return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(bad))
+        return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(invalid))
 
     def read(self, number: int) -> np.ndarray:
         path, offset, length = self._records[number]
@@ -117,7 +117,7 @@ class TfdsSource:
                 for _, offset, length in group:
                     try:
                         contents.append(self._content(_read(file, offset, length)))
-                    except BadImageError:
+                    except InvalidImageError:
                         return None
                     if not plain_png.is_plain(contents[-1], self.image_shape):
                         return None
@@ -126,7 +126,7 @@ class TfdsSource:
     def _content(self, record: bytes) -> bytes:
         content = _example(record)[self._image_key].bytes_list.value
         if not content:
-            raise BadImageError("a record without an image")
+            raise InvalidImageError("a record without an image")
         return bytes(content[0])
 
     def where(self, number: int) -> str:
@@ -141,14 +141,14 @@ def _example(record: bytes) -> Mapping[str, Any]:
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf's DecodeError is not public
-        raise BadImageError(f"no tf.train.Example ({error})") from error
+        raise InvalidImageError(f"no tf.train.Example ({error})") from error
 
 
 def _label(record: bytes, key: str, count: int) -> tuple[int, str]:
     """Returns a record's label, or why it has none of `count` classes."""
     try:
         labels = _example(record)[key].int64_list.value
-    except BadImageError as error:
+    except InvalidImageError as error:
         return -1, str(error)
     if len(labels) != 1:
         return -1, "a record without a label"

@@ -1,4 +1,4 @@
-"""Networks of keras.applications, by name, with a head of the project's own."""
+"""Networks of keras.applications, by name, with the project's head."""
 
 import difflib
 import inspect

@@ -134,7 +134,7 @@ class TfdsSettings(ImagesSettings):
     name: str = "???"
     """Its name in TFDS, such as `mnist`."""
     dir: str | None = None
-    """Where TFDS keeps prepared sets; null: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
+    """The folder in which TFDS keeps prepared sets; null: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
     download: bool = False
     """Whether TFDS may download and prepare the set if it is missing."""
     image_key: str | None = None

@@ -8,7 +8,7 @@ from stages.settings.ranges import choice, number
 
 @dataclass(kw_only=True)
 class NormalizeSettings:
-    """How pixel values are scaled. The scaling becomes the first layer of the model, and so of its export."""
+    """The scaling of pixel values. It becomes the first layer of the model, and so of its export."""
 
     _target_: str = "stages.normalize.normalize"
     method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")
@@ -29,7 +29,7 @@ class AugmentSettings:
     """Whether half of the images are mirrored top to bottom."""
     crop: float = number(0.0, at_least=0, below=1, unit="of the side, cut off at most; the rest fills the image")
     aspect: float = number(1.0, at_least=1, at_most=4, unit="times as wide, or as high, as it was, at most")
-    """How much a crop may change the ratio of width to height."""
+    """Largest factor by which a crop changes the ratio of width to height."""
     rotation: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn, to either side")
     zoom: float = number(0.0, at_least=0, below=1, unit="larger or smaller, as a fraction of the size, at most")
     translation: float = number(0.0, at_least=0, at_most=1, unit="of the side, in each direction, at most")

@@ -68,7 +68,7 @@ class MirroredSettings(DevicesSettings):
     """One replica on each device, variables mirrored, gradients summed."""
 
     reduction: str = choice("auto", "auto", "nccl", "hierarchical_copy", "one_device")
-    """How gradients are summed: `auto` is NCCL between GPUs, else on one device."""
+    """The way in which gradients are summed: `auto` is NCCL between GPUs, else on one device."""
 
 
 @dataclass(kw_only=True)

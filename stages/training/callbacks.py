@@ -1,4 +1,4 @@
-"""Keras callbacks of a run: best weights, early stopping, and the user's own."""
+"""Keras callbacks of a run: best weights, early stopping, and custom ones."""
 
 import math
 import time

@@ -26,6 +26,9 @@ from stages.storage.atomic import PARTIAL, atomic_write
 START = "start.npz"
 """Name of the checkpoint that a fork starts from."""
 
+EMA = "averages"
+"""Name of the EMA among the parts of a checkpoint: that of the files that exist."""
+
 _FACTS, _CHECKSUM = "facts", "checksum"
 
 

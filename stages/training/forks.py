@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from stages.training.checkpoints import Checkpoint
+from stages.training.checkpoints import EMA, Checkpoint
 from stages.training.serialization import decoded
 
 BEST, LAST = "best", "last"
@@ -71,7 +71,7 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     if not swapped and (chosen is None or (is_whole and chosen.epoch == epoch)):
         return replace(checkpoint, facts={**facts, "forked": origin})
     origin["fresh"] = True
-    facts |= {"forked": origin, "callbacks": [], "parts": {**facts["parts"], "averages": None}}
+    facts |= {"forked": origin, "callbacks": [], "parts": {**facts["parts"], EMA: None}}
     arrays = dict(checkpoint.arrays)
     if chosen is not None and len(chosen.weights) == len(network.weights):  # another network is refused later
         facts["progress"] = _at_epoch(progress, chosen.epoch)

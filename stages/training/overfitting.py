@@ -1,4 +1,4 @@
-"""Training on one batch until it is learned by heart, as a debug run does."""
+"""Training on one batch until the network has memorized it, as a debug run does."""
 
 from collections.abc import Mapping
 

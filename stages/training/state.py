@@ -14,7 +14,7 @@ from stages.errors import UserError
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
-from stages.training.checkpoints import Checkpoint
+from stages.training.checkpoints import EMA, Checkpoint
 from stages.training.progress import Progress
 from stages.training.serialization import restore_attributes, state_of
 
@@ -55,7 +55,7 @@ class State:
             "steps": [self._iterations],
             "rate": rates,
             "loss scale": [scale.value, scale.good_steps, scale.skipped_steps] if scale else [],
-            "averages": list(self._ema.values) if self._ema else [],
+            EMA: list(self._ema.values) if self._ema else [],
         }
         self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)] if step else []
         self._initial: list[dict[str, Any]] = [{} for _ in callbacks]
@@ -141,7 +141,7 @@ class State:
             progress.step = progress.epoch * self._per_epoch
             if "steps" in restored:
                 self._iterations.assign(progress.step - progress.began * self._per_epoch)
-        if "averages" not in restored:
+        if EMA not in restored:
             self._use_reported(checkpoint)
             if self._ema is not None:
                 self._ema.reset()
@@ -150,10 +150,10 @@ class State:
         """Sets a fork's weights to the EMA, where the other run has reported and exported that."""
         facts = checkpoint.facts
         applies = facts.get("forked", {}).get("weights") == "best" and facts.get("result", {}).get("ema")
-        count = len(facts["parts"]["averages"] or ())
+        count = len(facts["parts"][EMA] or ())
         if not applies or count != len(self._trained):
             return
-        ema = [checkpoint.arrays.get(f"averages.{index}") for index in range(count)]
+        ema = [checkpoint.arrays.get(f"{EMA}.{index}") for index in range(count)]
         for variable, array in zip(self._trained, ema, strict=True):
             if array is not None and array.shape == tuple(variable.shape):
                 variable.assign(tf.cast(array, variable.dtype))

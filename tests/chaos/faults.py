@@ -27,6 +27,7 @@ from pipeline.run.launch import run_job
 from pipeline.run.summary import NAME, Summary
 from pipeline.tracking.store import open_client
 from stages.storage.atomic import PARTIAL
+from stages.training.checkpoints import EMA
 from tests.chaos.command import command, enter, prepared
 from tests.pipeline.experiments import experiment
 
@@ -112,7 +113,7 @@ def outcome(strategy: str, outputs: Path, code: int, seconds: float) -> Outcome:
     summary = Summary.read(path.parent)
     last = sorted((path.parent / "checkpoints").glob("step-*.npz"))[-1]
     with np.load(last, allow_pickle=False) as file:
-        kept = [file[name] for name in sorted(file.files) if name.split(".")[0] in ("model", "optimizer", "averages")]
+        kept = [file[name] for name in sorted(file.files) if name.split(".")[0] in ("model", "optimizer", EMA)]
     client = mlflow.MlflowClient(f"sqlite:///{outputs}/mlflow.db")
     [own] = client.search_experiments(filter_string="name != 'Default'")
     [tracked] = client.search_runs([own.experiment_id])

@@ -1,4 +1,4 @@
-"""Stages and callbacks of debug runs: what is left of the data, one batch learned by heart, the profiler's trace."""
+"""Stages and callbacks of debug runs: what is left of the data, one batch memorized, the profiler's trace."""
 
 import gzip
 import json
@@ -97,7 +97,7 @@ def test_a_batch_that_is_not_learned_is_said_in_one_line(digits: Dataset) -> Non
     trained = learned(digits, 1e-9, epochs=2)
     for row in trained.history:  # every step has taken the batch that is validated
         assert row["train/loss"] == pytest.approx(row["val/loss"], abs=1e-4)
-    with pytest.raises(UserError, match=r"after 20 steps on one batch its loss is 2\..*does not learn it by heart"):
+    with pytest.raises(UserError, match=r"after 20 steps on one batch its loss is 2\..*does not memorize it"):
         overfit(trained, OverfitSettings(loss=0.05, steps_per_epoch=10))
 
 

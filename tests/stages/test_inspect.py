@@ -116,7 +116,7 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
     assert heard.warnings == [
         "2 of 20 val images are in train (1 with another label), 2 of 30 test images are in train (2 with "
         "another label), 2 of 30 test images are in val (1 with another label), such as row 3 of val, which is row 4 "
-        "of train: scores count what was learned by heart. Remove the copies from the source, or report the count with "
+        "of train: scores count memorized images. Remove the copies from the source, or report the count with "
         "the scores"
     ]
 

@@ -149,7 +149,7 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
     assert running.end() == 143, running.printed
     assert time.monotonic() - began < commands.HEARD_SECONDS
     assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
-    assert "continue    python -m pipeline strategy=multi_worker" in running.printed
+    assert "resume      python -m pipeline strategy=multi_worker" in running.printed
     [folder] = running.outputs.glob("runs/*/*")
     saved = max(int(path.stem.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*.npz"))
     assert saved > 46

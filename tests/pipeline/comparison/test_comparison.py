@@ -130,7 +130,7 @@ def test_what_the_data_cannot_tell_is_said(tmp_path: Path) -> None:
     runs = [MadeRun(ONE, correct(0.9, 1)), MadeRun(BFLOAT16, correct(0.9, 2))]
     [sentence] = sentences(compared(tmp_path, *runs))
     assert "changes test accuracy by 0.00 points" in sentence
-    assert "n = 1 seed), which the data cannot tell from none," in sentence
+    assert "n = 1 seed), not distinguishable from zero by these examples," in sentence
 
 
 def test_different_test_sets_are_compared_with_a_warning_alone(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_the_table_fits(width: int, tmp_path: Path) -> None:
 def test_many_settings_are_compared_in_pairs_of_seeds(tmp_path: Path) -> None:
     """The one of 50 that is better by three points is found, and not many of the others."""
     comparison = compare(make_sweep(tmp_path / "s", grid(20, 3)))
-    told = [number for number, found in comparison.differences.items() if found.is_told]
+    told = [number for number, found in comparison.differences.items() if found.excludes_zero]
     assert 1 in told
     assert len(told) <= 4
     assert len(notes(comparison)) < 12

@@ -47,7 +47,7 @@ def stopped(outputs: Path, *given: str, number: int = signal.SIGTERM) -> Summary
         printed = process.stdout.read()
         assert process.wait(300) == 128 + number
         assert time.monotonic() - began < commands.HEARD_SECONDS
-    assert f"continue    python -m pipeline {shlex.join(LONG)}" in printed
+    assert f"resume      python -m pipeline {shlex.join(LONG)}" in printed
     return last(outputs)
 
 

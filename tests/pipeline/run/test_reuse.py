@@ -216,7 +216,7 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
         (["run={run}"], "run={run} without from"),
         (["from=evaluate", "run=12345678"], "run=12345678 is no run under"),
         (["from=predict", "run={run}"], "from=predict is no stage of `pipeline`. Expected one of: evaluate, export"),
-        (["from=model", "run={run}"], "from=model would train anew. Expected one of: evaluate, export"),
+        (["from=model", "run={run}"], "from=model would train again. Expected one of: evaluate, export"),
         (
             ["from=export", "run={run}", "export.register=a", "export.alias=champion"],
             "export.alias=champion with from=export: models are compared by their predictions",

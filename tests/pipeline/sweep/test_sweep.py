@@ -224,7 +224,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
         process.send_signal(signal.SIGTERM)
         printed = process.stdout.read()
         assert process.wait(300) == 143
-    assert "continue    python -m pipeline -m seed=1,2" in printed
+    assert "resume      python -m pipeline -m seed=1,2" in printed
     first = compare(latest(outputs))
     assert [job.status for job in first.runs] == ["FINISHED", "KILLED"]
     done = commands.run(*given)

@@ -50,7 +50,7 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
     against = compare_predictions(ours / NAME, ours, 0.95)
     assert (against.agreement, against.largest_difference, against.mean_difference) == (1, 0, 0)
     assert (against.accuracy.low, against.accuracy.high, against.accuracy.p) == (0, 0, 1)
-    assert "which the data cannot tell from none" in against.sentence
+    assert "not distinguishable from zero by these examples" in against.sentence
 
 
 def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_nothing_differs() -> None:
     first = answers(1, 2)
     found = accuracy_difference(first, first, True)
     assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
-    assert not found.is_told
+    assert not found.excludes_zero
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,6 @@ def test_intervals_cover_the_truth(seeds: int, between: float, least: float) -> 
         )
         found = accuracy_difference(first, second, True, resamples=2000)
         covered += found.low <= 0.03 <= found.high
-        told += found.is_told
+        told += found.excludes_zero
     assert least <= covered / 300 <= 0.995
     assert between or told > 60  # and it is no interval of everything
