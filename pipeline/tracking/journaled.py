@@ -76,7 +76,7 @@ class JournaledTracker(Tracker):
 
     @property
     def trouble(self) -> str | None:
-        """Why the store takes nothing at the moment; None where it does."""
+        """The reason for which the store takes nothing at the moment; None where it does."""
         return self._sender.trouble
 
     @property
