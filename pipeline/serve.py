@@ -12,6 +12,7 @@ from pipeline.serving.app import MOST_BYTES, build_app
 from pipeline.serving.models import mlflow_model
 from pipeline.system import environment, streams
 from pipeline.system.ports import HOST, free_port
+from pipeline.tracking.params import SERVING_EXAMPLE
 from stages.errors import UserError
 
 FIRST_PORT = 5001
@@ -48,11 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _how_to_use(model: str, folder: Path, port: int) -> str:
+    """Returns commands that work as they are pasted; that for pixels sends the example that the model has with it."""
     address = f"http://{HOST}:{port}"
-    return f"""{model} at {address}; Ctrl-C ends it
-an image    curl {address}/images -H 'Content-Type: image/png' --data-binary @image.png
-pixels      curl {address}/invocations -H 'Content-Type: application/json' -d '{{"instances": [<pixels, [H, W, C]>]}}'
-elsewhere   mlflow models serve --model-uri {shlex.quote(str(folder))} --host {HOST} --port {port}"""
+    lines = [
+        f"{model} at {address}; Ctrl-C ends it",
+        f"an image    curl {address}/images -H 'Content-Type: image/png' --data-binary @image.png",
+    ]
+    example = folder / SERVING_EXAMPLE
+    if example.is_file():
+        body = shlex.quote(f"@{example}")
+        lines.append(f"pixels      curl {address}/invocations -H 'Content-Type: application/json' --data-binary {body}")
+    server = f"mlflow models serve --model-uri {shlex.quote(str(folder))} --host {HOST} --port {port}"
+    return "\n".join([*lines, f"elsewhere   {server}"])
 
 
 if __name__ == "__main__":

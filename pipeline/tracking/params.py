@@ -19,6 +19,9 @@ _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 CARD, CONFIGURATION, INPUT_EXAMPLE = "model_card.md", "config.yaml", "input_example.json"
 """Files of a run that are kept with its model, in the folder `export` or in the run's own."""
 
+SERVING_EXAMPLE = "serving_input_example.json"
+"""The example as the body of a request to `/invocations`, beside it in an MLflow model."""
+
 
 def of_configuration(document: DictConfig) -> dict[str, Any]:
     """Returns every value of a configuration under its dotted name, once.

@@ -19,7 +19,7 @@ import yaml
 from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
 
-from pipeline.tracking.params import CARD, CONFIGURATION, INPUT_EXAMPLE
+from pipeline.tracking.params import CARD, CONFIGURATION, INPUT_EXAMPLE, SERVING_EXAMPLE
 from stages.results import Exported
 
 REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
@@ -55,7 +55,7 @@ def mlflow_model(exported: Exported, run_folder: Path, run_id: str, model_id: st
 
 _EXAMPLE = {
     "artifact_path": INPUT_EXAMPLE,
-    "serving_input_path": "serving_input_example.json",
+    "serving_input_path": SERVING_EXAMPLE,
     "type": "ndarray",
 }
 """The entry that MLflow writes for an example that is an array (`mlflow.models.utils._Example`)."""
@@ -69,7 +69,7 @@ def _add_files(run_folder: Path, folder: Path) -> dict[str, str]:
     for path in [*there.values(), *([example] if example.is_file() else [])]:
         shutil.copyfile(path, folder / path.name)
     if example.is_file():
-        (folder / _EXAMPLE["serving_input_path"]).write_text(f'{{"inputs": {example.read_text()}}}')
+        (folder / SERVING_EXAMPLE).write_text(f'{{"inputs": {example.read_text()}}}')
     return {name: path.name for name, path in there.items()}
 
 

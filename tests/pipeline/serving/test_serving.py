@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +23,7 @@ from PIL import Image
 
 from pipeline.serving.app import MOST_BYTES
 from tests import commands
+from tests.conftest import ROOT
 from tests.pipeline.experiments import QUICK
 
 pytestmark = pytest.mark.slow
@@ -109,45 +111,69 @@ def test_pixels_and_encoded_images_are_answered_as_by_the_export(served: tuple[s
     assert scores == pytest.approx(expected["score"].numpy().tolist(), abs=1e-6)
 
 
+def test_the_printed_commands_work_as_they_are_pasted(served: tuple[str, int], outputs: Path, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl")
+    (tmp_path / "image.png").write_bytes(encoded())
+    lines = re.findall(r"^(?:an image|pixels) +(curl .*)$", (outputs / "served.txt").read_text(), re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        assert json.loads(done.stdout)["predictions"], line
+
+
 NANS = [[[[float("nan")]] * 8] * 8]
 GOOD = base64.b64encode(encoded()).decode()
-WRONG: dict[str, tuple[str, str | None, bytes, int, str]] = {
-    "shape": ("/invocations", JSON, json.dumps({"instances": [[[0.0]]]}).encode(), 400, "shape"),
-    "type": ("/invocations", JSON, json.dumps({"instances": [[[["a"]] * 8] * 8]}).encode(), 400, ""),
-    "ragged": ("/invocations", JSON, b'{"instances": [[[0.0], [0.0, 1.0]]]}', 400, ""),
-    "no image": ("/invocations", JSON, b'{"instances": []}', 400, "image"),
-    "not a number": (
+WRONG: dict[str, tuple[str, str | None, bytes, int]] = {
+    "pixels of another shape": ("/invocations", JSON, json.dumps({"instances": [[[0.0]]]}).encode(), 400),
+    "pixels that are texts": ("/invocations", JSON, json.dumps({"instances": [[[["a"]] * 8] * 8]}).encode(), 400),
+    "rows of different lengths": ("/invocations", JSON, b'{"instances": [[[0.0], [0.0, 1.0]]]}', 400),
+    "no image": ("/invocations", JSON, b'{"instances": []}', 400),
+    "a pixel that is NaN": (
         "/invocations",
         JSON,
         json.dumps({"instances": NANS}).encode(),
         400,
-        "finite",
     ),
-    "no JSON": ("/invocations", JSON, b"{", 400, ""),
-    "JSON of another kind": ("/invocations", JSON, b"[1]", 400, ""),
-    "nothing": ("/invocations", JSON, b"", 400, ""),
-    "content type": ("/invocations", "text/html", b"<p>", 415, ""),
-    "no content type": ("/invocations", None, b"{}", 415, ""),
-    "50 MB": ("/invocations", JSON, b" " * 50_000_000, 413, "larger than 16 MiB"),
-    "50 MB image": ("/images", "image/jpeg", b" " * 50_000_000, 413, "larger than 16 MiB"),
-    "broken JPEG": ("/images", "image/jpeg", encoded(0, "JPEG")[:200], 400, "cannot be decoded"),
-    "broken PNG": ("/images", "image/png", b"\x89PNG\r\n\x1a\nnone", 400, "cannot be decoded"),
-    "empty image": ("/images", "image/png", b"", 400, "no image"),
-    "one of two": ("/images", JSON, json.dumps({"images": [GOOD, "AAAA"]}).encode(), 400, "images 1 (counted from 0)"),
-    "base64": ("/images", JSON, b'{"images": ["***"]}', 400, "base64"),
-    "no list": ("/images", JSON, b'{"images": "AAAA"}', 400, "at least one image"),
-    "image type": ("/images", "text/plain", b"x", 415, "expected image/jpeg"),
-    "path": ("/predict", JSON, b"{}", 404, ""),
+    "broken JSON": ("/invocations", JSON, b"{", 400),
+    "JSON that is a list": ("/invocations", JSON, b"[1]", 400),
+    "an empty body": ("/invocations", JSON, b"", 400),
+    "another content type": ("/invocations", "text/html", b"<p>", 415),
+    "no content type": ("/invocations", None, b"{}", 415),
+    "50 MB": ("/invocations", JSON, b" " * 50_000_000, 413),
+    "an image of 50 MB": ("/images", "image/jpeg", b" " * 50_000_000, 413),
+    "half a JPEG": ("/images", "image/jpeg", encoded(0, "JPEG")[:200], 400),
+    "a damaged PNG": ("/images", "image/png", b"\x89PNG\r\n\x1a\nnone", 400),
+    "an empty file": ("/images", "image/png", b"", 400),
+    "one of two images damaged": ("/images", JSON, json.dumps({"images": [GOOD, "AAAA"]}).encode(), 400),
+    "text that is not base64": ("/images", JSON, b'{"images": ["***"]}', 400),
+    "base64 that is not in a list": ("/images", JSON, b'{"images": "AAAA"}', 400),
+    "text": ("/images", "text/plain", b"x", 415),
+    "any request": ("/predict", JSON, b"{}", 404),
 }
+"""From what is wrong with a request, as docs/serving.md names it, to path, content type, body and status."""
+
+ANSWERS = {
+    (path, wrong): (int(code), answer)
+    for path, wrong, code, answer in re.findall(
+        r"^\| `(/\w+)` \| (.+) \| (4\d\d) \| (.+) \|$", (ROOT / "docs" / "serving.md").read_text(), re.MULTILINE
+    )
+}
+"""The table of docs/serving.md; … stands for any text."""
+
+
+def test_the_page_lists_every_wrong_request() -> None:
+    assert list(ANSWERS) == [(path, name) for name, (path, *_) in WRONG.items()]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_requests_are_answered_in_one_line_and_the_server_lives_on(name: str, served: tuple[str, int]) -> None:
-    path, content_type, body, expected, said = WRONG[name]
+    path, content_type, body, expected = WRONG[name]
     status, answer = post(served[0], body, content_type, path)
     assert (status, list(answer)) == (expected, ["error"]), answer
-    assert said in answer["error"]
-    assert answer["error"].strip()
+    code, line = ANSWERS[path, name]
+    assert code == expected
+    assert re.fullmatch(re.escape(line).replace("…", ".*"), answer["error"]), answer
     assert "Traceback" not in answer["error"]
     assert "site-packages" not in answer["error"]
     assert post(served[0], encoded(), "image/png", "/images")[0] == 200
