@@ -11,6 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.cluster.task import cluster_settings
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
+from pipeline.config.experiment import read
+from pipeline.run.engine import Joined, engine_of
 from tests import commands
 from tests.conftest import ROOT
 
@@ -70,6 +75,22 @@ def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp
         if "units" not in given:
             assert done.returncode == 2
         assert said in done.stderr + done.stdout
+
+
+def test_an_engine_of_the_page_says_which_member_each_process_is(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(package))
+    given = ["cluster=ranks", "strategy=multi_worker", "cluster.options.members=[localhost:23461,localhost:23462]"]
+    composed = Composer(read_arguments(["--config-dir", str(package / "my_conf"), *given])).one()
+    own = read(composed.document, composed.choices, composed.config_dirs)
+    strategy, engine = cluster_settings(own), engine_of(own)
+    assert strategy is not None
+    assert isinstance(engine, Joined)
+    for rank, address in enumerate(("localhost:23461", "localhost:23462")):
+        monkeypatch.setenv("RANK", str(rank))
+        task = engine.task(strategy)
+        assert (task.name, task.address, task.is_chief) == (f"worker-{rank}", address, rank == 0)
 
 
 @pytest.mark.smoke

@@ -13,6 +13,7 @@ from pipeline import diff, runs
 from pipeline.api import Run, compose, open_run, run_experiment
 from pipeline.run.lock import locked
 from pipeline.run.summary import Summary
+from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 
 
@@ -124,6 +125,9 @@ def test_a_run_differs_from_another_by_what_was_changed(
     (other / "config.yaml").write_text(config)
     code = json.loads((other / "code.json").read_text())
     (other / "code.json").write_text(json.dumps({**code, "stages/model.py": "changed", "own/net.py": "new"}))
+    journal = Journal(other)
+    name = next(entry.arguments["name"] for entry in journal.entries if entry.call == "dataset")
+    journal.add("dataset", {"name": name, "digest": "of-other-data", "sizes": {}})
     summary = replace(run.summary, versions={**run.summary.versions, "keras": "0.1"})
     summary.metrics["val/loss"] += 1.0
     summary.write(other)
@@ -133,4 +137,6 @@ def test_a_run_differs_from_another_by_what_was_changed(
     assert set(sections["code"]) == {"stages/model.py", "own/net.py"}
     assert sections["packages"].keys() <= {"keras"}
     assert list(sections["metrics"]) == ["val/loss"]
+    [[before, after]] = sections["data"].values()
+    assert before != after == "of-other-data"
     assert diff.main([str(run.folder), "ffffffff", f"--outputs={outputs}"]) == 2

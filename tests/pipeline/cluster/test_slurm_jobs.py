@@ -1,12 +1,16 @@
-"""Jobs in Slurm's queue, as far as their folders tell of them."""
+"""Jobs in Slurm's queue: what is asked for them, and what their folders tell of them."""
 
 import math
 from pathlib import Path
 
-from pipeline.engines.slurm_jobs import SlurmJob
+import pytest
+
+from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.engines.slurm_jobs import SlurmJob, parameters
 from pipeline.run.console import Console
 from pipeline.run.job import Job
 from pipeline.tracking.journal import Journal
+from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
 
@@ -20,3 +24,34 @@ def test_a_submitted_job_shows_the_epochs_that_its_journal_has(outputs: Path) ->
     for epoch, accuracy in ((1, 0.5), (2, 0.75), (3, math.nan), (4, 0.6)):
         journal.add("metrics", {"values": {"train/loss": 1.0, "val/accuracy": accuracy}, "step": epoch})
         assert submitted.progress == (epoch, max(0.5, 0.75 * (epoch > 1)))
+
+
+def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
+    """By submitit's own names, of which it makes the options of sbatch."""
+    job = Job(experiment("name=asked", outputs=outputs), (), outputs / "jobs" / "0")
+    least = parameters(job, 1, SlurmCluster())
+    settings = SlurmCluster(
+        partition="long", account="vision", minutes=90, nodes=2, cpus_per_task=6, gpus_per_task=1, memory_gib=1.5,
+        signal_seconds=45, options={"constraint": "a100", "ntasks": 8},
+    )  # fmt: skip
+    assert parameters(job, 4, settings) == {
+        "job_name": "asked",
+        "partition": "long",
+        "account": "vision",
+        "time": 90,
+        "nodes": 2,
+        "cpus_per_task": 6,
+        "gpus_per_task": 1,
+        "mem": "1536M",
+        "signal_delay_s": 45,
+        "stderr_to_stdout": True,
+        "wckey": None,
+        "srun_args": ["--open-mode=append", "--cpus-per-task=6"],
+        "additional_parameters": {"ntasks": 8, "distribution": "block", "requeue": True, "constraint": "a100"},
+    }
+    left_to_slurm = {"partition", "account", "cpus_per_task", "gpus_per_task", "mem"}
+    assert left_to_slurm & least.keys() == set()
+    assert least["srun_args"] == ["--open-mode=append"]
+    assert least["additional_parameters"]["ntasks"] == 1
+    with pytest.raises(UserError, match=r"cluster\.nodes=2: the job has 1 processes"):
+        parameters(job, 1, settings)

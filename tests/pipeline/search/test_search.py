@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import optuna
 import pytest
 from mlflow import MlflowClient
 
+from pipeline import runs
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
@@ -26,8 +28,15 @@ SPACE = ("optimizer.learning_rate=tag(log,interval(1e-4,1))", "train.batch_size=
 FIXED = (
     "sweep=tpe", "sweep.trials=5", "sweep.startup_trials=2", "sweep.seed=1", "data=synthetic", "data.height=8",
     "data.width=8", "model=mlp", "train.epochs=3", "deterministic=true", "pipeline.export=null",
-    "pipeline.inspect=null",
+    "pipeline.inspect=null", "tracking.system_metrics=false",
 )  # fmt: skip
+
+SMALL = (
+    "data=synthetic", "data.height=8", "data.width=8", "model=mlp", "train.epochs=1", "tracking=off",
+    "pipeline.export=null", "pipeline.inspect=null", "pipeline.evaluate=null",
+    "optimizer.learning_rate=tag(log,interval(1e-4,1))", "optimizer.beta_1=interval(0.5,0.9)",
+)  # fmt: skip
+"""A search of trials that are over at once."""
 
 
 @functools.cache
@@ -65,11 +74,28 @@ def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
             assert summary["stages"]["evaluate"]["status"] == "skipped"
     client = MlflowClient(f"sqlite:///{folder.parents[1] / 'mlflow.db'}")
     [experiment] = client.search_experiments(filter_string="name != 'Default'")
-    runs = client.search_runs([experiment.experiment_id])
-    [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    assert {run.info.status for run in runs} == {"FINISHED"}
+    tracked = client.search_runs([experiment.experiment_id])
+    [parent] = [run for run in tracked if "mlflow.parentRunId" not in run.data.tags]
+    assert {run.info.status for run in tracked} == {"FINISHED"}
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
     assert {"history.png", "best.yaml"} <= files
+    metrics = {name for run in tracked for name in run.data.metrics}
+    assert "val/best_loss" in metrics
+    assert not {name for name in metrics if name.startswith("system/")}  # they are switched off
+
+
+def test_the_table_of_runs_has_the_search_and_its_trials(
+    searched: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = searched
+    assert runs.main([f"--outputs={folder.parents[1]}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [row] = [line for line in lines if "sweep of " in line]
+    assert re.search(r"FINISHED +sweep of synthetic_mlp +20", row), row
+    assert sum("synthetic_mlp" in line and "sweep of" not in line for line in lines) >= 5
+    assert runs.main(["kind=sweep", "--json", f"--outputs={folder.parents[1]}"]) == 0
+    [entry] = json.loads(capsys.readouterr().out)
+    assert (entry["kind"], entry["folder"]) == ("sweep", str(folder))
 
 
 def test_the_best_is_an_experiment_that_runs_as_it_is(searched: tuple[Path, str]) -> None:
@@ -109,7 +135,7 @@ def _wait(happened: Callable[[], bool], seconds: float = 300) -> None:
 
 def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
     done = commands.run(
-        "-m", "sweep=random", "sweep.sampler=grid", "data=synthetic", "data.height=8", "data.width=8", "model=mlp",
+        "-m", "sweep=grid", "data=synthetic", "data.height=8", "data.width=8", "model=mlp",
         "train.epochs=1", "pipeline.export=null", "pipeline.inspect=null", "sweep.metric=val/best_accuracy",
         "strategy.device=/gpu:7,/cpu:0", "tracking=off", f"outputs={outputs}",
     )  # fmt: skip
@@ -118,6 +144,29 @@ def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
     states = [trial.state.name for trial in study(database.parent).trials]
     assert states == ["FAIL", "COMPLETE"]
     assert "/gpu:7 does not exist" in study(database.parent).trials[0].user_attrs["reason"]
+
+
+def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) -> None:
+    goals = "sweep.metric=[val/best_accuracy,train/images_per_second]"
+    done = commands.run(*SMALL, "sweep=nsga2", "sweep.trials=4", "sweep.population=2", goals, f"outputs={outputs}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [database] = outputs.glob(f"sweeps/*/{STUDY}")
+    trials, best = study(database.parent).trials, study(database.parent).best_trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
+    assert re.findall(r"best +trial (\d+): val/best_accuracy \S+, train/images_per_second", done.stdout) == [
+        str(trial.number + 1) for trial in best
+    ]
+    names = ["best"] if len(best) == 1 else [f"best_{number}" for number in range(1, len(best) + 1)]
+    assert sorted(path.stem for path in database.parent.glob("conf/experiment/*.yaml")) == names
+    assert (database.parent / "history.png").is_file()
+
+
+def test_a_search_by_covariance_runs(outputs: Path) -> None:
+    done = commands.run(*SMALL, "sweep=cmaes", "sweep.trials=2", "sweep.startup_trials=1", f"outputs={outputs}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [database] = outputs.glob(f"sweeps/*/{STUDY}")
+    rates = {trial.params["optimizer.learning_rate"] for trial in study(database.parent).trials}
+    assert len(rates) == 2
 
 
 @pytest.mark.smoke

@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib import image
 
 from pipeline.run.job import PrunedError
 from pipeline.search.plan import Goal, SearchPlan
+from pipeline.search.plots import draw, importances
 from pipeline.search.pruning import Pruner
 from pipeline.search.space import Axis
 from pipeline.search.study import STUDY, Study, Trial
@@ -91,6 +93,27 @@ def test_of_two_goals_the_front_is_best(tmp_path: Path) -> None:
         assert trial is not None
         study.tell(trial.number, values)
     assert [trial.values for trial in study.best()] == [(0.9, 10.0), (0.8, 1.0)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_mattered_is_drawn_once_there_are_trials_enough(count: int, tmp_path: Path) -> None:
+    """Of two goals the picture of the progress is that of their front."""
+    goals = (Goal("val/best_loss", "minimize"), Goal("train/images_per_second", "maximize"))[:count]
+    study = Study(tmp_path, replace(PLAN, sampler="random", goals=goals), SPACE)
+    assert draw(study, goals, tmp_path) == []
+    for number in range(1, 6):
+        trial = study.ask()
+        assert trial is not None
+        study.tell(trial.number, [loss(trial), 1.0][:count] if number < 5 else [loss(trial), 2.0][:count])
+        names = {path.name for path in draw(study, goals, tmp_path)}
+        enough = 4 if count == 1 else 5  # nothing can matter to what does not vary
+        assert names == {"history.png", "importance.png"} if number >= enough else names == {"history.png"}
+    for name in ("history.png", "importance.png"):
+        height, width, _ = image.imread(tmp_path / name).shape
+        assert min(height, width) > 100
+    shares = importances(study, goals)
+    assert set(shares) == {"x", "kind"}
+    assert sum(share[0] for share in shares.values()) == pytest.approx(1.0)
 
 
 def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
