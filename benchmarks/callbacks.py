@@ -67,6 +67,18 @@ class BesideBare(EpochTimes):
         self.mark = time.perf_counter()
 
 
+class NoteFirstStep(keras.callbacks.Callback):
+    """Writes down at `path` when the first step has ended, in seconds since 1970."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = Path(path)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self.path.exists():
+            self.path.write_text(repr(time.time()))
+
+
 class FirstStep(keras.callbacks.Callback):
     """Ends the process after its first step, as if it had been killed."""
 

@@ -17,17 +17,23 @@ OTHERS = ROOT / ".bench-venv"
 """An environment for what the project does not need: PyTorch, Hydra's launcher for joblib. `make bench` makes it."""
 
 
-def cost(*command: str, expect: int = 0) -> Figures:
+def cost(*command: str, expect: int = 0, cores: int | None = None) -> Figures:
     """Runs a command to its end; returns wall time in seconds and peak resident memory in MiB.
+
+    cores: how many of this process's it gets; None: all.
 
     The caller must be small: Linux counts the memory of the process that forks as the child's, up to `exec`.
 
     Raises:
         RuntimeError: where it does not exit with `expect`.
     """
+    own = sorted(os.sched_getaffinity(0))
+    pinned = ("taskset", "--cpu-list", ",".join(map(str, own[:cores]))) if cores else ()
     with tempfile.TemporaryFile() as output:
         began = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*pinned, *command], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -38,14 +44,14 @@ def cost(*command: str, expect: int = 0) -> Figures:
     return {"seconds": seconds, "MiB": usage.ru_maxrss / 1024}
 
 
-def python(*arguments: str, expect: int = 0) -> Figures:
+def python(*arguments: str, expect: int = 0, cores: int | None = None) -> Figures:
     """Returns what `python <arguments>` costs."""
-    return cost(sys.executable, *arguments, expect=expect)
+    return cost(sys.executable, *arguments, expect=expect, cores=cores)
 
 
-def pipeline(outputs: Path, *overrides: str, expect: int = 0) -> Figures:
+def pipeline(outputs: Path, *overrides: str, expect: int = 0, cores: int | None = None) -> Figures:
     """Returns what a new run of `python -m pipeline <overrides>` costs."""
-    return python("-m", "pipeline", *overrides, f"outputs={outputs}", "resume=never", expect=expect)
+    return python("-m", "pipeline", *overrides, f"outputs={outputs}", "resume=never", expect=expect, cores=cores)
 
 
 def summary(outputs: Path) -> dict[str, Any]:

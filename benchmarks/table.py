@@ -97,6 +97,7 @@ NOISE = (
     "50 steps take two seconds on a host whose speed changes by a third: the quartiles are far wider than the miss, so "
     "that these rounds do not show one."
 )
+SOCKETS = "gradients go through sockets, and both workers wait for the slower one at each of the short steps."
 PREPARED = "every image is also digested, described and written, for the runs that follow."
 
 ROWS = (
@@ -127,7 +128,9 @@ ROWS = (
     Row("a step by two replicas", "distribution:strategies", "a step", "mirrored", "one_device", at_least=0.9,
         note="each replica runs all operations of the step on half of the batch, and the gradients are added."),
     Row("a step by two workers", "distribution:strategies", "a step", "multi_worker", "one_device", at_least=0.85,
-        note="gradients go through sockets, and both workers wait for the slower one at each of the short steps."),
+        note=SOCKETS),
+    Row("a step by two workers of one core each", "distribution:strategies", "a step", "multi_worker",
+        "one core, half the batch", at_least=0.85, note=SOCKETS),
     Row("from the command to the first step", "start:first_step", "seconds", "pipeline", "TensorFlow's import, a step",
         at_most=1.3, note="the import of MLflow and its store, then the inspection of the data and the tracing."),
     Row("`--help`", "start:commands", "seconds", "--help", "import hydra", at_most=1.5),
