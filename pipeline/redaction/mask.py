@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
 from pipeline.paths import CONF
-from pipeline.redaction.names import is_certain, is_secret_name, words_of
+from pipeline.redaction.names import is_certain, is_secret_name, may_be_ordinary, words_of
 from pipeline.redaction.shapes import HEADER, PRIVATE_KEY, SCHEME, SERVICES, USER_INFO, WEBHOOK
 
 MASK = "***"
@@ -54,6 +54,9 @@ _NOTHING = re.compile(
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[(\[]|(?:[A-Za-z_]+\.)+[A-Za-z_]+$|[({\[|>]*$")
 """Code that returns a value: `os.environ[…]`, `settings.token`."""
 
+_QUANTITIES = re.compile(r"[\[(]?([+-]?(\d{1,7}(\.\d*)?|\.\d+)([eE][+-]?\d+)?([,\s]+|(?=[\])]|$)))+[\])]?")
+"""A number, or a list of some, that is no secret of digits."""
+
 learned: set[str] = set()
 """Secrets that settings and arguments have brought, from `learn`; those of the environment are looked up."""
 
@@ -63,13 +66,13 @@ def redact(value: Any) -> Any:
 
     In mappings, values under secret names are masked whole; in texts, values that follow such a name, secrets by their
     shape, and all values that the environment or a setting has under a secret name. Numbers are masked only under a
-    secret name.
+    secret name; not a few digits under one that may also be ordinary, such as `keep_token`.
     """
     if isinstance(value, str):
         return _redact_text(value)
     if isinstance(value, Mapping):
         return {
-            redact(key): _masked(part) if isinstance(key, str) and is_secret_name(key) else redact(part)
+            redact(key): _masked(part, key) if isinstance(key, str) and is_secret_name(key) else redact(part)
             for key, part in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -86,7 +89,7 @@ def redact_overrides(overrides: Sequence[str]) -> list[str]:
     """Returns `key=value` arguments without secrets; the value of a secret name is masked whole, including spaces."""
     pairs = [(override.partition("="), override) for override in overrides]
     return [
-        f"{name}={MASK}" if separator and value and is_secret_name(name) else redact(override)
+        f"{name}={MASK}" if separator and value and _is_secret(name, value) else redact(override)
         for (name, separator, value), override in pairs
     ]
 
@@ -200,13 +203,19 @@ class GuardedStream:
         return getattr(self._stream, name)
 
 
-def _masked(value: Any) -> Any:
+def _is_secret(name: str, text: str) -> bool:
+    """Returns whether a value is secret by its name, as numbers such as a ratio or a width under some names are not."""
+    return is_secret_name(name) and not (may_be_ordinary(name) and _QUANTITIES.fullmatch(text.strip()))
+
+
+def _masked(value: Any, name: str) -> Any:
     """Returns the mask of a value under a secret name, which shows only whether there is one."""
     if isinstance(value, Mapping):
-        return {redact(key): _masked(part) for key, part in value.items()}
+        return {redact(key): _masked(part, name) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_masked, value))
-    return value if value is None or isinstance(value, bool) or value == "" else MASK
+        return type(value)(_masked(part, name) for part in value)
+    is_shown = value is None or value == "" or isinstance(value, bool)
+    return value if is_shown or not (isinstance(value, str) or _is_secret(name, str(value))) else MASK
 
 
 def _redact_text(text: str) -> str:
@@ -235,7 +244,7 @@ def _hidden(name: str, separator: str, match: re.Match[str]) -> str:
         inside = value[len(mark) : -len(mark)]
         return value if not inside or _NOTHING.match(inside) else f"{mark}{MASK}{mark}"
     bare = value.rstrip(")]},")
-    if _NOTHING.match(bare) or _CALL.match(value):
+    if _NOTHING.match(bare) or _CALL.match(value) or not _is_secret(name, bare):
         return value
     is_word = bare.isidentifier() and not any(character.isdigit() for character in bare)
     ends_line = match.string[match.end() : match.end() + 1] in ("", "\n", "\r")
@@ -245,7 +254,7 @@ def _hidden(name: str, separator: str, match: re.Match[str]) -> str:
 
 
 def _mask_flag(match: re.Match[str]) -> str:
-    return f"{match['name']}{match['separator']}{MASK}" if is_secret_name(match["name"]) else match[0]
+    return f"{match['name']}{match['separator']}{MASK}" if _is_secret(match["name"], match["value"]) else match[0]
 
 
 def _looks_random(text: str) -> bool:
@@ -274,7 +283,7 @@ def _of_environment(name: str, value: str) -> frozenset[str]:
 
 def _secrets_of(name: str, value: str) -> Iterator[str]:
     """Yields the secrets in a value: all of it under a secret name, else users and passwords in addresses."""
-    if is_secret_name(name):
+    if _is_secret(name, value):
         if not (value.startswith(("/", "~")) and Path(value).expanduser().exists()):
             yield value.strip()
             yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= PLAIN_FROM)

@@ -13,9 +13,15 @@ def words_of(text: str) -> frozenset[str]:
 
 
 _ALWAYS = words_of(
-    "password passwords passwd pwd passphrase passcode secret secrets credential credentials cred creds authorization "
-    "bearer cookie cookies sas signature sig jwt pat dsn apikey apikeys connstr webhook"
+    "password passwords passwd passw psw pwd pw pgpass userpass passwort kennwort passphrase passcode passkey secret "
+    "secrets credential credentials cred creds authorization bearer cookie cookies sas signature sig jwt pat dsn otp "
+    "apikey apikeys connstr webhook"
 )
+_ALWAYS_LAST = words_of("pin pem")
+"""Words that make a secret of a name that ends with them, unlike `pin_memory`."""
+
+_AMBIGUOUS = words_of("token session auth oauth pass pat pw sas sig signature")
+"""Words that also name other things: tokens of a text, signatures of a model, pointwise layers, passes."""
 _COMPOUND_ENDS = (
     "password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey",
     "credential", "credentials", "connectionstring", "sessionid", "sessid", "accountkey", "authkey",
@@ -27,7 +33,7 @@ _KEY_OF = words_of(
     "api access private secret signing encryption decryption account shared master ssh storage service subscription "
     "session auth client deploy license app application consumer rsa pgp pem tls ssl aes hmac webhook "
     "aws azure gcp google openai anthropic stripe github gitlab slack wandb hf huggingface sendgrid twilio datadog dd "
-    "cohere mistral replicate comet neptune clearml mailgun heroku ai"
+    "cohere mistral replicate comet neptune clearml mailgun heroku ai kaggle roboflow labelbox minio s fernet jwt"
 )
 """Words before `key` with which it is secret, unlike `sort_key` or `public_key`."""
 
@@ -37,14 +43,15 @@ _TOKEN_AFTER = words_of(
 )
 _TOKEN_BEFORE = words_of(
     "id ids index indices embedding embeddings dim dims mixing classification level weight weights mask dropout rate "
-    "labels label loss accuracy"
+    "labels label loss accuracy ratio heads hidden units depth lr scale pooling mixer merging pruning"
 )
 """Words next to `token` that make it one of a text."""
 
 _PASS_AFTER = words_of(
-    "low high band all first second third one two single forward backward num per by train each multi dry"
+    "low high band all first second third one two single forward backward num n per by train each multi dry"
 )
 _TOKENS_OF = words_of("api access auth refresh bearer secret github gitlab hf slack session")
+_CREDENTIALS = frozenset((word,) for word in _TOKENS_OF)
 
 _ABOUT = words_of(
     "path file filename dir directory folder name names type kind length len size count limit policy min max enabled "
@@ -68,6 +75,14 @@ def is_certain(name: str) -> bool:
     return any({"password", "passwd", "pwd", "passphrase", "secret", "apikey", "key"} & {*_words(name)})
 
 
+@lru_cache(maxsize=10_000)
+def may_be_ordinary(name: str) -> bool:
+    """Returns whether a secret name can also be that of a setting on which results depend, as `keep_token` can be."""
+    parts = [_words(part) for part in re.split(r"[./\s]", name)]
+    secret = [(words, index) for words in parts for index in range(len(words)) if _is_secret_word(words, index)]
+    return all(words[index] in _AMBIGUOUS and words[index - 1 : index] not in _CREDENTIALS for words, index in secret)
+
+
 def _words(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in _WORD.findall(name))
 
@@ -81,7 +96,7 @@ def _is_secret(words: tuple[str, ...]) -> bool:
 def _is_secret_word(words: tuple[str, ...], index: int) -> bool:
     word, is_last = words[index], index == len(words) - 1
     before, after = words[index - 1] if index else "", "" if is_last else words[index + 1]
-    if word in _ALWAYS:
+    if word in _ALWAYS or (is_last and word in _ALWAYS_LAST):
         return True
     match word:
         case "key" | "keys":

@@ -143,7 +143,8 @@ def check_same(experiment: Experiment, run: Summary) -> None:
         return
     ignored = WITHOUT_EFFECT + CHANGEABLE
     try:
-        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(path)), ignored)
+        before_all = OmegaConf.to_container(OmegaConf.load(path))
+        before = relevant_settings(before_all, ignored)
     except (OSError, ValueError, AttributeError, yaml.YAMLError, OmegaConfBaseException) as error:
         if run.identity == identity(experiment):
             return
@@ -153,6 +154,14 @@ def check_same(experiment: Experiment, run: Summary) -> None:
             f"fork={experiment.resume}",
         ) from error
     now = settings_of(experiment, ignored)
+    if settings_of(experiment) == relevant_settings(before_all, WITHOUT_EFFECT) and run.identity != identity(
+        experiment
+    ):
+        raise UserError(
+            f"resume={experiment.resume}: a setting whose value is masked (***) was another",
+            "the settings of the run, unchanged",
+            f"fork={experiment.resume}",
+        )
     for name in dict.fromkeys([*before, *now]):
         if str(before.get(name)) != str(now.get(name)):
             raise UserError(

@@ -112,7 +112,9 @@ class ForeignSweep:
             Interrupted: after a signal.
         """
         composed = [self._compose(lines) for lines in batch]
-        jobs = checked(composed, len(composed), self._console, self._settings.refused == "skip" or bool(self._jobs))
+        jobs = checked(
+            composed, len(composed), self._console, self._settings.refused == "skip" or bool(self._jobs), repeats=True
+        )
         for number, job in enumerate(jobs, len(self._jobs) + 1):
             job.number = number
             job.label = " ".join(batch[number - len(self._jobs) - 1]) or "the only job"

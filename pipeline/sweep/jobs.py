@@ -87,13 +87,16 @@ def refuse_too_many(total: int, limit: int) -> None:
         raise UserError(f"the values make {total:,} jobs, and max_jobs={limit}", f"{limit:,} jobs or fewer", fix)
 
 
-def checked(composed: Iterable[Composed], total: int, console: Console, skips: bool = False) -> list[SweepJob]:
+def checked(
+    composed: Iterable[Composed], total: int, console: Console, skips: bool = False, repeats: bool = False
+) -> list[SweepJob]:
     """Returns the jobs, about `total` in number, once all of them are known to work.
 
     Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
 
     Args:
         skips: whether a job that a rule refuses is marked as refused instead.
+        repeats: whether jobs may have the same settings, as a sweeper that draws them may want.
 
     Raises:
         UserError: where any of the jobs is wrong, or all are refused.
@@ -129,6 +132,9 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
         raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
     shown = [redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job]) for job in overrides]  # without escapes
     labels = job_labels(shown)
+    identities = [identity(experiment) for experiment in experiments]
+    if not repeats:
+        _refuse_equal(identities, labels, shown)
     return [
         SweepJob(
             number=index + 1,
@@ -136,7 +142,7 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
             experiment=experiment,
             overrides=overrides[index],
             shown=shown[index],
-            identity=identity(experiment),
+            identity=identities[index],
             sources=sources(experiment),
             exit_code=None if refusal is None else WRONG_CONFIGURATION,
             refused=None if refusal is None else str(redact(refusal.problem)),
@@ -161,6 +167,18 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
     except UserError as error:
         return error
     return None
+
+
+def _refuse_equal(identities: Sequence[str], labels: Sequence[str], shown: Sequence[Sequence[str]]) -> None:
+    """Refuses jobs that would train the same twice, or could not be told apart in the sweep's records."""
+    for keys, reason in ((identities, "have the same settings"), (labels, "differ in masked settings alone")):
+        first = {key: number for number, key in reversed([*enumerate(keys, 1)])}
+        again = next((number for number, key in enumerate(keys, 1) if first[key] != number), None)
+        if again is not None:
+            before = first[keys[again - 1]]
+            names = " ".join(shown[again - 1])
+            fix = "-m with each value once" if keys is identities else "a name that is no secret's"
+            raise UserError(f"jobs {before} and {again} {reason} ({names})", f"jobs that differ: {fix}")
 
 
 def _refuse_differing(experiment: Experiment, first: Experiment) -> None:

@@ -34,6 +34,7 @@ aws_secret_access_key AWS_SECRET_ACCESS_KEY GITHUB_TOKEN HF_TOKEN WANDB_API_KEY 
 githubtoken dbpassword userPassword SECRET_KEY X-Api-Key x-auth-token sessionid session_id refresh_token accessToken
 basic_auth AccountKey SharedAccessSignature OPENAI_KEY password2 secret_value access_key_id PGPASSWORD MYSQL_PWD
 DJANGO_SECRET AZURE_STORAGE_CONNECTION_STRING sas_url X-Amz-Signature PASSWORD_1 slack_webhook_url credentials.user
+db_pw psw pgpass passkey otp fernet_key KAGGLE_KEY s3_key ssh_pem kennwort
 """.split()  # noqa: SIM905
 
 ORDINARY_NAMES = """
@@ -41,6 +42,7 @@ tokenizer num_tokens passes authors author secretary authority max_token pad_tok
 bypass password_file secret_name keyboard monkey key sort_key public_key primary_key cache_key sessions patch passed
 design tokens signatures tokens_per_second token_embedding TOKENIZERS_PARALLELISM SSH_AUTH_SOCK XAUTHORITY num_pass
 low_pass forward_pass data.dir seed path pattern accuracy train.epochs tracking.uri train/images_per_second
+token_ratio token_heads keep_token_ratio n_pass pin_memory
 """.split()  # noqa: SIM905
 
 SHAPES = {
@@ -77,7 +79,7 @@ IN_TEXT = {
 }
 
 ORDINARY_TEXTS = """
-seed=42 tokenizer=bpe num_tokens=512 passes=3
+seed=42 tokenizer=bpe num_tokens=512 passes=3 keep_token=0.1 noise_sig=[1,2.5]
 epoch 3/30  loss 0.0425  accuracy 0.9907  val_loss 0.0120
 model pass 3: loss 0.5
 def f(password: str, token: str = None) -> Session:
@@ -116,6 +118,9 @@ def test_a_mapping_is_masked_by_name_at_every_depth() -> None:
     given = {"tags": {"api_key": "x", "note": "y"}, "a": [{"pwd": 7, "on": True, "token": None}], "auth": {"u": ["v"]}}
     masked = {"tags": {"api_key": "***", "note": "y"}, "a": [{"pwd": "***", "on": True, "token": None}]}
     assert redact(given) == {**masked, "auth": {"u": ["***"]}}
+    numbers = {"keep_token": 0.25, "noise_sig": [1, 2.5], "pw_conv": 64}
+    assert redact(numbers) == numbers, "no secret, and without them runs could not be told apart"
+    assert redact({"token": 12345678, "password": 1.5}) == {"token": "***", "password": "***"}
     masked_overrides = ["tracking.tags.api_key=***", "seed=1", "token="]
     assert redact_overrides(["tracking.tags.api_key=a b", "seed=1", "token="]) == masked_overrides
 
