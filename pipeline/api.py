@@ -134,6 +134,8 @@ def run_experiment(overrides: Sequence[str] = ()) -> Run:
     environment.prepare()
     composed = _composed(overrides)
     experiment = _read(composed)
+    if experiment.dry_run:
+        raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
     code = run_job(Job(experiment, composed.overrides), Console())
     summary = last_of(experiment, lambda line: None)
     if code != DONE or summary is None:
@@ -164,6 +166,9 @@ def _composed(overrides: Sequence[str]) -> Composed:
         raise UserError(f"{flags[0]} is a flag of the command line", "overrides: <setting>=<value>", "train.epochs=5")
     composer = Composer(read_arguments(list(overrides)))
     try:
+        if composer.is_sweep:
+            option = next(word for word in overrides if word.lstrip("+~").startswith("sweep="))
+            raise UserError(f"{option} makes several jobs, and this is one run", "overrides of a run", "sweep=none")
         return composer.one()
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, composer.keys(), composer.addable()) from error
@@ -171,9 +176,11 @@ def _composed(overrides: Sequence[str]) -> Composed:
 
 def _read(composed: Composed) -> Experiment:
     from pipeline.checks.unused import refuse_unused
+    from pipeline.run.job import prepare
     from pipeline.run.reuse import refuse_skipped
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
     refuse_skipped(experiment, composed.typed)
+    prepare(experiment)
     return debugged(experiment)

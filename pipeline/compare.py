@@ -110,7 +110,8 @@ def _of_runs(
     entries = select(named or catalog, filters)
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
-    runs = [read_finished(number, entry.folder, entry.status) for number, entry in enumerate(entries, 1)]
+    different = {entry.folder.resolve(): entry for entry in entries}.values()  # a run that is named twice is one
+    runs = [read_finished(number, entry.folder, entry.status) for number, entry in enumerate(different, 1)]
     return compare_runs(f"{len(runs)} run{'s' * (len(runs) != 1)}", runs, baseline, columns)
 
 

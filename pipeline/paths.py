@@ -1,5 +1,7 @@
 """Paths of the configuration and of the results."""
 
+import time
+import uuid
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -14,6 +16,11 @@ CONF: Path = CHECKOUT / "conf" if CHECKOUT else _HERE / "conf"
 def shorter(path: Path) -> str:
     """Returns `path`, relative if it is below the working directory."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def new_folder_name() -> str:
+    """Returns the name of a new run or sweep: its beginning in UTC, as clocks go back in local time, and 8 digits."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}"
 
 
 def default_outputs() -> Path:

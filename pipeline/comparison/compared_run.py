@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.run.finding import debug_kind
@@ -17,6 +19,7 @@ from pipeline.run.rebuild import epoch_metrics, read_run
 from pipeline.run.summary import NAME, best_metric
 
 PREDICTIONS = "predictions.parquet"
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class ComparedRun:
     settings: overrides, and of a run that is no job also the options of every group; choices: those options.
     devices: TensorFlow's names. monitor: the metric by which its best epoch was chosen, such as `val/best_loss`.
     test_set: digests of the test examples and of their pixels, where it has been evaluated.
+    default_seed: the seed where none was typed.
     """
 
     number: int
@@ -42,6 +46,7 @@ class ComparedRun:
     monitor: str | None = None
     test_set: tuple[str, str] | None = None
     reason: str | None = None
+    default_seed: str | None = None
 
     @property
     def has_finished(self) -> bool:
@@ -49,7 +54,7 @@ class ComparedRun:
 
     @property
     def seed(self) -> str | None:
-        return self.settings.get("seed")
+        return self.settings.get("seed") or self.default_seed or self.setting("seed")
 
     @property
     def is_debug(self) -> bool:
@@ -57,8 +62,17 @@ class ComparedRun:
         return debug_kind({**self.choices, **self.settings}) is not None
 
     def setting(self, name: str) -> str | None:
-        """Returns the value of a setting or option; None where it is not known to be set."""
-        return self.settings.get(name, self.choices.get(name))
+        """Returns the value of a setting or option, also one that was not typed; None where it is not known."""
+        value = self.settings.get(name, self.choices.get(name))
+        return _recorded(self._configuration, name) if value is None else value
+
+    @cached_property
+    def _configuration(self) -> Mapping[str, Any]:
+        try:
+            found = yaml.load((self.folder / "config.yaml").read_bytes(), _Loader)
+        except (OSError, ValueError, yaml.YAMLError):
+            return {}
+        return found if isinstance(found, Mapping) else {}
 
     @cached_property
     def history(self) -> dict[int, dict[str, float]]:
@@ -121,12 +135,31 @@ def _compared(
         best_metric(monitor),
         (str(examples), str(facts.get("test_pixels") or "")) if examples else None,
         summary.get("error"),
+        None if facts.get("seed") is None else str(facts["seed"]),
     )
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, str]:
     parts = (override.lstrip("+~").partition("=") for override in overrides)
-    return {name: value for name, _, value in parts if not _is_without_effect(name)}
+    return {name: _canonical(value) for name, _, value in parts if not _is_without_effect(name)}
+
+
+def _canonical(text: str) -> str:
+    """Returns one form of the values that are equal: `0.1` for `1e-1`, `[8,16]` for `[8, 16]`."""
+    try:
+        return f"{float(text):.12g}"
+    except ValueError:
+        return re.sub(r"\s*([,:\[\]{}])\s*", r"\1", text.strip("'\""))
+
+
+def _recorded(configuration: Mapping[str, Any], name: str) -> str | None:
+    """Returns a value of a recorded configuration by its dotted name; None where it has none of its own."""
+    node: Any = configuration
+    for part in name.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    if node is None or isinstance(node, Mapping) or (isinstance(node, str) and "${" in node):
+        return None
+    return _canonical(node if isinstance(node, str) else json.dumps(node))
 
 
 def _is_without_effect(name: str) -> bool:

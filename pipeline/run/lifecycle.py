@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-import time
 import traceback
-import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +14,7 @@ from omegaconf import OmegaConf
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings
 from pipeline.exit_codes import FAILED
-from pipeline.paths import shorter
+from pipeline.paths import new_folder_name, shorter
 from pipeline.redaction.mask import redact, redact_file, redact_overrides
 from pipeline.run import provenance, source_digest
 from pipeline.run.console import Console
@@ -71,8 +69,7 @@ class Run:
 
 def new_folder(experiment: Experiment) -> Path:
     """Returns the folder of a new run, which does not exist yet."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-    return experiment.outputs / "runs" / experiment.name / name
+    return experiment.outputs / "runs" / experiment.name / new_folder_name()
 
 
 def begin(job: Job, console: Console, resources: ExitStack) -> Run:
@@ -131,7 +128,7 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
         versions=provenance.versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
-        facts=dict(job.tags),
+        facts={"seed": experiment.seed, **job.tags},
     )
 
 

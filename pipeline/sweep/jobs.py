@@ -20,6 +20,7 @@ from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.redaction.mask import redact, redact_overrides
 from pipeline.run import naming
+from pipeline.run.against import other_run
 from pipeline.run.console import Console
 from pipeline.run.identity import identity
 from pipeline.run.reuse import plan_of, refuse_skipped
@@ -164,6 +165,7 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
         check_rules(experiment, surroundings=False)
         plan_of(experiment)
         refuse_skipped(experiment, job.typed)
+        other_run(experiment)
     except UserError as error:
         return error
     return None

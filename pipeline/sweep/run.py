@@ -1,7 +1,6 @@
 """Runs the jobs of a sweep under one parent run, and compares them."""
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED
-from pipeline.paths import shorter
+from pipeline.paths import new_folder_name, shorter
 from pipeline.run import provenance
 from pipeline.run.clock import process_started
 from pipeline.run.console import Console
@@ -211,7 +210,7 @@ def run_batch(
 
 def new_sweep_folder(experiment: Experiment) -> Path:
     """Makes the folder of a new sweep."""
-    folder = experiment.outputs / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    folder = experiment.outputs / "sweeps" / new_folder_name()
     folder.mkdir(parents=True)
     return folder
 

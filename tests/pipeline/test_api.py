@@ -67,6 +67,13 @@ def test_a_wrong_override_is_refused_as_on_the_command_line() -> None:
         compose(["schedule.warmup_epochs=-1"])
     with pytest.raises(UserError, match="is a flag"):
         compose(["-m", "seed=1,2"])
+    with pytest.raises(UserError, match="cannot be shared by 2 replicas"):
+        compose(["train.batch_size=1", "strategy=mirrored"])
+    for several in ("sweep=seeds", "sweep=random"):
+        with pytest.raises(UserError, match=f"{several} makes several jobs"):
+            run_experiment([several])
+    with pytest.raises(UserError, match="dry_run=true makes no run"):
+        run_experiment(["dry_run=true"])
 
 
 def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,27 @@ def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: pytes
     assert (tmp_path / "comparison.html").is_file()
 
 
+def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rate = "optimizer.learning_rate"
+    typed: list[dict[str, str]] = [{}, {"seed": "42"}, {rate: "2e-3"}, {rate: "0.002", "seed": "43"}]
+    for number, settings in enumerate(typed):
+        folder = tmp_path / "runs" / "made" / f"20260103-000000-{number}000"
+        make_run(folder, MadeRun(settings, RANDOM.random(100) < 0.9))
+        seed = settings.get("seed", "42")
+        (folder / "config.yaml").write_text(f"seed: {seed}\noptimizer: {{name: adam, learning_rate: 0.002}}\n")
+    names = [f"20260103-000000-{number}000" for number in range(len(typed))]
+    said = []
+    for words in ((names[0], names[1]), (names[0], names[2]), names[::3], (names[0], names[0])):
+        assert ran(tmp_path, *words) == 0
+        said.append(" ".join(capsys.readouterr().out.split()))
+    assert ["(2 runs)" in line or "(2 seeds)" in line for line in said] == [True, True, True, False]
+    assert ["(2 seeds)" in line for line in said] == [False, False, True, False]
+    assert all("one setting: nothing to choose between" in line for line in said)
+    assert "1 run" in said[-1]
+
+
 def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ran(outputs, "--columns", "my/score,val/accuracy", "--baseline", "strategy=mirrored,data=digits") == 0
     printed = capsys.readouterr().out

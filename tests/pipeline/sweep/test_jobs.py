@@ -24,10 +24,11 @@ def jobs(outputs: Path, *words: str) -> list[SweepJob]:
         (("seed=1,1",), "jobs 1 and 2 have the same settings (seed=1"),
         (("seed=1,2", "optimizer.learning_rate=0.1,1e-1"), "jobs 1 and 2 have the same settings"),
         (("seed=42,43", "train.epochs=5,05"), "jobs 1 and 2 have the same settings"),
+        (("seed=1,2", "evaluate.against=nope"), "evaluate.against=nope"),
         (("name=a,b",), "jobs 1 and 2 have the same settings (name=b"),
     ],
 )
-def test_equal_jobs_are_refused(words: tuple[str, ...], said: str, outputs: Path) -> None:
+def test_jobs_that_tell_nothing_new_are_refused(words: tuple[str, ...], said: str, outputs: Path) -> None:
     with pytest.raises(UserError) as refused:
         jobs(outputs, *words)
     assert said in str(refused.value)
