@@ -13,6 +13,7 @@ import tensorflow as tf
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
+from stages.networks.keras_internals import last_function
 from stages.networks.layer_policies import effective_policy, layer_policies
 from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, draw_in_float32, float32_initial_values, keras_floats
@@ -83,6 +84,12 @@ def model(
         freeze(network)
     images = tf.cast(dataset.train.images[:2], tf.float32)
     outputs = _check_outputs(network(images, training=False), dataset.num_classes, settings.outputs, policy)
+    if outputs == "logits" != settings.outputs and _squashes(network, images):
+        raise UserError(
+            "the network ends in a sigmoid, whose values are neither logits nor probabilities that add up to 1",
+            "a last layer without an activation, or with a softmax",
+            "model.outputs=logits, to train on them as logits all the same",
+        )
     params = {
         **loaded,
         "outputs": outputs,
@@ -206,6 +213,19 @@ def _refuse_own_steps(core: keras.Model) -> None:
             )
     if not core.trainable_variables:
         raise UserError(f"{core.name} has no weights that are trained", "at least one", "trainable layers")
+
+
+def _squashes(network: keras.Model, images: tf.Tensor) -> bool:
+    """Returns whether the network's last function is a sigmoid: its name says so, or all that can be seen of it.
+
+    Args:
+        images: on which, as they are and far outside their range, the outputs of an unknown function are looked at.
+    """
+    name = last_function(network.core)
+    if name is not None:
+        return name == "sigmoid"
+    outputs = [network(images * factor, training=False).numpy() for factor in (1.0, 1e3, -1e3)]
+    return all(bool(np.all((values >= 0) & (values <= 1))) for values in outputs)
 
 
 def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from stages.dataset_rules import check, ends_of, int32_labels
 from stages.errors import UserError
 from stages.images import Described, Images, describe
 
@@ -133,7 +134,8 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Split:
-    """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes).
+    """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes); other whole
+    numbers become int32.
 
     An array is held in memory; others are read at each use. cached: their digests and moments, where a cache has them.
     numbers: of the examples in their source, int64 [N]; files: their paths in it, where it has one for each. None:
@@ -146,6 +148,14 @@ class Split:
     numbers: np.ndarray | None = None
     files: Sequence[str] | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", int32_labels(self.labels))
+
+    @cached_property
+    def ends(self) -> tuple[float, float] | None:
+        """The least and the greatest pixel, nan where one is; None where images are not in memory."""
+        return ends_of(self.images)
+
     @cached_property
     def described(self) -> Described:
         """Digests and moments of the images; reads all of them unless a cache has these."""
@@ -155,6 +165,11 @@ class Split:
     def is_at_hand(self) -> bool:
         """Whether `described` costs no reading: images are in memory, or a cache has it. Else it may take hours."""
         return self.cached is not None or isinstance(self.images, np.ndarray)
+
+    @property
+    def is_described(self) -> bool:
+        """Whether `described` is known already."""
+        return self.cached is not None or "described" in self.__dict__
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -215,7 +230,9 @@ class Dataset:
     is_shuffled: whether each epoch takes the training split in an order of its own; else in that of the split.
 
     Raises:
-        UserError: where a split is empty, shapes or labels do not fit, or the dtype is neither uint8 nor float32.
+        UserError: where a split is empty, shapes or labels do not fit, the dtype is neither uint8 nor float32, class
+            names are not two or more different texts, or pixels are not finite or outside the range (as far as they
+            are in memory).
     """
 
     name: str
@@ -234,23 +251,8 @@ class Dataset:
     is_shuffled: bool = True
 
     def __post_init__(self) -> None:
-        for name, split in self.splits.items():
-            shape = split.images.shape
-            if split.images.ndim != 4 or shape[0] != len(split.labels) or not len(split):
-                raise UserError(
-                    f"{self.name}: its {name} split has images of shape {shape} and {len(split.labels)} labels",
-                    "images [N, H, W, C] and labels [N], with N at least 1",
-                )
-            if shape[1:] != self.image_shape or split.images.dtype not in (np.uint8, np.float32):
-                raise UserError(
-                    f"{self.name}: its {name} images are {split.images.dtype} {shape[1:]}",
-                    f"uint8 or float32, of the training split's shape {self.image_shape}",
-                )
-            if split.labels.min() < 0 or split.labels.max() >= self.num_classes:
-                raise UserError(
-                    f"{self.name}: its {name} labels lie in {split.labels.min()}..{split.labels.max()}",
-                    f"0..{self.num_classes - 1}, as it has {self.num_classes} class names",
-                )
+        object.__setattr__(self, "class_names", tuple(self.class_names))
+        check(self)
 
     @property
     def splits(self) -> dict[str, Split]:

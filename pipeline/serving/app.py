@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,9 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any]]:
     try:
         answer = classify(tensorflow.constant(encoded, tensorflow.string))
     except tensorflow.errors.OpError as error:
-        raise ValueError("the image cannot be decoded: JPEG, PNG, BMP or GIF expected") from error
+        bitmap = re.search(r"a BMP of [^\"']*", error.message)
+        why = bitmap.group() if bitmap else "JPEG, PNG, BMP or GIF expected"
+        raise ValueError(f"the image cannot be decoded: {why}") from error
     names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
     return [
         {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}

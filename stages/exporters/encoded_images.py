@@ -8,6 +8,12 @@ from stages.data.decode import MOST_PIXELS, ORIENTATION
 _MOST_BLOCKS = 10_000
 """Limit for the parts of a file that are passed over in search of its EXIF data."""
 
+_BMP_HEADERS = (40, 52, 56, 64, 108, 124)
+"""Bytes of the headers that Pillow reads, but for OS/2's of 12 (PIL/BmpImagePlugin.py)."""
+
+_BGR = (0xFF0000, 0xFF00, 0xFF)
+"""Masks of red, green and blue in four bytes: the order that TensorFlow takes for granted."""
+
 ROWS_MAY_BE_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
 """Whether Pillow resamples the rows first where an image shrinks by far more of them than of its columns."""
 
@@ -20,18 +26,24 @@ def decode(content: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -
 
     Decoded, put upright by its EXIF tag, converted to gray or RGB without transparency, and resized by Pillow's
     bilinear filter in Pillow's own whole numbers. EXIF data is found in JPEG and PNG; an orientation that only XMP
-    states is not. A graph with this function raises InvalidArgumentError for bytes that are no whole image.
+    states is not. A graph with this function raises InvalidArgumentError for bytes that are no whole image, and for a
+    BMP of other than 8, 24 or 32 bits or with compression.
 
     Args:
         resize: `stretch`, `crop` or `pad`; see `stages.data.decode.Decoder`.
     """
     is_jpeg = tf.strings.substr(content, 0, 2) == b"\xff\xd8"
     is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
+    is_bmp = tf.strings.substr(content, 0, 2) == b"BM"
     with tf.control_dependencies([_refuse_large(content, is_jpeg, is_png)]):
         pixels = tf.cond(
             is_jpeg,
             lambda: tf.io.decode_jpeg(content, dct_method="INTEGER_ACCURATE"),
-            lambda: tf.io.decode_image(content, expand_animations=False),
+            lambda: tf.cond(
+                is_bmp,
+                lambda: _bmp(content),
+                lambda: tf.io.decode_image(content, expand_animations=False),
+            ),
         )
     exif = tf.cond(is_jpeg, lambda: _exif_of_jpeg(content), lambda: tf.cond(is_png, lambda: _exif_of_png(content), _no))
     orientation = tf.cond(exif > 0, lambda: _orientation(content, exif), lambda: tf.constant(1, tf.int64))
@@ -60,6 +72,47 @@ def _refuse_large(content: tf.Tensor, is_jpeg: tf.Tensor, is_png: tf.Tensor) -> 
 def _sides_of_png(content: tf.Tensor) -> tf.Tensor:
     header = _bytes(content, 16, 8)
     return tf.stack([_number(header[:4]), _number(header[4:])])
+
+
+def _bmp(content: tf.Tensor) -> tf.Tensor:
+    """Returns the pixels of a BMP, uint8 [h, w, 3 or 4]: those of 8 bits by its color table, which TensorFlow ignores.
+
+    Raises:
+        InvalidArgumentError: for other kinds of BMP than 8, 24 and 32 bits in blue, green, red, without compression:
+            Pillow reads them, TensorFlow reads other pixels or none.
+    """
+    header, little = _bytes(content, 0, 70), tf.constant(True)
+
+    def number(begin: int, count: int = 4) -> tf.Tensor:
+        return _number(header[begin : begin + count], little)
+
+    begins, size, depth, compression = number(10), number(14), number(28, 2), number(30)
+    masks = tf.stack([number(54), number(58), number(62)])
+    is_plain = (compression == 0) & ((depth == 8) | (depth == 24) | (depth == 32))
+    is_bgr = (compression == 3) & (depth == 32) & tf.reduce_all(masks == tf.constant(_BGR, tf.int64))
+    is_known = tf.reduce_any(size == tf.constant(_BMP_HEADERS, tf.int64))
+    kind = tf.strings.format(
+        "a BMP of {} bits, compression {} and a header of {} bytes, where models read 8, 24 and 32 bits without "
+        "compression: convert it to PNG",
+        (depth, compression, size),
+    )
+    with tf.control_dependencies([tf.debugging.Assert(is_known & (is_plain | is_bgr), [kind])]):
+        pixels = tf.io.decode_bmp(content)
+
+    def by_table() -> tf.Tensor:
+        count = number(46)
+        count = tf.where(count == 0, tf.constant(256, tf.int64), count)
+        table = tf.cast(tf.reshape(_bytes(content, 14 + size, 4 * 256), [256, 4])[:, 2::-1], tf.uint8)
+        # Pillow takes a table of two for one bit, and pixels right behind the header for pixels behind a table.
+        is_usual = (count > 2) & (count <= 256) & (begins >= 14 + size + 4 * count)
+        is_inside = tf.reduce_all(tf.cast(pixels, tf.int64) < count)
+        colors = tf.strings.format(
+            "a BMP of 8 bits with a color table of {}, which does not fit: convert it to PNG", count
+        )
+        with tf.control_dependencies([tf.debugging.Assert(is_usual & is_inside, [colors])]):
+            return tf.gather(table, tf.cast(pixels[..., 0], tf.int32))
+
+    return tf.cond(depth == 8, by_table, lambda: pixels)
 
 
 def _bytes(content: tf.Tensor, begin: tf.Tensor | int, count: int) -> tf.Tensor:

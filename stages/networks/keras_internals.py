@@ -52,6 +52,23 @@ def nodes_of(graph: Functional) -> list[Any]:
     return [node for depth in graph._nodes_by_depth.values() for node in depth]
 
 
+def last_function(network: keras.Model) -> str | None:
+    """Returns the name of the function that makes the output of `network`, such as `sigmoid`; None where it is unknown.
+
+    That of the last layer's activation, or of the last operation. Keras 3.15: `KerasTensor._keras_history`.
+    """
+    graph = graph_of(network)
+    if graph is None or len(graph.outputs) != 1:
+        return None
+    operation = graph.outputs[0]._keras_history.operation
+    if isinstance(operation, keras.Model):
+        return last_function(operation)
+    activation = getattr(operation, "activation", None)
+    if activation is not None:
+        return str(getattr(activation, "__name__", type(activation).__name__)).lower()
+    return None if isinstance(operation, keras.layers.Layer) else type(operation).__name__.lower()
+
+
 def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
     """Sets an attribute that Keras neither counts among the layers and weights of `layer` nor saves.
 

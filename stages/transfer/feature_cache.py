@@ -81,7 +81,8 @@ def on_features(
         cache, key = None, ""
     arrays = _cached(cache, key, compute, reporter)
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
-    data = replace(dataset, train=train, val=val, test=val)
+    whole = np.finfo(np.float32)
+    data = replace(dataset, train=train, val=val, test=val, pixel_range=(float(whole.min), float(whole.max)))
     shape = " × ".join(map(str, cut.head.input_shape[1:]))
     return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {shape} an image"
 

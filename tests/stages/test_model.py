@@ -153,6 +153,43 @@ def test_logits_and_probabilities_are_told_apart() -> None:
         build({"_target_": f"{__name__}.with_probabilities"}, outputs="logits")
 
 
+class Squashed(keras.Model):
+    """A subclass, of whose last function nothing is known."""
+
+    def __init__(self, classes: int, function: str) -> None:
+        super().__init__()
+        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
+        self.function = keras.activations.get(function)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.function(self.dense(self.flatten(inputs)))
+
+
+def with_last_function(input_shape: tuple[int, ...], num_classes: int, how: str, function: str) -> keras.Model:
+    if how == "subclass":
+        return Squashed(num_classes, function)
+    inputs = keras.Input(input_shape)
+    flat = keras.layers.Flatten()(inputs)
+    if how == "layer":
+        return keras.Model(inputs, keras.layers.Dense(num_classes, activation=function)(flat))
+    logits = keras.layers.Dense(num_classes)(flat)
+    apply = keras.layers.Activation(function) if how == "activation" else keras.activations.get(function)
+    outputs = keras.layers.Lambda(apply)(logits) if how == "lambda" else apply(logits)
+    model = keras.Model(inputs, outputs)
+    return keras.Sequential([keras.layers.Input(input_shape), model]) if how == "operation" else model
+
+
+@pytest.mark.parametrize("how", ["layer", "activation", "operation", "lambda", "subclass"])
+def test_a_sigmoid_is_neither_logits_nor_probabilities(how: str) -> None:
+    """However it is applied; what is taken for logits in spite of it, has been asked for."""
+    network = {"_target_": f"{__name__}.with_last_function", "how": how}
+    with pytest.raises(UserError, match=r"ends in a sigmoid.*model\.outputs=logits"):
+        build({**network, "function": "sigmoid"})
+    assert build({**network, "function": "sigmoid"}, outputs="logits").outputs == "logits"
+    assert build({**network, "function": "linear"}).outputs == "logits"
+    assert build({**network, "function": "softmax"}).outputs == "probabilities"
+
+
 def test_outputs_must_be_float32() -> None:
     with pytest.raises(UserError, match=r"returns bfloat16.*Expected float32.*dtype=\"float32\""):
         build({"_target_": f"{__name__}.with_half_outputs"}, "mixed_bfloat16")

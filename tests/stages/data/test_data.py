@@ -1,12 +1,14 @@
 """Loading, splitting and scaling images."""
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stages.data.splits import assemble, divide
 from stages.errors import UserError
+from stages.images import Streamed
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
@@ -52,19 +54,60 @@ def test_a_class_with_a_single_example_is_refused() -> None:
         divide(np.zeros((3, 2, 2, 1)), np.array([0, 0, 1]), 0.5, 1, "val")
 
 
+PIXELS, LABELS, NAMES = np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 1]), ("a", "b")
+
+
+def with_pixel(value: float) -> np.ndarray:
+    images = np.zeros((2, 2, 2, 1), np.float32)
+    images[1, 1, 0, 0] = value
+    return images
+
+
 @pytest.mark.parametrize(
-    ("images", "labels", "said"),
+    ("given", "said"),
     [
-        (np.zeros((2, 2, 2), np.uint8), [0, 1], "images of shape"),
-        (np.zeros((0, 2, 2, 1), np.uint8), [], "at least 1"),
-        (np.zeros((2, 2, 2, 1), np.uint8), [0, 2], "labels lie in 0..2"),
-        (np.zeros((2, 2, 2, 1), np.float64), [0, 1], "uint8 or float32"),
+        ({"images": np.zeros((2, 2, 2), np.uint8)}, "images of shape"),
+        ({"images": np.zeros((0, 2, 2, 1), np.uint8), "labels": np.array([], np.int32)}, "at least 1"),
+        ({"images": PIXELS.astype(np.float64)}, "uint8 or float32"),
+        ({"labels": np.array([0, 2])}, "labels lie in 0..2"),
+        ({"labels": np.array([0, 2**40])}, "labels lie in 0..1099511627776"),
+        ({"labels": np.array([0.0, 1.0])}, "train labels are float64. Expected whole numbers, 0..1"),
+        ({"labels": np.array([False, True])}, "labels are bool"),
+        ({"labels": np.eye(2, dtype=np.int32)}, r"int32 \(2, 2\) labels"),
+        ({"names": ("a", "a")}, "two of its classes are called 'a'"),
+        ({"names": ("a",), "labels": np.array([0, 0])}, "two classes or more"),
+        ({"names": (1, 2)}, "class name 1 is of type int"),
+        ({"names": ("a", "caf\udce9")}, r"class name caf\\xe9 is not UTF-8"),
+        ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"),
+        ({"ends": (1.0, 1.0)}, "the least value"),
+        ({"ends": (0.0, float("inf"))}, "both finite"),
+        ({"images": PIXELS + 9, "ends": (0.0, 8.0)}, r"lie in 9\.\.9, and its pixel_range is \(0, 8\)"),
+        ({"images": with_pixel(256)}, r"lie in 0\.\.256"),
+        ({"images": with_pixel(-1)}, r"lie in -1\.\.0"),
+        ({"images": with_pixel(float("nan"))}, "no finite numbers"),
+        ({"images": with_pixel(float("inf"))}, "no finite numbers"),
     ],
 )
-def test_data_that_cannot_be_trained_on_is_refused(images: np.ndarray, labels: list[int], said: str) -> None:
-    split = Split(images, np.array(labels, np.int32))
+def test_data_that_cannot_be_trained_on_is_refused(given: dict[str, Any], said: str) -> None:
+    images, labels, names = given.get("images", PIXELS), given.get("labels", LABELS), given.get("names", NAMES)
+    split = Split(images, labels)
     with pytest.raises(UserError, match=said):
-        Dataset("x", split, split, split, ("a", "b"), (0, 255), "0")
+        Dataset("x", split, split, split, names, given.get("ends", (0.0, 255.0)), "0")
+
+
+def test_pixels_that_are_read_at_each_use_are_checked_where_all_have_been() -> None:
+    split = Split(Streamed(with_pixel(float("nan")).__getitem__, np.arange(2), (2, 2, 1), np.dtype(np.float32)), LABELS)
+    Dataset("x", split, split, split, NAMES, (0.0, 255.0), "0")  # reading them may take hours
+    with pytest.raises(UserError, match="no finite numbers"):
+        assemble("x", split, split, split, NAMES)
+
+
+def test_whole_numbers_of_any_type_are_labels() -> None:
+    for kind in (np.int64, np.uint8, np.uint64):
+        split = Split(PIXELS, LABELS.astype(kind))
+        dataset = assemble("x", split, split, split, ["a", "b"])  # type: ignore[arg-type]
+        assert dataset.train.labels.dtype == np.int32
+        assert dataset.class_names == ("a", "b")
 
 
 def test_synthetic_classes_can_be_seen() -> None:

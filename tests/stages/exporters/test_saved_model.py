@@ -144,7 +144,33 @@ KINDS: dict[str, Callable[[int, int], bytes]] = {
     "turned JPEG": lambda h, w: with_orientation(photo(h, w), "JPEG", 8),
     "turned PNG": lambda h, w: with_orientation(photo(h, w), "PNG", 5),
     "BMP": lambda h, w: encoded(photo(h, w), "BMP"),
+    "gray BMP": lambda h, w: encoded(photo(h, w, "L"), "BMP"),
+    "BMP of 32 bits": lambda h, w: encoded(photo(h, w).convert("RGBA"), "BMP"),
+    "BMP with a palette": lambda h, w: encoded(photo(h, w).convert("P"), "BMP"),
+    "BMP with a palette of 5": lambda h, w: encoded(photo(h, w).quantize(5), "BMP"),
+    "GIF": lambda h, w: encoded(photo(h, w).convert("P"), "GIF"),
 }
+
+
+def with_bytes(content: bytes, place: int, *values: int) -> bytes:
+    return content[:place] + bytes(values) + content[place + len(values) :]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (encoded(photo(32, 24).convert("1"), "BMP"), "a BMP of 1 bits"),
+        (with_bytes(encoded(photo(32, 24).convert("P"), "BMP"), 28, 4), "a BMP of 4 bits"),
+        (with_bytes(encoded(photo(32, 24), "BMP"), 28, 16), "a BMP of 16 bits"),
+        (with_bytes(encoded(photo(32, 24).convert("P"), "BMP"), 30, 1), "compression 1 "),
+        (with_bytes(encoded(photo(32, 24), "BMP"), 14, 12), "a header of 12 bytes"),
+        (with_bytes(encoded(photo(32, 24).convert("P"), "BMP"), 46, 3), "color table of 3"),
+        (encoded(photo(32, 24), "BMP")[:20], "a BMP of 0 bits"),
+    ],
+)
+def test_a_bmp_that_tensorflow_would_read_otherwise_is_refused(content: bytes, said: str) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        in_graph((32, 24, 3), "stretch")(content)
 
 
 @pytest.mark.parametrize("resize", ["stretch", "crop", "pad"])
