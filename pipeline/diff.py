@@ -80,7 +80,9 @@ def _print(differences: Difference, first: str, second: str) -> None:
 
 def _print_code(lines: str | None) -> None:
     if lines is None:
-        lines = "their lines of code cannot be had: a commit that is not in this repository, or changes not kept whole"
+        lines = (
+            "their lines of code are not available: a commit that is not in this repository, or changes not kept whole"
+        )
     print(redact(lines) or "their lines of code are equal")
 
 

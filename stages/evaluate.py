@@ -132,7 +132,7 @@ def _explained(settings: EvaluateSettings) -> str:
         lines.insert(
             0,
             f"low, high: {100 * settings.confidence:g} % interval of {settings.resamples:,} bootstrap resamples of the "
-            "examples (percentile); it does not tell how results vary with the seed.",
+            "examples (percentile); it does not show how results vary with the seed.",
         )
     return " ".join(lines)
 

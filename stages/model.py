@@ -209,7 +209,7 @@ def _refuse_own_steps(core: keras.Model) -> None:
             raise UserError(
                 f"{type(core).__name__} has a {name} of its own, which the training loop would not call",
                 ("compute_loss", "add_loss", "metrics"),
-                "a network without it, or a stage of your own in the place of train",
+                "a network without it, or a custom stage in the place of train",
             )
     if not core.trainable_variables:
         raise UserError(f"{core.name} has no weights that are trained", "at least one", "trainable layers")

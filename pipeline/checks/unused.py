@@ -185,7 +185,7 @@ UNUSED: tuple[Unused, ...] = (
     Unused(
         r"strategy\.(workers|servers)",
         lambda experiment: not experiment.cluster.counts_members,
-        "cluster={cluster} says how many there are",
+        "cluster={cluster} determines how many there are",
         "cluster=local",
     ),
     Unused(r"strategy\.cpu_replicas", _names_devices, "strategy.devices names the replicas", "strategy.devices=[]"),
@@ -197,12 +197,12 @@ UNUSED: tuple[Unused, ...] = (
     Unused(r"export\.promote_if", _names_no_alias, "export.alias names none", "export.alias=champion"),
     Unused(r"data\.resize", _keeps_sizes, "data.size=null keeps images as they are", "data.size=160"),
     Unused(
-        r"data\.val_fraction", _names_split("val_split"), "data.val_split says which examples", "data.val_split=null"
+        r"data\.val_fraction", _names_split("val_split"), "data.val_split names the examples", "data.val_split=null"
     ),
     Unused(
         r"data\.test_fraction",
         _names_split("test_split"),
-        "data.test_split says which examples",
+        "data.test_split names the examples",
         "data.test_split=null",
     ),
 )

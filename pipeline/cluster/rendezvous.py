@@ -42,7 +42,8 @@ def meet(task: Task, log: Callable[[str], None]) -> None:
         log: receives a line with the missing members every LOG_SECONDS.
 
     Raises:
-        UserError: where one is missing after `task.timeout_seconds`, or was told of others; or its own port is taken.
+        UserError: where one is missing after `task.timeout_seconds`, or has another list of members; or the own port
+            is taken.
         Interrupted: on a signal.
     """
     limit = task.timeout_seconds or math.inf
@@ -156,7 +157,7 @@ class Chief:
                 self._reasons.pop(place, None)
             else:
                 if _is_of_another(answer, self._greeting):
-                    self.stranger = f"{place[0]} {place[1]} at {address} was told of other members"
+                    self.stranger = f"{place[0]} {place[1]} at {address} was started with other members"
                 if f"{place[0]} {place[1]}" in self._callers or not answer.startswith(GREETING):
                     del self._absent[place]
                     return is_first
@@ -175,7 +176,7 @@ class Chief:
                 name, _, hello = (await asyncio.wait_for(reader.readline(), CALL_SECONDS)).partition(b": ")
                 caller = name.decode(errors="replace")[:200]
                 if _is_of_another(hello.rstrip(), self._greeting):
-                    self.stranger = f"{caller} was told of other members"
+                    self.stranger = f"{caller} was started with other members"
                 self._callers.add(caller)
                 while not self._complete.is_set() and not reader.at_eof():
                     writer.write(MISSING + self.missing.encode() + b"\n")
@@ -222,7 +223,7 @@ class Member:
             async with asyncio.timeout(CALL_SECONDS):
                 first = await _first_line(reader)
             if _is_of_another(first, self._greeting):
-                self.stranger = f"{self._chief} was told of other members"
+                self.stranger = f"{self._chief} was started with other members"
             self.is_complete = bool(first) and not first.startswith(GREETING)  # TensorFlow, which has started there
             while not self.is_complete:
                 async with asyncio.timeout(LOG_SECONDS):

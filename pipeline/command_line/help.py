@@ -31,7 +31,7 @@ _TAIL = """
 Set a value by its dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
   --cfg job          shows every value; --package train: those of one group; --resolve: with references resolved
   dry_run=true       shows the plan
-  --config-dir DIR   adds options of your own (in a package: 'hydra.searchpath=[pkg://my_package.conf]')
+  --config-dir DIR   adds custom options (in a package: 'hydra.searchpath=[pkg://my_package.conf]')
   -m                 sweeps over every value given as a,b,c, range(1,4) or glob(c*); max_jobs limits how many jobs
   sweep=<option>     sweeps over what a file says; with any sweep sweep.n_jobs=2 runs two jobs at a time
   --info             shows where the configuration comes from

@@ -11,7 +11,7 @@ def choice(comparison: Comparison) -> str:
     if not comparison.rows:
         return "no run has finished"
     if all(row.is_debug for row in comparison.rows):
-        return f"no best setting: a debug run tells whether a setting works, and {len(comparison.rows)} did"
+        return f"no best setting: debug runs only check that a setting works, and {len(comparison.rows)} did"
     if len(comparison.rows) == 1:
         return f"one setting: nothing to choose between ({_number(comparison.rows[0])})"
     if metric is None:

@@ -149,7 +149,7 @@ def _table(caption: str, header: Sequence[str], rows: Sequence[tuple[str, Sequen
 
 def _explanations(comparison: Comparison) -> list[str]:
     columns = columns_of(comparison)
-    lines = ["<details><summary>What the columns say</summary><dl>"]
+    lines = ["<details><summary>Meaning of the columns</summary><dl>"]
     lines += [f"<dt>{escape(column.heading)}</dt><dd>{escape(column.explained)}</dd>" for column in columns]
     if comparison.differences:
         lines.append(

@@ -145,7 +145,7 @@ class SlurmCluster(JoinedCluster):
     memory_gib: float | None = number(None, above=0, unit="GiB of memory on each node; null: Slurm's default")
     partition: str | None = None
     account: str | None = None
-    minutes: int = number(60, at_least=1, unit="minutes of the job; what is left goes on after a requeue")
+    minutes: int = number(60, at_least=1, unit="minutes, the job's time limit; a requeued job resumes")
     signal_seconds: int = number(90, at_least=5, at_most=3600, unit="seconds before that, when it saves and ends")
     requeues: int = number(10, at_least=0, unit="times that a job which has reached its minutes is queued again")
     wait: bool = True

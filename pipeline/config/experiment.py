@@ -253,7 +253,7 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
 
 
 def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:
-    """Refuses a user's own option that does not start from a schema, by which the framework reads it."""
+    """Refuses a custom option that does not start from a schema, by which the framework reads it."""
     if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
         default = next(iter(SCHEMAS[group]))
         raise UserError(

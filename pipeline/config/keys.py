@@ -21,7 +21,7 @@ def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
 
 
 def declared(document: DictConfig) -> Iterator[str]:
-    """Yields the settings that the user's own stages declare and the configuration does not have."""
+    """Yields the settings that custom stages declare and the configuration does not have."""
     for name in map(str, document):
         node = None if OmegaConf.is_interpolation(document, name) else document._get_node(name)
         if isinstance(node, DictConfig) and not node._is_none() and isinstance(node.get("_target_"), str):

@@ -26,7 +26,7 @@ class SweepSettings:
     """Effect of a combination that a rule refuses: `fail` the sweep before it starts, or `skip` and list it."""
     n_jobs: int = number(1, at_least=1, at_most=256, unit="jobs that run at the same time")
     devices_per_job: int | None = number(
-        None, at_least=0, unit="GPUs that each job sees, of its own; null: as many as there are for each; 0: none"
+        None, at_least=0, unit="GPUs that each job sees and no other uses; null: its share of all; 0: none"
     )
     retries: int = number(0, at_least=0, at_most=100, unit="times that a job which failed or died is run again")
 

@@ -87,7 +87,7 @@ def _metrics(summary: Summary) -> str:
     if intervals:
         explained += (
             f" low, high: {100 * summary.facts['confidence']:g} % bootstrap interval over the test examples; "
-            "it does not tell how results vary with the seed."
+            "it does not show how results vary with the seed."
         )
     return "\n".join(["## Metrics", "", explained, "", *rows])
 

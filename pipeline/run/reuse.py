@@ -147,8 +147,8 @@ def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, expe
         before = relevant_settings(OmegaConf.to_container(OmegaConf.load(path)), ignored)
     except Exception as error:
         raise UserError(
-            f"run={experiment.run}: {shorter(path)} cannot be read ({type(error).__name__}); it says how its "
-            "results were made",
+            f"run={experiment.run}: {shorter(path)} cannot be read ({type(error).__name__}); it has the "
+            "settings of its results",
             "a run with its configuration",
             "run=<another run>",
         ) from error

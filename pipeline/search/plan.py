@@ -164,7 +164,7 @@ def _direction(metric: str) -> str:
     if _HIGHER_IS_BETTER.search(metric.rpartition("/")[2]):
         return "maximize"
     raise UserError(
-        f"sweep.metric={metric}: nothing says whether more is better", "maximize, minimize", "sweep.direction=maximize"
+        f"sweep.metric={metric}: whether more is better is unknown", "maximize, minimize", "sweep.direction=maximize"
     )
 
 

@@ -113,7 +113,7 @@ def _recorded_store(run: Path, outputs: Path) -> Store:
         settings.check("tracking")
     except Exception as error:  # a damaged file can hold anything
         raise UserError(
-            f"{shorter(path)} cannot be read ({type(error).__name__}); it says where the run was tracked",
+            f"{shorter(path)} cannot be read ({type(error).__name__}); it has the address of the run's store",
             "a run with its configuration, or the address of its store",
             "--tracking-uri=<address>",
         ) from error

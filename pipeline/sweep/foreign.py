@@ -52,11 +52,11 @@ def run_foreign_sweep(
         UserError: where a job of the first batch is wrong; nothing is recorded then.
     """
     if isinstance(settings, SearchSettings):
-        raise UserError("hydra/sweeper with a search: both say what runs next", "one of them", "sweep=none")
+        raise UserError("hydra/sweeper with a search: both choose the next job", "one of them", "sweep=none")
     for name in ("zip", "exclude"):
         if getattr(settings, name):
             raise UserError(
-                f"sweep.{name} says nothing to a third-party sweeper", "hydra/sweeper without it", f"sweep.{name}=[]"
+                f"sweep.{name} has no effect on a third-party sweeper", "hydra/sweeper without it", f"sweep.{name}=[]"
             )
     with ForeignSweep(compose, settings, console) as sweep, tempfile.TemporaryDirectory() as scratch:
         sweeper = make(sweep, Path(scratch))

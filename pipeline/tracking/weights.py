@@ -72,7 +72,7 @@ def one_error(setting: str, uri: str, fix: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{setting}={uri} cannot be had ({reason})",
+            f"{setting}={uri} cannot be loaded ({reason})",
             "runs:/<id of a run that exported>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>",
             fix,
         ) from error

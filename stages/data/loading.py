@@ -77,7 +77,7 @@ def _load(
         dataset = dataclasses.replace(dataset, resize=settings.resize)
     if held_in != "memory":
         size = np.prod(shape) / 2**30
-        reporter.log(f"{source.name} is read from its {held_in} while training goes on: {size:.1f} GiB")
+        reporter.log(f"{source.name} is read from its {held_in} during training: {size:.1f} GiB")
     return _with_invalid(_with_passed_over(dataset, source.passed_over), invalid, held_in, reporter, folder)
 
 

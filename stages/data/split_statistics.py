@@ -147,7 +147,7 @@ def _warn(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         if len(absent):
             reporter.warn(
                 f"{len(absent)} of {dataset.num_classes} classes have no {name} example, such as "
-                f"{dataset.class_names[absent[0]]}: no {name} score tells how well they are learned"
+                f"{dataset.class_names[absent[0]]}: no {name} score covers them"
             )
     missing = np.flatnonzero(statistics.splits["train"].by_class == 0)
     if len(missing):

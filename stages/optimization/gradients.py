@@ -71,8 +71,8 @@ class Gradients:
         if replicas > 1 and has_synchronized_layers(network):
             if model.has_own_loss:
                 raise UserError(
-                    "a network with a synchronized BatchNorm and a compute_loss of its own, on several replicas: "
-                    "Keras divides by the number of replicas what is its own of the loss, and not what is yours",
+                    "a network with a synchronized BatchNorm and a custom compute_loss, on several replicas: Keras "
+                    "divides its part of the loss by the number of replicas, but not the custom part",
                     "the one or the other, or one replica",
                     "strategy=one_device",
                 )

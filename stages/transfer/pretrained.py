@@ -78,7 +78,7 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
             )
     except Exception as error:  # Keras raises no narrower one where there is no network
         raise UserError(
-            f"model.weights=imagenet cannot be had ({one_line(error)})",
+            f"model.weights=imagenet cannot be loaded ({one_line(error)})",
             "a network connection, or a file with the weights of the backbone",
             "model.weights=<file.weights.h5>",
         ) from error

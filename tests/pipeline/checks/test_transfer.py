@@ -67,6 +67,6 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path, monkeypatch: py
 
 @pytest.mark.parametrize("given", ["runs:/0123456789abcdef0123456789abcdef", "models:/nobody/3", "models:/m-123"])
 def test_an_unknown_model_is_said_before_anything_is_recorded(given: str, outputs: Path) -> None:
-    with pytest.raises(UserError, match=f"model.weights={given} cannot be had"):
+    with pytest.raises(UserError, match=f"model.weights={given} cannot be loaded"):
         run_job(Job(experiment(*NETWORK, f"model.weights={given}", outputs=outputs)), Console())
     assert not list(outputs.glob("runs/*/*"))

@@ -156,7 +156,7 @@ def test_members_with_different_clusters_say_so() -> None:
     other = replace(second, cluster={"worker": [*second.cluster["worker"], "127.0.0.1:1"]})
     errors = waiting([first, other], 5, 5)
     assert "worker 1" in str(errors[0])
-    assert "was told of other members" in str(errors[0])
+    assert "was started with other members" in str(errors[0])
 
 
 @pytest.fixture

@@ -281,7 +281,7 @@ def test_a_loss_without_sample_weights_is_honoured() -> None:
     [
         ({}, "model_parallel 2", "model_parallel cannot take Odd apart"),
         ({"kind": "Stepping"}, "default", "Stepping has a train_step of its own"),
-        ({"batch_norm": True}, "mirrored 2", "a synchronized BatchNorm and a compute_loss of its own"),
+        ({"batch_norm": True}, "mirrored 2", "a synchronized BatchNorm and a custom compute_loss"),
     ],
 )
 def test_a_network_that_would_be_trained_wrong_is_refused(given: dict[str, Any], where: str, message: str) -> None:
