@@ -177,7 +177,7 @@ def _run_search(composer: "Composer") -> int:
     from pipeline.sweep.jobs import refuse_too_many
 
     assert isinstance(composer.sweep, SearchSettings)
-    search = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines)
+    search = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines, composer.typed_of_sweep)
     refuse_too_many(search.plan.trials, search.first.max_jobs)
     return run_search(search, composer.options, _console(composer))
 

@@ -156,11 +156,18 @@ def _check_batches(settings: FitSettings, strategy: Strategy, split: Split) -> N
             "train=loop",
         )
     per_epoch = steps_per_epoch(split, settings.batch_size)
+    if (settings.checkpoint_every_steps or 0) % per_epoch:
+        raise UserError(
+            f"train.checkpoint_every_steps={settings.checkpoint_every_steps} with train=fit: it is saved at the ends "
+            f"of epochs alone, of {per_epoch} steps",
+            f"a multiple of {per_epoch}, or train=loop",
+            f"train.checkpoint_every_steps={per_epoch}",
+        )
     if per_epoch % (settings.steps_per_call or 1):
         raise UserError(
             f"train=fit would run {settings.steps_per_call} steps in a call beyond the epoch's {per_epoch}",
             f"a train.steps_per_call that divides {per_epoch}",
-            "train.steps_per_call=1, or train=loop",
+            "train.steps_per_call=1",
         )
 
 

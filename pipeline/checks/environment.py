@@ -3,6 +3,7 @@
 import os
 import socket
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.config.experiment import Experiment
@@ -10,7 +11,7 @@ from pipeline.source_code.packages import find_package
 from stages.data import class_folders, tfds_folder
 from stages.errors import UserError
 from stages.settings.data import ImageFolderSettings, TfdsSettings
-from stages.settings.results import ExportSettings
+from stages.settings.results import ExportSettings, schema_of
 from stages.settings.strategy import TpuSettings
 
 PATTERNS = "*?[]\\%"
@@ -55,11 +56,12 @@ def exporters_are_installed(experiment: Experiment) -> None:
     """Refuses a format whose packages are not installed."""
     settings = experiment.settings.get("export")
     for name, part in settings.formats.items() if isinstance(settings, ExportSettings) else ():
-        missing = [package for package in getattr(part, "requires", ()) if find_package(package) is None]
+        schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)
+        missing = [package for package in schema.requires if find_package(package) is None]
         if missing:
             raise UserError(
                 f"export.formats.{name}: the package {missing[0]} is not installed",
-                f"the extra {part.extra} of this project: {', '.join(part.requires)}",
+                f"the extra {schema.extra} of this project: {', '.join(schema.requires)}",
                 f"pip install {' '.join(missing)}",
             )
 

@@ -1,5 +1,6 @@
 """Refused combinations of settings, as rows of tables for the checks and the documentation."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -44,11 +45,17 @@ def values(experiment: Experiment) -> Mapping[str, object]:
         "strategy": experiment.choices.get("strategy"),
         "replicas": expected_replicas(experiment),
         "precision": policy(experiment),
+        "model": experiment.choices.get("model"),
+        "augment": experiment.choices.get("augment"),
         "weights": getattr(network, "weights", None),
         "optimizer": getattr(getattr(training, "optimizer", None), "name", None),
         "batch_size": getattr(training, "batch_size", None),
         "last_batch": last_batch(experiment),
+        "checkpoint_every_steps": getattr(training, "checkpoint_every_steps", None),
+        "steps_per_epoch": steps_per_epoch(experiment),
         "jit": getattr(training, "jit", None),
+        "epochs": getattr(training, "epochs", None),
+        "enough_epochs": _enough_epochs(training) if training else None,
         "fine_tune_epochs": getattr(training, "fine_tune_epochs", None),
         "schedule": getattr(getattr(training, "schedule", None), "name", None),
         "register": getattr(exported, "register", None),
@@ -57,6 +64,12 @@ def values(experiment: Experiment) -> Mapping[str, object]:
         "gpu": gpu and gpu.name,
         "compute_capability": gpu and ".".join(map(str, gpu.compute_capability)),
     }
+
+
+def _enough_epochs(settings: TrainSettings) -> int:
+    """Returns the number of epochs in which every setting that counts epochs takes effect."""
+    schedule = settings.schedule
+    return math.floor(max(*schedule.decay_epochs, schedule.patience, settings.early_stopping_patience)) + 1
 
 
 def runs_under(*kinds: type) -> Condition:
@@ -95,6 +108,13 @@ def last_batch(experiment: Experiment) -> int:
         return 0
     examples = data.train_examples() if isinstance(data, DataSettings) else None
     return (examples or 0) % training.batch_size or training.batch_size
+
+
+def steps_per_epoch(experiment: Experiment) -> int | None:
+    """Returns the number of steps of an epoch; None where it is unknown before the examples are read."""
+    training, data = train(experiment), experiment.settings.get("load")
+    examples = data.train_examples() if isinstance(data, DataSettings) else None
+    return -(-examples // training.batch_size) if training and examples else None
 
 
 def gpus_without_bfloat16() -> list[machine.Gpu]:

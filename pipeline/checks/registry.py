@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from pipeline.checks.augmentation import AUGMENTATION
 from pipeline.checks.batch import batch_is_shared
+from pipeline.checks.custom_classes import check_classes
 from pipeline.checks.environment import data_is_usable, exporters_are_installed, outputs_can_be_written, tpu_exists
 from pipeline.checks.own_settings import check_own_settings
 from pipeline.checks.precision import PRECISION
@@ -35,7 +36,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for refusal in REFUSALS:
         if refusal.when(experiment):
             raise refusal.error(experiment)
-    for check in (tpu_exists, data_is_usable, exporters_are_installed, check_own_settings):
+    for check in (tpu_exists, data_is_usable, exporters_are_installed, check_classes, check_own_settings):
         check(experiment)
     if surroundings:
         check_surroundings(experiment)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from pipeline.checks.batch import expected_replicas
-from pipeline.checks.refusal import Condition, Refusal, fit, last_batch, policy, runs_under, train
+from pipeline.checks.refusal import Condition, Refusal, fit, last_batch, policy, runs_under, steps_per_epoch, train
 from pipeline.config.experiment import Experiment
 from stages.settings.strategy import (
     CentralStorageSettings,
@@ -54,6 +54,15 @@ def _with_fit(problem: str, reason: str, when: FitCondition, replicas: bool = Fa
 
 def _loses_ema(settings: FitSettings, experiment: Experiment) -> bool:
     return bool(settings.optimizer.ema_use and settings.early_stopping_patience and not settings.restore_best)
+
+
+def _saves_within_epochs(settings: FitSettings, experiment: Experiment) -> bool:
+    steps = steps_per_epoch(experiment)
+    return (
+        settings.checkpoint_every_steps is not None
+        and steps is not None
+        and settings.checkpoint_every_steps % steps > 0
+    )
 
 
 def _per_replica_batches_differ(settings: FitSettings, experiment: Experiment) -> bool:
@@ -119,6 +128,11 @@ TRAINING = (
         "precision=float16",
         "Keras scales the loss in mixed precision alone",
         lambda _, experiment: policy(experiment) == "float16",
+    ),
+    _with_fit(
+        "train.checkpoint_every_steps={checkpoint_every_steps}",
+        "it is saved at the ends of epochs alone, of {steps_per_epoch} steps",
+        _saves_within_epochs,
     ),
     _with_fit(
         "{replicas} replicas, train.batch_size={batch_size} and a last batch of {last_batch}",

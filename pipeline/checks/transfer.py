@@ -2,7 +2,7 @@
 
 from pipeline.checks.refusal import Condition, Refusal, fit, model, runs_under, train
 from pipeline.config.experiment import Experiment
-from stages.settings.model import ModelSettings
+from stages.settings.model import CnnPhotoSettings, CnnSettings, MlpSettings, ModelSettings, ResnetSettings
 from stages.settings.strategy import ModelParallelSettings, ParameterServerSettings
 
 
@@ -26,7 +26,43 @@ def _fine_tunes_and(condition: Condition) -> Condition:
     return lambda experiment: _fine_tunes(experiment) is not None and condition(experiment)
 
 
+_OWN_NETWORKS = (MlpSettings, CnnSettings, CnnPhotoSettings, ResnetSettings)
+
+
+def _has_no_backbone(experiment: Experiment) -> bool:
+    """Returns whether the network is one of this project's without a layer `backbone`."""
+    settings = model(experiment)
+    network = settings.network if settings else None
+    return isinstance(network, _OWN_NETWORKS) and network._target_ == type(network)._target_
+
+
+def _has_imagenet(experiment: Experiment) -> bool:
+    settings = model(experiment)
+    return settings is not None and settings.weights == "imagenet"
+
+
 TRANSFER = (
+    Refusal(
+        lambda experiment: _is_frozen(experiment) and _has_no_backbone(experiment),
+        "model.frozen=true with model={model}",
+        "it has no layer named backbone",
+        "a network with one, as those of keras.applications have here, such as model=mobilenet_v2",
+        "model.frozen=false",
+    ),
+    Refusal(
+        lambda experiment: _has_imagenet(experiment) and _has_no_backbone(experiment),
+        "model.weights=imagenet with model={model}",
+        "they are the weights of a backbone of keras.applications, and it has none",
+        "a network of keras.applications, such as model=mobilenet_v2",
+        "model.weights=none",
+    ),
+    Refusal(
+        _fine_tunes_and(_has_no_backbone),
+        "train.fine_tune_epochs={fine_tune_epochs} with model={model}",
+        "it has no layer named backbone, whose top would be trained",
+        "a network with one, as those of keras.applications have here, such as model=mobilenet_v2",
+        "train.fine_tune_epochs=0",
+    ),
     Refusal(
         lambda experiment: _tracked_weights(experiment) and experiment.tracking.kind == "off",
         "model.weights={weights} with tracking=off",

@@ -1,5 +1,6 @@
 """Settings of the group `cluster`: the engine on which the members of a strategy run, one schema an engine."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -128,6 +129,32 @@ class HostsCluster(JoinedCluster):
         return None if gpus else len(self.hosts)
 
 
+OF_SLURM: Mapping[str, str] = {
+    "job_name": "name",
+    "partition": "cluster.partition",
+    "account": "cluster.account",
+    "time": "cluster.minutes",
+    "signal": "cluster.signal_seconds",
+    "requeue": "cluster.requeues",
+    "no_requeue": "cluster.requeues",
+    "nodes": "cluster.nodes",
+    "ntasks": "strategy.workers",
+    "cpus_per_task": "cluster.cpus_per_task",
+    "gpus_per_task": "cluster.gpus_per_task",
+    "mem": "cluster.memory_gib",
+    "wait": "cluster.wait",
+    "output": "outputs",
+    "error": "outputs",
+    "array": "sweep.n_jobs",
+    "distribution": "",
+    "open_mode": "",
+    "wckey": "",
+    "wrap": "",
+    "parsable": "",
+}
+"""From options of sbatch that this project gives to the settings that they are made from; empty: fixed."""
+
+
 @dataclass(kw_only=True)
 class SlurmCluster(JoinedCluster):
     """Tasks of a Slurm job: this process is one of them, or submits the job that they are in."""
@@ -155,6 +182,25 @@ class SlurmCluster(JoinedCluster):
     )
     options: dict[str, Any] = field(default_factory=dict)
     """Other options of sbatch, such as `+cluster.options.constraint=a100`."""
+
+    def check(self, path: str) -> None:
+        """Refuses a signal that is due at the start of the job, and options that other settings give."""
+        if self.signal_seconds >= 60 * self.minutes:
+            raise UserError(
+                f"{path}.signal_seconds={self.signal_seconds} with {path}.minutes={self.minutes}: the job would end as "
+                "it starts",
+                f"less than {60 * self.minutes}",
+                f"{path}.signal_seconds={20 * self.minutes}",
+            )
+        for name, value in self.options.items():
+            plain = str(name).lstrip("-").replace("-", "_")
+            if plain in OF_SLURM:
+                setting = OF_SLURM[plain]
+                raise UserError(
+                    f"{path}.options.{name}={value}: this project sets it",
+                    f"{setting}, from which it is made" if setting else f"no {path}.options.{name}",
+                    f"{setting}=<value>" if setting else "",
+                )
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return workers * (self.gpus_per_task or 1)

@@ -105,7 +105,7 @@ def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:
         "wckey": None,
         # Since Slurm 22.05 srun does not take this over from the job.
         "srun_args": ["--open-mode=append", *([f"--cpus-per-task={cpus}"] if cpus else [])],
-        "additional_parameters": {"ntasks": count, "distribution": "block", "requeue": True, **settings.options},
+        "additional_parameters": {**settings.options, "ntasks": count, "distribution": "block", "requeue": True},
     }
     return {name: value for name, value in given.items() if value is not None or name == "wckey"}
 

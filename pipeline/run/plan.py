@@ -3,13 +3,17 @@
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from pipeline.config.experiment import Experiment
-from pipeline.source_code.signatures import AbsentError, find, signature
+from pipeline.paths import CONF
+from pipeline.source_code.bases import class_in, extends, path_of
+from pipeline.source_code.signatures import AbsentError, Definition, find, signature
 from pipeline.system.environment import quiet_stderr
 from stages.errors import UserError
 
@@ -57,6 +61,7 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
         for parameter, required in parameters(name, target).items():
             if parameter in results:
                 inputs.append(parameter)
+                _refuse_other_class(plan, name, target, parameter)
             elif required and parameter not in FROM_RUNNER:
                 raise UserError(
                     f"the stage {name} takes `{parameter}`, which no earlier stage makes",
@@ -67,6 +72,38 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
         results.append(makes)
     return tuple(plan)
+
+
+def _refuse_other_class(plan: Sequence[PlannedStage], stage: str, target: str, parameter: str) -> None:
+    """Refuses a stage that takes as `parameter` what, by the annotations of both, certainly is something else."""
+    maker = next(one for one in reversed(plan) if one.makes == parameter)
+    made, taken = _result(maker.target), _parameter(target, parameter)
+    if made is not None and taken is not None and extends(made, path_of(taken)) is False:
+        standard = OmegaConf.select(OmegaConf.load(CONF / "pipeline" / "standard.yaml"), maker.name)
+        raise UserError(
+            f"pipeline.{maker.name}={parameter}: it makes {made.node.name}, and the stage {stage} takes "
+            f"{taken.node.name} by that name",
+            "the name of what the stage makes",
+            f"pipeline.{maker.name}={standard or '<another name>'}",
+        )
+
+
+@functools.cache
+def _result(target: str) -> Definition | None:
+    """Returns the class that a stage's function returns, by its annotation."""
+    definition = find(target)
+    returns = getattr(definition.node, "returns", None) if definition else None
+    return class_in(definition, returns) if definition else None
+
+
+@functools.cache
+def _parameter(target: str, name: str) -> Definition | None:
+    """Returns the class of a parameter of a stage's function, by its annotation."""
+    definition = find(target)
+    declared = signature(definition)
+    if definition is None or declared is None or name not in declared.parameters:
+        return None
+    return class_in(definition, declared.parameters[name].annotation)
 
 
 @functools.cache  # every job of a sweep has the same stages

@@ -13,6 +13,7 @@ from pipeline.config.schemas import no_fork
 from pipeline.paths import shorter
 from pipeline.run.console import Console
 from pipeline.run.finding import find_run, run_folders
+from pipeline.run.forking import check_fork
 from pipeline.run.identity import WITHOUT_EFFECT, as_override, identity, relevant_settings, settings_of
 from pipeline.run.job import Job, Predecessor
 from pipeline.run.rebuild import read_run
@@ -96,6 +97,7 @@ def _to_fork(experiment: Experiment, text: str, console: Console) -> Summary:
     folder = Path(run.folder)
     if not any((folder / "checkpoints").glob("*.npz")):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
+    check_fork(experiment, run)
     _announce("forking", run, console)
     return run
 

@@ -14,12 +14,14 @@ from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.search_settings import SearchSettings
+from pipeline.run.against import other_run
 from pipeline.run.identity import identity
 from pipeline.run.reuse import plan_of
 from pipeline.run.source_digest import Sources, sources
 from pipeline.search.plan import SearchPlan, make_search_plan
-from pipeline.search.space import Axis, probes
+from pipeline.search.space import Axis, probes, with_whole_numbers
 from pipeline.search.study import describe
+from pipeline.search.unread import refuse_unread
 from stages.errors import UserError
 
 Compose = Callable[[Sequence[str]], Composed]
@@ -43,14 +45,20 @@ class Search:
     identity: str
 
 
-def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Compose) -> Search:
+def checked_search(
+    settings: SearchSettings, axes: Sequence[Axis], compose: Compose, typed: Sequence[str] = ()
+) -> Search:
     """Returns the search, once every end of its space is known to have an effect and a value in its range.
 
     Combinations that a rule refuses may show only as they come; at least one end must work.
 
+    Args:
+        typed: the names of the settings of the search that the user typed, such as `sweep.trials`.
+
     Raises:
         UserError: where the search is wrong.
     """
+    axes = with_whole_numbers(axes, compose([axis.line_of_end(0) for axis in axes if axis.choices]).document)
     first: Experiment | None = None
     refused: UserError | None = None
     files: dict[str, str] = {}
@@ -68,6 +76,7 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
         try:
             check_rules(experiment, surroundings=first is None)
             plan_of(experiment)
+            other_run(experiment)
         except UserError as error:
             refused = refused or error.within(f"trial {' '.join(lines)}")
             if settings.refused == "fail":
@@ -77,6 +86,7 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
     if first is None:
         assert refused is not None
         raise refused
+    refuse_unread(settings, typed, first)
     plan = make_search_plan(settings, axes, first)
     digest = hashlib.sha256((describe(plan, axes) + identities[0]).encode()).hexdigest()[:32]
     return Search(settings, plan, tuple(axes), compose, first, Sources(files), digest)

@@ -1,12 +1,15 @@
 """Search space: from Hydra's override syntax to Optuna's distributions."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, IntegerNode, OmegaConf
 
+from pipeline.config.schemas import TopSettings, top_level_key
 from stages.errors import UserError
 
 if TYPE_CHECKING:
@@ -119,6 +122,33 @@ def _axis(override: Override) -> Axis:
     if is_log and axis.low <= 0:
         raise _refused(override, f"{axis.low:g} has no logarithm", LEAST_OF_LOG)
     return axis
+
+
+def with_whole_numbers(axes: Sequence[Axis], document: DictConfig) -> tuple[Axis, ...]:
+    """Returns `axes` in whole numbers where the settings of `document` are: Hydra makes both ends of intervals floats.
+
+    Ends with a fraction stay as they are, and are refused where they are set.
+    """
+    return tuple(
+        replace(axis, is_whole=True)
+        if not axis.choices
+        and axis.step is None
+        and _is_whole(axis.key.lstrip("+"), document)
+        and float(axis.low).is_integer()
+        and float(axis.high).is_integer()
+        else axis
+        for axis in axes
+    )
+
+
+def _is_whole(name: str, document: DictConfig) -> bool:
+    """Returns whether the schema of a setting has a whole number for it."""
+    if "." not in name:
+        types = {top_level_key(entry.name): entry.type for entry in dataclasses.fields(TopSettings)}
+        return types.get(name) is int
+    group, _, setting = name.rpartition(".")
+    parent = OmegaConf.select(document, group)
+    return isinstance(parent, DictConfig) and isinstance(parent._get_node(setting), IntegerNode)
 
 
 def _of_range(key: str, value: Any, is_log: bool) -> Axis:

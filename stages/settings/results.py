@@ -1,5 +1,6 @@
 """Settings of the stages `evaluate` and `export`."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -99,6 +100,12 @@ class OnnxSettings(FormatSettings):
     opset: int = number(18, at_least=13, at_most=18, unit="version of ONNX's operators")
 
 
+def schema_of(target: str) -> type[FormatSettings]:
+    """Returns the settings of the exporter `target`: this project's, or those that every exporter has."""
+    own = (SavedModelSettings, KerasSettings, LiteRTSettings, OnnxSettings)
+    return next((schema for schema in own if schema._target_ == target), FormatSettings)
+
+
 RELOAD = "EXPORT_RELOAD"
 """Environment variable with the default of `export.reload`, for all runs of a shell."""
 
@@ -135,4 +142,8 @@ class ExportSettings:
                 raise UserError(
                     f"{place}={settings} names no exporter", "a mapping with `_target_`", "export=saved_model"
                 )
+            if isinstance(settings, Mapping):
+                schema = schema_of(target)
+                names = {entry.name for entry in dataclasses.fields(schema)}
+                settings = schema(**{name: value for name, value in settings.items() if name in names})
             check(settings, place)

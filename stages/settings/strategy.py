@@ -78,6 +78,10 @@ class CentralStorageSettings(DevicesSettings):
     parameter_device: str = "/cpu:0"
     """Device of the variables."""
 
+    def check(self, path: str) -> None:
+        super().check(path)
+        check_device(f"{path}.parameter_device", self.parameter_device)
+
 
 @dataclass(kw_only=True)
 class ModelParallelSettings(DevicesSettings):

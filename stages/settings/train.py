@@ -1,5 +1,6 @@
 """Settings of the `train` stage."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +49,19 @@ class TrainSettings:
     schedule: ScheduleSettings = II("schedule")
     seed: int = II("seed")
 
+    @property
+    def longest_phase(self) -> int:
+        """Epochs in the longer of the two phases, each of which has the schedule to itself."""
+        return max(self.epochs, self.fine_tune_epochs)
+
     def check(self, path: str) -> None:
+        if self.schedule.name == "step" and min(self.schedule.decay_epochs, default=math.inf) >= self.longest_phase:
+            shown = ",".join(f"{epoch:g}" for epoch in self.schedule.decay_epochs)
+            raise UserError(
+                f"schedule=step never falls: schedule.decay_epochs=[{shown}], and {path}.epochs={self.longest_phase}",
+                f"one of them below {self.longest_phase}, or schedule=constant",
+                f"schedule.decay_epochs=[{self.longest_phase / 2:g}]",
+            )
         if self.schedule.warmup_epochs >= self.epochs:
             raise UserError(
                 f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} fills all of {path}.epochs={self.epochs}",

@@ -194,7 +194,9 @@ class State:
             )
             allowed = "the settings that it was made with, or fork=<run id>"
         if difference:
-            raise UserError(f"the checkpoint belongs to another training: {difference}", allowed, "resume=never")
+            # A fork with resume=never would begin with the same checkpoint.
+            fix = "fork=null" if fork else "resume=never"
+            raise UserError(f"the checkpoint belongs to another training: {difference}", allowed, fix)
 
     def _sum(self, variable: Variable) -> np.ndarray:
         """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""

@@ -1,10 +1,12 @@
 """Settings that nothing would read are refused where they were typed; the fix gives them an effect."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from pipeline.checks.unused import NAMED_BY, refuse_unused
+from pipeline.config.debug import debugged
 from pipeline.paths import CONF
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
@@ -18,6 +20,24 @@ UNUSED = {
     "train.fine_tune_layers=3": "train.fine_tune_epochs=0",
     "augment.magnitude=0.5": "augment.rand_augment=0",
     "augment.rotation=0.1 pipeline.augment=null": "leaves the stage augment out",
+    "schedule.decay_epochs=[10,40] schedule=step": "train.epochs=30 end before",
+    "schedule.patience=5 schedule=plateau train.epochs=5": "train.epochs=5 end before",
+    "train.early_stopping_patience=3 train.epochs=3": "train.epochs=3 end before",
+    "train.cache_features=off train=fit model=mobilenet_v2 model.frozen=true": "train=fit caches none",
+    "train.cache_features=off": "model.frozen=false",
+    "train.cache_features=off model=mobilenet_v2 model.frozen=true augment=flip": "augment=flip changes the images",
+    "augment.where=model": "nothing in augment changes single images",
+    "augment.where=input augment.mixup=0.2": "nothing in augment changes single images",
+    "augment.without_color=skip augment=flip": "neither augment.saturation nor augment.hue",
+    "evaluate.confidence=0.9 evaluate.resamples=0": "gives no intervals",
+    "export.reload_seconds=30 export.reload=here": "waits for no other process",
+    "export.formats.litert_float32.representative_examples=9 export=litert": "they are for int8",
+    "data.test_fraction=0.3 data=synthetic": "data.test_examples says how many",
+    "data.on_error=skip data=synthetic": "can all be used",
+    "model.network.dropout=0.3 model=mlp model.network.hidden=[]": "follows each hidden layer",
+    "tracking.options.project=x": "MLflow's runs read none",
+    "cluster.timeout_seconds=9 cluster=slurm": "strategy=one_device has no workers",
+    "cluster.port=2000 cluster=slurm": "strategy=one_device has no workers",
 }
 
 
@@ -59,10 +79,33 @@ def test_no_experiment_of_the_project_undoes_an_option(path: Path) -> None:
 
 @pytest.mark.parametrize("given", UNUSED)
 def test_a_setting_without_effect_is_refused(given: str) -> None:
-    overrides = given.split()
+    overrides = [word.replace("tracking.options", "+tracking.options") for word in given.split()]
     with pytest.raises(UserError, match=UNUSED[given]) as caught:
         refuse_unused(experiment(*overrides), [given.partition("=")[0]])
-    assert caught.value.fix
+    fix = caught.value.fix
+    assert fix
+    if "<" not in fix:
+        refuse_unused(experiment(*overrides, *shlex.split(fix)), [given.partition("=")[0]])
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_share_of_a_split_that_has_a_folder_is_refused(split: str, tmp_path: Path) -> None:
+    for name in ("train", split):
+        for kind in ("cat", "dog"):
+            (tmp_path / name / kind).mkdir(parents=True)
+    given = experiment("data=image_folder", f"data.dir={tmp_path}", "data.val_fraction=0.3", "data.test_fraction=0.3")
+    with pytest.raises(UserError, match=f"data.{split}_fraction has no effect: data.dir has the folder {split}/"):
+        refuse_unused(given, [f"data.{split}_fraction"])
+    refuse_unused(given, [f"data.{'val' if split == 'test' else 'test'}_fraction"])
+
+
+def test_steps_that_never_come_are_refused_in_a_file_too() -> None:
+    with pytest.raises(
+        UserError, match=r"never falls: schedule.decay_epochs=\[15,25\].*Try: schedule.decay_epochs=\[5\]"
+    ):
+        experiment("schedule=step", "train.epochs=10")
+    experiment("schedule=step", "train.epochs=10", "schedule.decay_epochs=[5]")
+    debugged(experiment("schedule=step", "debug=fast"))
 
 
 def test_a_setting_with_an_effect_is_not_refused() -> None:

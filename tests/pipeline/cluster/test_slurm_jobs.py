@@ -32,7 +32,7 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
     least = parameters(job, 1, SlurmCluster())
     settings = SlurmCluster(
         partition="long", account="vision", minutes=90, nodes=2, cpus_per_task=6, gpus_per_task=1, memory_gib=1.5,
-        signal_seconds=45, options={"constraint": "a100", "ntasks": 8},
+        signal_seconds=45, options={"constraint": "a100"},
     )  # fmt: skip
     assert parameters(job, 4, settings) == {
         "job_name": "asked",
@@ -47,7 +47,7 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
         "stderr_to_stdout": True,
         "wckey": None,
         "srun_args": ["--open-mode=append", "--cpus-per-task=6"],
-        "additional_parameters": {"ntasks": 8, "distribution": "block", "requeue": True, "constraint": "a100"},
+        "additional_parameters": {"ntasks": 4, "distribution": "block", "requeue": True, "constraint": "a100"},
     }
     left_to_slurm = {"partition", "account", "cpus_per_task", "gpus_per_task", "mem"}
     assert left_to_slurm & least.keys() == set()
@@ -55,3 +55,23 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
     assert least["additional_parameters"]["ntasks"] == 1
     with pytest.raises(UserError, match=r"cluster\.nodes=2: the job has 1 processes"):
         parameters(job, 1, settings)
+
+
+def test_nothing_that_is_asked_for_can_be_overridden_as_an_option() -> None:
+    """By any of the names that the project gives to submitit, in either spelling."""
+    asked = parameters(Job(experiment()), 1, SlurmCluster(partition="a", account="b", cpus_per_task=1, gpus_per_task=1))
+    named = {*asked, *asked["additional_parameters"]} - {"additional_parameters", "srun_args", "stderr_to_stdout"}
+    for name in {"signal" if name == "signal_delay_s" else name for name in named} | {"mem", "cpus-per-task"}:
+        with pytest.raises(UserError, match=rf"cluster\.options\.{name}=7: this project sets it"):
+            experiment("cluster=slurm", f"+cluster.options.{name}=7")
+    with pytest.raises(UserError, match=r"cluster\.minutes, from which it is made\. Try: cluster\.minutes=<value>"):
+        experiment("cluster=slurm", "+cluster.options.time=90")
+    experiment("cluster=slurm", "+cluster.options.constraint=a100", "+cluster.options.exclusive=true")
+
+
+@pytest.mark.parametrize("minutes", [1, 2, 60])
+def test_a_job_has_time_before_its_signal(minutes: int) -> None:
+    late = f"cluster.signal_seconds={60 * minutes}"
+    with pytest.raises(UserError, match=f"the job would end as it starts.*Try: cluster.signal_seconds={20 * minutes}"):
+        experiment("cluster=slurm", f"cluster.minutes={minutes}", late)
+    experiment("cluster=slurm", f"cluster.minutes={minutes}", f"cluster.signal_seconds={20 * minutes}")

@@ -5,8 +5,9 @@ import math
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pipeline.search.space import Axis, point, probes, read_axes, size
+from pipeline.search.space import Axis, point, probes, read_axes, size, with_whole_numbers
 from stages.errors import UserError
+from tests.pipeline.experiments import compose
 
 
 def axes(*words: str) -> list[Axis]:
@@ -46,6 +47,25 @@ def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
         assert searched == swept
     else:
         assert [float(value) for value in searched] == pytest.approx([float(value) for value in swept])
+
+
+@pytest.mark.parametrize(
+    ("word", "ends"),
+    [
+        ("seed=interval(0,100)", ("0", "100")),
+        ("train.batch_size=tag(log,interval(8,64))", ("8", "64")),
+        ("model.network.kernel_size=interval(1,5)", ("1", "5")),
+        ("inspect.batch_size=interval(1,5)", ("1", "5")),
+        ("+evaluate.batch_size=interval(1,5)", ("1", "5")),
+        ("train.batch_size=interval(8.5,64)", ("8.5", "64.0")),
+        ("optimizer.learning_rate=interval(1,2)", ("1.0", "2.0")),
+        ("schedule.warmup_epochs=interval(1,2)", ("1.0", "2.0")),
+    ],
+)
+def test_an_interval_of_a_whole_setting_is_whole(word: str, ends: tuple[str, ...]) -> None:
+    """As its schema says, since Hydra makes both ends floats."""
+    [axis] = with_whole_numbers(axes(word), compose().document)
+    assert axis.ends == ends
 
 
 def test_one_value_is_no_axis() -> None:

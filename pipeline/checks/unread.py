@@ -1,0 +1,272 @@
+"""Settings that nothing reads beside certain others, as rows of a table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.checks.refusal import Condition, fit, train
+from pipeline.cluster.task import cluster_settings
+from pipeline.config.cluster_settings import JoinedCluster
+from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import MLFLOW_RUN
+from stages.data.class_folders import split_folders
+from stages.errors import UserError
+from stages.settings.data import ImageFolderSettings, ImagesSettings, SyntheticSettings, TfdsSettings
+from stages.settings.images import AugmentSettings
+from stages.settings.model import MlpSettings, ModelSettings
+from stages.settings.optimizer import SgdSettings
+from stages.settings.results import EvaluateSettings, ExportSettings
+from stages.settings.strategy import DevicesSettings
+from stages.settings.train import TrainSettings
+
+
+@dataclass(frozen=True)
+class Unused:
+    """Settings that nothing reads in some experiments.
+
+    names: their dotted names, as a regular expression.
+    when: the experiments in which nothing reads them.
+    reason: why, with values in braces; see `refusal.values`.
+    fix: a setting with which they have an effect, with values too.
+    """
+
+    names: str
+    when: Condition
+    reason: str
+    fix: str
+
+
+def _has(stage: str, kind: type, applies: Callable[[Any], object]) -> Condition:
+    """Returns the condition that a stage has settings of `kind` to which `applies`."""
+
+    def condition(experiment: Experiment) -> bool:
+        settings = experiment.settings.get(stage)
+        return isinstance(settings, kind) and bool(applies(settings))
+
+    return condition
+
+
+def _of_schedule(setting: str, *readers: str) -> Unused:
+    """Returns the row of a setting that only the schedules in `readers` read."""
+    is_unread = _has("train", TrainSettings, lambda train: train.schedule.name not in readers)
+    reason = f"schedule={{schedule}} does not read it, but {', '.join(readers)}"
+    return Unused(rf"schedule\.{setting}", is_unread, reason, f"schedule={readers[0]}")
+
+
+def _in_epochs(setting: str, needed: Callable[[TrainSettings], float]) -> Unused:
+    """Returns the row of a setting that takes effect after so many epochs, where training has ended by then."""
+
+    def is_beyond(experiment: Experiment) -> bool:
+        settings = train(experiment)
+        return settings is not None and needed(settings) >= settings.longest_phase
+
+    return Unused(setting, is_beyond, "train.epochs={epochs} end before", "train.epochs={enough_epochs}")
+
+
+def _has_no_members(experiment: Experiment) -> bool:
+    return cluster_settings(experiment) is None and not experiment.cluster.places_jobs
+
+
+def _meets_nobody(experiment: Experiment) -> bool:
+    return cluster_settings(experiment) is None and isinstance(experiment.cluster, JoinedCluster)
+
+
+def _is_nesterov_without_momentum(settings: TrainSettings) -> bool:
+    optimizer = settings.optimizer
+    return isinstance(optimizer, SgdSettings) and optimizer.nesterov and not optimizer.momentum
+
+
+def _changes_no_colors(settings: AugmentSettings) -> bool:
+    return not (settings.saturation or settings.hue)
+
+
+def _has_folder(split: str) -> Condition:
+    """Returns the condition that an image folder has a folder of its own for `split`."""
+
+    def applies(settings: ImageFolderSettings) -> bool:
+        try:
+            return split in split_folders(settings.folder)[0]
+        except (UserError, OSError):  # refused elsewhere
+            return False
+
+    return _has("load", ImageFolderSettings, applies)
+
+
+def _quantizes_nothing(name: str) -> Condition:
+    """Returns the condition that the format `name` of an export is a LiteRT file without whole numbers."""
+
+    def applies(settings: ExportSettings) -> bool:
+        return getattr(settings.formats.get(name), "weights", "int8") != "int8"
+
+    return _has("export", ExportSettings, applies)
+
+
+UNUSED: tuple[Unused, ...] = (
+    _of_schedule("warmup_epochs", "constant", "cosine", "step", "custom"),
+    _of_schedule("final_share", "cosine", "plateau"),
+    _of_schedule("decay_epochs", "step"),
+    _of_schedule("decay_factor", "step", "plateau"),
+    _of_schedule("patience", "plateau"),
+    _in_epochs(r"schedule\.decay_epochs", lambda train: max(train.schedule.decay_epochs, default=0)),
+    _in_epochs(r"schedule\.patience", lambda train: train.schedule.patience),
+    _in_epochs(r"train\.early_stopping_patience", lambda train: train.early_stopping_patience),
+    Unused(
+        r"tracking\.(_target_|options.*|note|tags.*|system_metrics|untracked)",
+        lambda experiment: experiment.tracking.kind == "off",
+        "tracking=off records nothing",
+        "tracking=local",
+    ),
+    Unused(
+        r"tracking\.options.*",
+        lambda experiment: experiment.tracking._target_ == MLFLOW_RUN,
+        "MLflow's runs read none, but a custom tracking._target_",
+        "tracking._target_=<the import path of a class>",
+    ),
+    Unused(
+        r"tracking\.uri",
+        lambda experiment: experiment.tracking.kind != "server",
+        "only tracking=server has an address",
+        "tracking=server",
+    ),
+    Unused(
+        r"cluster\.restarts",
+        _has_no_members,
+        "strategy={strategy} has no workers",
+        "strategy=multi_worker",
+    ),
+    Unused(
+        r"cluster\.(timeout_seconds|port)",
+        _meets_nobody,
+        "strategy={strategy} has no workers, which would meet",
+        "strategy=multi_worker",
+    ),
+    Unused(
+        r"strategy\.(workers|servers)",
+        lambda experiment: not experiment.cluster.counts_members,
+        "cluster={cluster} determines how many there are",
+        "cluster=local",
+    ),
+    Unused(
+        r"strategy\.cpu_replicas",
+        _has("strategy", DevicesSettings, lambda of: of.devices),
+        "strategy.devices names the replicas",
+        "strategy.devices=[]",
+    ),
+    Unused(
+        r"optimizer\.nesterov",
+        _has("train", TrainSettings, _is_nesterov_without_momentum),
+        "optimizer.momentum=0",
+        "optimizer.momentum=0.9",
+    ),
+    Unused(
+        r"train\.fine_tune_(layers|rate)",
+        _has("train", TrainSettings, lambda train: not train.fine_tune_epochs),
+        "train.fine_tune_epochs=0",
+        "train.fine_tune_epochs=5",
+    ),
+    Unused(
+        r"augment\.magnitude",
+        _has("augment", AugmentSettings, lambda augment: not augment.rand_augment),
+        "augment.rand_augment=0",
+        "augment.rand_augment=2",
+    ),
+    Unused(
+        r"export\.promote_if",
+        _has("export", ExportSettings, lambda export: export.alias is None),
+        "export.alias names none",
+        "export.alias=champion",
+    ),
+    Unused(
+        r"data\.resize",
+        _has("load", ImagesSettings, lambda data: data.size is None),
+        "data.size=null keeps images as they are",
+        "data.size=160",
+    ),
+    Unused(
+        r"data\.val_fraction",
+        _has("load", TfdsSettings, lambda data: data.val_split is not None),
+        "data.val_split names the examples",
+        "data.val_split=null",
+    ),
+    Unused(
+        r"data\.test_fraction",
+        _has("load", TfdsSettings, lambda data: data.test_split is not None),
+        "data.test_split names the examples",
+        "data.test_split=null",
+    ),
+    Unused(
+        r"augment\.where",
+        _has("augment", AugmentSettings, lambda augment: not augment.changes),
+        "nothing in augment changes single images",
+        "augment=flip",
+    ),
+    Unused(
+        r"augment\.without_color",
+        _has("augment", AugmentSettings, _changes_no_colors),
+        "neither augment.saturation nor augment.hue is set",
+        "augment.saturation=0.2",
+    ),
+    Unused(
+        r"train\.cache_features", lambda experiment: fit(experiment) is not None, "train=fit caches none", "train=loop"
+    ),
+    Unused(
+        r"train\.cache_features",
+        _has("model", ModelSettings, lambda model: not model.frozen),
+        "model.frozen=false, so that features change with every step",
+        "model=mobilenet_v2 model.frozen=true",
+    ),
+    Unused(
+        r"train\.cache_features",
+        _has("augment", AugmentSettings, lambda augment: augment.changes or augment.mixes),
+        "augment={augment} changes the images in every epoch",
+        "augment=none",
+    ),
+    Unused(
+        r"model\.network\.dropout",
+        _has("model", ModelSettings, lambda model: isinstance(model.network, MlpSettings) and not model.network.hidden),
+        "model.network.hidden=[], and it follows each hidden layer",
+        "model.network.hidden=[256,256]",
+    ),
+    Unused(
+        r"evaluate\.confidence",
+        _has("evaluate", EvaluateSettings, lambda evaluate: not evaluate.resamples and evaluate.against is None),
+        "evaluate.resamples=0 gives no intervals",
+        "evaluate.resamples=1000",
+    ),
+    Unused(
+        r"export\.reload_seconds",
+        _has("export", ExportSettings, lambda export: export.reload == "here"),
+        "export.reload=here waits for no other process",
+        "export.reload=process",
+    ),
+    *(
+        Unused(
+            rf"export\.formats\.{name}\.representative_examples",
+            _quantizes_nothing(name),
+            "they are for int8",
+            f"export.formats.{name}.weights=int8",
+        )
+        for name in ("litert_float32", "litert_float16", "litert_int8")
+    ),
+    Unused(
+        r"data\.test_fraction",
+        _has("load", SyntheticSettings, bool),
+        "data.test_examples says how many",
+        "data=digits",
+    ),
+    Unused(
+        r"data\.on_error",
+        _has("load", SyntheticSettings, bool),
+        "generated images can all be used",
+        "data=image_folder data.dir=<folder>",
+    ),
+    *(
+        Unused(
+            rf"data\.{split}_fraction",
+            _has_folder(split),
+            f"data.dir has the folder {split}/",
+            f"data.dir=<one without {split}/>",
+        )
+        for split in ("val", "test")
+    ),
+)
