@@ -9,6 +9,7 @@ from pipeline.cluster.task import cluster_settings
 from pipeline.config.cluster_settings import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN
+from stages.data import tfds_folder
 from stages.data.class_folders import split_folders
 from stages.errors import UserError
 from stages.settings.data import ImageFolderSettings, ImagesSettings, SyntheticSettings, TfdsSettings
@@ -36,7 +37,7 @@ class Unused:
     fix: str
 
 
-def _has(stage: str, kind: type, applies: Callable[[Any], object]) -> Condition:
+def _has(stage: str, kind: type | tuple[type, ...], applies: Callable[[Any], object]) -> Condition:
     """Returns the condition that a stage has settings of `kind` to which `applies`."""
 
     def condition(experiment: Experiment) -> bool:
@@ -80,16 +81,19 @@ def _changes_no_colors(settings: AugmentSettings) -> bool:
     return not (settings.saturation or settings.hue)
 
 
-def _has_folder(split: str) -> Condition:
-    """Returns the condition that an image folder has a folder of its own for `split`."""
+def _has_split(split: str) -> Condition:
+    """Returns the condition that the data set brings `split` with it, which is then not cut from others."""
 
-    def applies(settings: ImageFolderSettings) -> bool:
+    def applies(settings: ImageFolderSettings | TfdsSettings) -> bool:
         try:
-            return split in split_folders(settings.folder)[0]
-        except (UserError, OSError):  # refused elsewhere
+            if isinstance(settings, ImageFolderSettings):
+                return split in split_folders(settings.folder)[0]
+            place = tfds_folder.find(settings)
+            return place is not None and {"val": "validation"}.get(split, split) in tfds_folder.read(place).splits
+        except (UserError, OSError, LookupError, TypeError, ValueError):  # refused elsewhere
             return False
 
-    return _has("load", ImageFolderSettings, applies)
+    return _has("load", (ImageFolderSettings, TfdsSettings), applies)
 
 
 def _quantizes_nothing(name: str) -> Condition:
@@ -263,9 +267,9 @@ UNUSED: tuple[Unused, ...] = (
     *(
         Unused(
             rf"data\.{split}_fraction",
-            _has_folder(split),
-            f"data.dir has the folder {split}/",
-            f"data.dir=<one without {split}/>",
+            _has_split(split),
+            "the data set has this split already",
+            "data.dir=<a data set without it>",
         )
         for split in ("val", "test")
     ),
