@@ -130,7 +130,7 @@ def test_debug_runs_are_marked_and_never_registered(sweep: tuple[Path, str]) -> 
 def test_no_debug_run_is_best(sweep: tuple[Path, str]) -> None:
     comparison = compare(latest(sweep[0]))
     assert comparison.best is None
-    assert choice(comparison).startswith("no best setting: a debug run")
+    assert choice(comparison).startswith("no best setting: debug runs")
     assert sentences(comparison) == []
     assert "no best setting" in sweep[1]
 
