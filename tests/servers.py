@@ -80,12 +80,19 @@ def mlflow_server(
     ]  # fmt: skip
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        try:
+        with stopped(server, ending):
             address = f"http://127.0.0.1:{port}"
             wait_for(f"{address}/health", server)
             yield address
-        finally:
-            _end(server, ending, group=True)
+
+
+@contextmanager
+def stopped(server: subprocess.Popen[Any], ending: signal.Signals = signal.SIGTERM) -> Iterator[None]:
+    """Ends a server in a session of its own with the block, by `ending`, and whatever it has started."""
+    try:
+        yield
+    finally:
+        _end(server, ending, group=True)
 
 
 def wait_for(address: str, server: subprocess.Popen[Any]) -> None:

@@ -27,6 +27,8 @@ from tests.servers import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 NODES = ("n1", "n2", "n3")
+SIZE = "CPUs=4 RealMemory=4096"
+"""Of each; the memory in MiB."""
 START_SECONDS = 60.0
 END_SECONDS = 120.0
 PATH = f"{os.environ['PATH']}:/usr/sbin"
@@ -107,7 +109,7 @@ def hold() -> None:
 
 def _start(folder: Path) -> None:
     host, user = socket.gethostname().partition(".")[0], getpass.getuser()
-    lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4" for node in NODES]
+    lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} {SIZE}" for node in NODES]
     lines.append(CONFIGURATION.format(host=host, port=free_port(), user=user, folder=folder))
     text = "\n".join(lines)
     (folder / "slurm.conf").write_text(text)

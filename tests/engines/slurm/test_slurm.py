@@ -49,7 +49,7 @@ class Submitted:
             cwd=outputs.parent,
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,
-            env={**os.environ, "MLFLOW_TRACKING_PASSWORD": SECRET},
+            env={**os.environ, "MLFLOW_TRACKING_PASSWORD": SECRET, "PYTHONPATH": str(commands.ROOT)},
         )
 
     @property
@@ -187,6 +187,43 @@ def test_ctrl_c_cancels_the_job_and_saves(cluster: Path, outputs: Path) -> None:
         submitted.process.kill()
     assert submitted.summary()["status"] == "KILLED"
     assert list(outputs.glob("runs/*/*/checkpoints/step-*.npz"))
+    assert nobody_is_left(cluster)
+
+
+def test_a_job_has_what_was_asked_for_and_saves_where_its_user_cancels_it(cluster: Path, outputs: Path) -> None:
+    """By `scancel` alone, which the command that waits for the job has not sent."""
+    asked = ("cluster.cpus_per_task=2", "cluster.memory_gib=0.5", "cluster.minutes=7", "cluster.account=vision")
+    submitted = Submitted(outputs, *ONE, "train.epochs=5000", *asked)
+    try:
+        submitted.wait_for(r"epoch +2/")
+        shown = ask("scontrol", "show", "job", submitted.job_id)
+        ask("scancel", submitted.job_id)
+        assert submitted.end() == 143, submitted.printed
+    finally:
+        submitted.process.kill()
+    for said in ("NumCPUs=2", "CPUs/Task=2", "MinMemoryNode=512M", "TimeLimit=00:07:00", "Account=vision"):
+        assert said in shown
+    assert submitted.summary()["status"] == "KILLED"
+    assert list(outputs.glob("runs/*/*/checkpoints/step-*.npz"))
+    assert nobody_is_left(cluster)
+
+
+def test_a_job_whose_time_is_over_saves_is_queued_again_and_equals_one_that_had_the_time(
+    cluster: Path, outputs: Path, tmp_path: Path
+) -> None:
+    """By Slurm's own clock, with its least limit, of a minute."""
+    small = ("data=synthetic", "data.height=8", "data.width=8", "model=mlp", "deterministic=true", "train.epochs=150")
+    given = (*small, "train.callbacks=[{_target_: tests.engines.slurm.slow.Slow}]", *BARE)
+    whole = commands.run(*given, "tracking=off", f"outputs={tmp_path}/whole", cwd=commands.ROOT)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    [path] = tmp_path.glob("whole/runs/*/*/summary.json")
+    submitted = ended(outputs, *given, "cluster=slurm", "cluster.minutes=1", "cluster.signal_seconds=5")
+    assert re.search(r"its time is over: queued again \(1 of 10 times\)", submitted.printed), submitted.printed
+    assert "resuming training after step" in submitted.printed
+    found, expected = submitted.summary(), json.loads(path.read_text())
+    assert found["resumed_from_step"] > 0
+    for name in ("train/loss", "val/loss", "val/best_loss", "test/loss", "train/last_epoch"):
+        assert found["metrics"][name] == expected["metrics"][name], name
     assert nobody_is_left(cluster)
 
 
