@@ -29,7 +29,7 @@ from pipeline.tracking.store import open_client
 from stages.storage.atomic import PARTIAL
 from stages.training.checkpoints import EMA
 from tests.chaos.command import command, enter, prepared
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import BARE, experiment
 
 EPOCHS, STEPS = 5, 21
 EVERY_STEPS = 8
@@ -46,6 +46,7 @@ GIVEN = (
     "train.steps_per_call=1",
     f"train.checkpoint_every_steps={EVERY_STEPS}",
     "train.callbacks=[{_target_: tests.chaos.killer.Kill}]",
+    *BARE,
 )
 STRATEGIES = {
     "one_device": ("strategy=one_device", "deterministic=true"),
