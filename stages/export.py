@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stages.errors import UserError
 from stages.exporters.comparison import Compared, Reference, lines, refuse_beyond_limits, write_tables
 from stages.exporters.exporter import Exporter
@@ -27,9 +29,11 @@ def export(
     is in `export/formats.md` and `export/formats.csv`.
 
     Raises:
-        UserError: where the model cannot be written in a format, or the file differs by more than the format's limits.
+        UserError: where weights are not finite, the model cannot be written in a format, or the file differs by more
+            than the format's limits.
     """
     reporter = reporter or Silent()
+    _refuse_invalid(trained)
     exporters = {name: _exporter(name, part) for name, part in _formats(settings).items()}
     place = folder / "export"
     place.mkdir(exist_ok=True)
@@ -54,6 +58,18 @@ def export(
     tables = write_tables(rows, place)
     refuse_beyond_limits(rows, exporters, trained.model.policy)
     return _exported(paths, rows, tables, dataset)
+
+
+def _refuse_invalid(trained: Trained) -> None:
+    """Refuses weights that are not finite, also those that are not trained, such as the statistics of BatchNorm."""
+    network = trained.model.network
+    for weight, array in zip(network.weights, network.get_weights(), strict=True):
+        if "float" in weight.dtype and not np.isfinite(array.astype(np.float64)).all():
+            raise UserError(
+                f"{weight.path} has values that are not finite (nan or inf)",
+                "a model whose weights all are",
+                "another training, with a smaller optimizer.learning_rate",
+            )
 
 
 def _file(name: str, suffix: str) -> str:

@@ -23,6 +23,7 @@ from stages.settings.train import FitSettings
 from stages.training.callbacks import Callbacks, build_callbacks, prepare_callbacks
 from stages.training.checkpoints import Checkpoint, Checkpoints, newest
 from stages.training.class_weights import class_weights
+from stages.training.finite import FiniteWeights
 from stages.training.forks import description, forked, is_fork, with_schedule
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
@@ -62,7 +63,7 @@ def fit(
         rate = _compile(
             model, strategy, settings, per_epoch, progress_of(checkpoint).shift if checkpoint is not None else 0
         )
-    best, callbacks = build_callbacks(settings, reporter, folder=folder)
+    best, callbacks = build_callbacks(settings, reporter, folder=folder, metrics=model.metrics)
     # Validation swaps the EMA in by itself; this one does for the callbacks after it.
     ema = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
     all_callbacks = [*ema, *callbacks.callbacks]
@@ -79,6 +80,7 @@ def fit(
             [*all_callbacks, report],
             reporter.warn,
             timing,
+            names=callbacks.names,
             add_history=True,  # Keras' fit returns it
             model=model.network,
             verbose=0,
@@ -212,6 +214,7 @@ class _Report(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
         self.callbacks.timing.add("build", self.callbacks.between)
+        self._finite = FiniteWeights(self.model.trainable_weights)
         self.state.begin()  # last of all callbacks, which reset themselves here
         facts = self._start.facts if self._start is not None and is_fork(self._start) else None
         if self._start is not None:
@@ -266,6 +269,12 @@ class _Report(keras.callbacks.Callback):
         if not math.isfinite(loss):
             raise UserError(
                 f"training diverged by epoch {epoch + 1}: the loss is {loss}", "finite losses", "train=loop"
+            )
+        if (invalid := self._finite.invalid()) is not None:
+            raise UserError(
+                f"training diverged by epoch {epoch + 1}: {invalid} has values that are not finite, though the loss is",
+                "finite losses and weights",
+                f"optimizer.learning_rate={self.settings.optimizer.learning_rate / 10:g}",
             )
         # A callback that lowers the rate for the next epoch logs that of this one.
         metrics = {"learning_rate": last_rate(self.model.optimizer, self.rate)} | self.callbacks.numbers(logs or {})

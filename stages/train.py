@@ -56,7 +56,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     reporter = reporter or Silent()
     plan = phases(model.network, settings)
-    best, callbacks = build_callbacks(settings, reporter, timing, folder)
+    best, callbacks = build_callbacks(settings, reporter, timing, folder, model.metrics)
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)
     training = Training(model, dataset, strategy, callbacks, checkpoints, reporter)

@@ -12,6 +12,7 @@ from stages.data.class_folders import split_folders
 from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Invalid, InvalidImageError, Listing
+from stages.dataset_rules import printable
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -112,7 +113,7 @@ class ImageFolderSource:
         return str(self._files[number])
 
     def file(self, number: int) -> str | None:
-        return self._listed[number].relative_to(self._root).as_posix()
+        return printable(self._listed[number].relative_to(self._root).as_posix())
 
     def _fingerprint(self) -> str:
         content = hashlib.sha256(repr((self._decode.key, self._names)).encode(errors="surrogateescape"))

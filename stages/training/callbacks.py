@@ -15,6 +15,7 @@ from stages.results import as_number
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import atomic_write
 from stages.targets import import_target
+from stages.training.callback_rules import refuse_useless
 from stages.training.profiler import Profiler
 from stages.training.serialization import state_of
 from stages.training.timing import Timing
@@ -31,6 +32,7 @@ class Callbacks(keras.callbacks.CallbackList):
         `val_`. outside: those added at the beginning or the end of training.
     logs: those of the last completed epoch, numbers alone.
     between: seconds between the last two hooks, up to the start of the current one.
+    names: of the user's own callbacks, by their `id`, as errors in them say.
 
     Args:
         timing: counts the time of the hooks. options: of `keras.callbacks.CallbackList`.
@@ -41,9 +43,11 @@ class Callbacks(keras.callbacks.CallbackList):
         callbacks: Sequence[keras.callbacks.Callback],
         warn: Callable[[str], None],
         timing: Timing | None = None,
+        names: Mapping[int, str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(list(callbacks), **options)
+        self.names = names or {}
         self.timing = timing or Timing()
         self.between = 0.0
         self._hook_ended = time.perf_counter()
@@ -102,7 +106,7 @@ class Callbacks(keras.callbacks.CallbackList):
         self.between = time.perf_counter() - self._hook_ended
         with self.timing.of("callbacks"):
             for callback in self.callbacks:
-                getattr(callback, hook)(*place, logs=passed)
+                self._call_one(callback, hook, place, passed)
                 for name, value in passed.items():
                     if hasattr(value, "dtype"):  # a CSVLogger, for one, cannot write a tensor
                         number = as_number(value)
@@ -111,6 +115,21 @@ class Callbacks(keras.callbacks.CallbackList):
         return self.numbers(
             {name: value for name, value in passed.items() if name not in before or value is not before[name]}
         )
+
+    def _call_one(
+        self, callback: keras.callbacks.Callback, hook: str, place: Sequence[int], logs: dict[str, Any]
+    ) -> None:
+        """Calls a hook; what is wrong in a callback of the user's is said by its name."""
+        try:
+            getattr(callback, hook)(*place, logs=logs)
+        except UserError:
+            raise
+        except Exception as error:
+            if id(callback) not in self.names:
+                raise
+            raise UserError(
+                f"{self.names[id(callback)]}.{hook}: {type(error).__name__}: {error}", "a callback that raises no error"
+            ) from error
 
     def numbers(self, values: Mapping[Any, Any]) -> dict[str, float]:
         """Returns the numbers in `values`, and warns once of each other value."""
@@ -171,13 +190,20 @@ def save_weights(network: keras.Model, path: Path) -> None:
 
 
 def build_callbacks(
-    settings: TrainSettings, reporter: Reporter, timing: Timing | None = None, folder: Path | None = None
+    settings: TrainSettings,
+    reporter: Reporter,
+    timing: Timing | None = None,
+    folder: Path | None = None,
+    metrics: Sequence[keras.metrics.Metric] = (),
 ) -> tuple[BestWeights, Callbacks]:
     """Returns the callback that keeps the best weights, and all callbacks in the order of their calls.
 
     Args:
         reporter: receives warnings of attributes that a checkpoint cannot hold. timing: counts their time.
-        folder: the run's, for the profiler's trace.
+        folder: the run's, for the profiler's trace. metrics: the network's own.
+
+    Raises:
+        UserError: for a callback that cannot be made, or that cannot work with these settings.
     """
     best = BestWeights(settings.monitor)
     callbacks: list[keras.callbacks.Callback] = [best]
@@ -187,16 +213,19 @@ def build_callbacks(
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
     if settings.schedule.name == "plateau":
         callbacks.append(Plateau(settings))
+    names: dict[int, str] = {}
     for index, entry in enumerate(settings.callbacks):
         callback = _imported(entry, index)
         if isinstance(callback, Profiler):
             callback.folder = str(folder or "")
         callbacks.append(callback)
+        names[id(callback)] = f"train.callbacks[{index}] {type(callback).__name__}"
         left_out = state_of(callback, "", {})[1]
         if left_out:
             name = type(callback).__name__
             reporter.warn(f"train.callbacks[{index}]: a checkpoint does not keep {name}'s {', '.join(left_out)}")
-    return best, Callbacks(callbacks, reporter.warn, timing)
+    refuse_useless([callback for callback in callbacks if id(callback) in names], names, settings, metrics)
+    return best, Callbacks(callbacks, reporter.warn, timing, names)
 
 
 class Plateau(keras.callbacks.ReduceLROnPlateau):

@@ -83,7 +83,8 @@ class Epochs:
             self._built.step.reset()
             self._callbacks.on_epoch_begin(progress.epoch)
             logs = {}
-        while progress.done < self._per_epoch and not self._network.stop_training:
+        # Without a step there would be no loss to report: a callback that stops before the first one stops after it.
+        while progress.done < self._per_epoch and not (logs and self._network.stop_training):
             steps = self._steps()
             self._callbacks.on_train_batch_begin(progress.done)
             began = time.perf_counter()
@@ -162,6 +163,8 @@ class Epochs:
             return None
         if not math.isfinite(logs["loss"]):
             raise self._diverged(f"the validation loss is {logs['loss']}")
+        if (invalid := self._built.validation.invalid_weight()) is not None:
+            raise self._diverged(f"{invalid} has values that are not finite, though the loss is")
         self._callbacks.on_test_batch_end(0, logs)
         self._callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
@@ -197,6 +200,6 @@ class Epochs:
         rate, step = self._settings.optimizer.learning_rate, self._progress.step
         return UserError(
             f"training diverged by step {step} (epoch {self._progress.epoch + 1}): {why}",
-            "finite losses",
+            "finite losses and weights",
             f"optimizer.learning_rate={rate / 10:g}, or schedule.warmup_epochs=1, or precision=float32",
         )

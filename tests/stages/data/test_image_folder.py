@@ -1,5 +1,6 @@
 """A directory of images: what is found, how it is divided, what is done with files that are no images."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +164,17 @@ def test_real_photos_of_two_classes() -> None:
     dataset = image_folder(settings(shared("image_folder", "cats_dogs"), size=32))
     assert dataset.class_names == ("cats", "dogs")
     assert sum(len(split) for split in dataset.splits.values()) == 1000
+
+
+def test_names_that_are_not_utf8_are_escaped_and_no_classes(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        for number in range(20):
+            write(tmp_path / name / os.fsdecode(b"caf\xe9 %d.png" % number), image(number))
+    dataset = image_folder(settings(tmp_path))
+    assert dataset.test.files is not None
+    for file in dataset.test.files:
+        assert file.encode()
+        assert "caf\\xe9" in file
+    (tmp_path / os.fsdecode(b"b\xe4r")).mkdir()
+    with pytest.raises(UserError, match=r"class folder b\\xe4r, no UTF-8"):
+        image_folder(settings(tmp_path))

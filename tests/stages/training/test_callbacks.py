@@ -10,13 +10,19 @@ import keras
 import numpy as np
 import pytest
 
+from stages.errors import UserError
+from stages.export import export
 from stages.fit import fit
-from stages.results import Trained
+from stages.model import model
+from stages.results import Model, Strategy, Trained
+from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.results import ExportSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from stages.training.callbacks import Callbacks, Plateau, build_callbacks, prepare_callbacks
-from tests.stages.experiments import one_device, real_digits, settings, small_cnn
+from stages.training.finite import FiniteWeights
+from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training.stopped import Stopper
 
 pytestmark = pytest.mark.slow
@@ -59,16 +65,18 @@ class Adding(keras.callbacks.Callback):
         logs["ended"] = self.calls
 
 
-def run(by: str, folder: Path | None = None, at: int | None = None, **changes: Any) -> tuple[Trained | None, Stopper]:
+def run(
+    by: str, folder: Path | None = None, at: int | None = None, made: Model | None = None, **changes: Any
+) -> tuple[Trained | None, Stopper]:
     reporter, where = Stopper(at), one_device()
     given = settings(**{"epochs": 2, "callbacks": [Adding()], **changes})
     if by == "fit":
         plain = {field.name: getattr(given, field.name) for field in fields(TrainSettings) if field.name != "_target_"}
         given = FitSettings(**plain)
-    model = small_cnn(DATASET, where, dropout=0.3)
+    made = made or small_cnn(DATASET, where, dropout=0.3)
     try:
         engine: Callable[..., Trained] = fit if by == "fit" else train
-        return engine(model, DATASET, where, given, reporter, folder), reporter
+        return engine(made, DATASET, where, given, reporter, folder), reporter
     except KeyboardInterrupt:
         return None, reporter
 
@@ -195,3 +203,100 @@ def test_all_callbacks_of_a_hook_share_one_mapping() -> None:
     callbacks.on_epoch_end(0, {"loss": 1.0})
     assert Reading.found == 3
     assert callbacks.logs == {"loss": 1.0, "added": 3.0}
+
+
+class Poisoning(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        kernel = self.model.trainable_weights[0]
+        kernel.assign(np.full(kernel.shape, np.nan, np.float32))
+
+
+def forgiving(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    """Returns a network whose loss is finite over weights that are not, as a ReLU's is that makes 0 of a nan."""
+    inputs = keras.Input(input_shape)
+    hidden = keras.layers.Dense(8)(keras.layers.Flatten()(inputs))
+    hidden = keras.layers.Lambda(lambda x: keras.ops.where(keras.ops.isfinite(x), x, 0.0))(hidden)
+    return keras.Model(inputs, keras.layers.Dense(num_classes)(hidden))
+
+
+class StoppingAtOnce(keras.callbacks.Callback):
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.stop_training = True
+
+
+class Failing(keras.callbacks.Callback):
+    def __init__(self, hook: str) -> None:
+        super().__init__()
+        setattr(self, hook, self._fail)
+
+    def _fail(self, *place: int, logs: Any = None) -> None:
+        raise ZeroDivisionError("of its own")
+
+
+@pytest.mark.parametrize("by", ["loop", "fit"])
+def test_weights_that_are_not_finite_end_a_training_though_its_loss_is(by: str) -> None:
+    network = {"_target_": f"{__name__}.forgiving"}
+    made = model(DATASET, one_device(), ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
+    with pytest.raises(UserError, match=r"diverged by .*kernel has values that are not finite, though the loss is"):
+        run(by, made=made, callbacks=[Poisoning()], epochs=1)
+
+
+@pytest.mark.parametrize("where", [one_device(), mirrored(2)], ids=["one device", "mirrored"])
+def test_any_trained_weight_that_is_not_finite_is_found(where: Strategy) -> None:
+    network = small_cnn(DATASET, where).network
+    finite = FiniteWeights(network.trainable_weights)
+    assert finite.invalid() is None
+    for weight in network.trainable_weights[::-1]:
+        value = weight.numpy()
+        value.flat[-1] = np.inf
+        weight.assign(value)
+        assert finite.invalid() == weight.path
+    with pytest.raises(UserError, match="has values that are not finite"):
+        export(Trained(Model(network, "logits", "float32"), (), 1, 0), DATASET, ExportSettings(), Path())
+
+
+@pytest.mark.parametrize("by", ["loop", "fit"])
+def test_a_callback_that_stops_before_the_first_step_stops_after_it(by: str) -> None:
+    trained, _ = run(by, callbacks=[StoppingAtOnce()])
+    assert trained is not None
+    assert (trained.steps, len(trained.history)) == (1, 1)
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_train_batch_end", "on_test_end"])
+def test_an_error_in_a_callback_names_it_and_its_hook(hook: str) -> None:
+    given = settings(callbacks=[Adding(), Failing(hook)])
+    _, callbacks = build_callbacks(given, Stopper())
+    place = [0] if "epoch" in hook or "batch" in hook else []
+    with pytest.raises(
+        UserError, match=rf"train\.callbacks\[1\] Failing\.{hook}: ZeroDivisionError: of its own"
+    ) as told:
+        getattr(callbacks, hook)(*place, logs={"accuracy": 1.0})
+    assert isinstance(told.value.__cause__, ZeroDivisionError)  # the log has its traceback
+
+
+@pytest.mark.parametrize(
+    ("callback", "changes", "said"),
+    [
+        (
+            keras.callbacks.ReduceLROnPlateau(),
+            {"schedule": ScheduleSettings(name="cosine")},
+            "so does schedule=cos",
+        ),
+        (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),
+        (keras.callbacks.SwapEMAWeights(), {}, r"Try: optimizer\.ema_momentum=0\.99 optimizer\.ema_use=true"),
+        (keras.callbacks.EarlyStopping("val_acc"), {}, "EarlyStopping monitors val_acc, which is in no logs"),
+        (keras.callbacks.ModelCheckpoint("x.keras", "val/loss"), {}, "ModelCheckpoint monitors val/loss"),
+        (keras.callbacks.ReduceLROnPlateau("val_f1"), {}, "ReduceLROnPlateau monitors val_f1"),
+    ],
+)
+def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=rf"train\.callbacks\[0\] .*{said}"):
+        build_callbacks(settings(callbacks=[callback], **changes), Stopper())
+
+
+def test_a_callback_may_monitor_what_training_or_another_callback_logs() -> None:
+    metric = keras.metrics.Mean("f1")
+    for monitor in ("loss", "val_accuracy", "learning_rate", "f1", "val_f1"):
+        build_callbacks(settings(callbacks=[keras.callbacks.EarlyStopping(monitor)]), Stopper(), metrics=[metric])
+    build_callbacks(settings(callbacks=[Adding(), keras.callbacks.EarlyStopping("calls")]), Stopper())
+    build_callbacks(settings(callbacks=[keras.callbacks.ReduceLROnPlateau()]), Stopper())
