@@ -169,7 +169,7 @@ def test_real_photos_of_two_classes() -> None:
 def test_names_that_are_not_utf8_are_escaped_and_no_classes(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         for number in range(20):
-            write(tmp_path / name / os.fsdecode(b"caf\xe9 %d.png" % number), image(number))
+            write(tmp_path / name / os.fsdecode(b"caf\xe9 %d.png" % number), number)
     dataset = image_folder(settings(tmp_path))
     assert dataset.test.files is not None
     for file in dataset.test.files:
