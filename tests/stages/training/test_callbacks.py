@@ -66,14 +66,15 @@ class Adding(keras.callbacks.Callback):
 
 
 def run(
-    by: str, folder: Path | None = None, at: int | None = None, made: Model | None = None, **changes: Any
+    by: str, folder: Path | None = None, at: int | None = None, network: Any = None, **changes: Any
 ) -> tuple[Trained | None, Stopper]:
     reporter, where = Stopper(at), one_device()
     given = settings(**{"epochs": 2, "callbacks": [Adding()], **changes})
     if by == "fit":
         plain = {field.name: getattr(given, field.name) for field in fields(TrainSettings) if field.name != "_target_"}
         given = FitSettings(**plain)
-    made = made or small_cnn(DATASET, where, dropout=0.3)
+    own = ModelSettings(network=network, precision=PrecisionSettings(), seed=1)
+    made = model(DATASET, where, own) if network is not None else small_cnn(DATASET, where, dropout=0.3)
     try:
         engine: Callable[..., Trained] = fit if by == "fit" else train
         return engine(made, DATASET, where, given, reporter, folder), reporter
@@ -236,9 +237,8 @@ class Failing(keras.callbacks.Callback):
 @pytest.mark.parametrize("by", ["loop", "fit"])
 def test_weights_that_are_not_finite_end_a_training_though_its_loss_is(by: str) -> None:
     network = {"_target_": f"{__name__}.forgiving"}
-    made = model(DATASET, one_device(), ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
     with pytest.raises(UserError, match=r"diverged by .*kernel has values that are not finite, though the loss is"):
-        run(by, made=made, callbacks=[Poisoning()], epochs=1)
+        run(by, network=network, callbacks=[Poisoning()], epochs=1)
 
 
 @pytest.mark.parametrize("where", [one_device(), mirrored(2)], ids=["one device", "mirrored"])
