@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.known_images import count_known, digests_of_run, too_good
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
@@ -20,6 +21,7 @@ from stages.networks.precision import cast_exactly, draw_in_float32, float32_ini
 from stages.networks.rescaling import with_scaling
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
+from stages.reuse import KNOWN_IMAGES
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
 from stages.targets import import_target
@@ -97,7 +99,7 @@ def model(
         **({"layer_policies": _listed(policies)} if policies else {}),
         **(facts(scaling) if scaling != dataset.normalization else {}),
     }
-    record = _record(network, params, folder)
+    record = _record(network, params, folder, _known(dataset, settings.weights, reporter or Silent()))
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)
     rebuild = build_on_one_device if split else None
@@ -113,8 +115,18 @@ def _listed(policies: Mapping[str, str]) -> str:
     return "; ".join(f"{policy}: {', '.join(names)}" for policy, names in by_policy.items())
 
 
-def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None) -> Record:
-    """Returns the record of the network's size, and writes its summary."""
+def _known(dataset: Dataset, weights: str, reporter: Reporter) -> dict[str, int]:
+    """Returns how many test images the weights were trained on, where there are any; and warns of them."""
+    if weights in ("none", "imagenet"):
+        return {}
+    known = count_known(digests_of_run(Path(weights).expanduser()), dataset.test)
+    if known:
+        reporter.warn(too_good(f"model.weights={weights}", known, len(dataset.test)))
+    return {KNOWN_IMAGES: known} if known else {}
+
+
+def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None, facts: Mapping[str, int]) -> Record:
+    """Returns the record of the network's size and of `facts`, and writes its summary."""
     counts: dict[str, Any] = {
         "parameters": network.count_params(),
         "trainable_parameters": int(sum(np.prod(w.shape) for w in network.trainable_weights)),
@@ -127,7 +139,7 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
     if folder is not None:
         files["model"] = folder / "model" / "summary.txt"
         write_summary(network, files["model"])
-    return Record(params={**counts, **params}, files=files, summary={"parameters": counts["parameters"]})
+    return Record(params={**counts, **params}, files=files, summary={"parameters": counts["parameters"], **facts})
 
 
 def _scaling(

@@ -48,9 +48,9 @@ def find_run(text: str, outputs: Path, option: str) -> Summary:
     return runs[0]
 
 
-def is_here(run_id: str, outputs: Path) -> bool:
-    """Returns whether the folder of the run with this id is under `outputs`."""
-    return any(_has_id(folder, run_id) for folder in _all_folders(outputs))
+def folder_of(run_id: str, outputs: Path) -> Path | None:
+    """Returns the folder of the run with this id; None where it is not under `outputs`."""
+    return next((folder for folder in _all_folders(outputs) if _has_id(folder, run_id)), None)
 
 
 def debug_kind(choices: Mapping[str, str]) -> str | None:

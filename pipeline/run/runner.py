@@ -17,6 +17,7 @@ from pipeline.checks.own_settings import typed
 from pipeline.config.experiment import Experiment
 from pipeline.redaction.mask import redact, redact_file
 from pipeline.run.console import Console
+from pipeline.run.finding import folder_of
 from pipeline.run.job import OnEpoch, PrunedError
 from pipeline.run.model_files import write_model_files
 from pipeline.run.plan import PlannedStage
@@ -27,7 +28,7 @@ from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.run_copy import RESULTS
 from pipeline.tracking.tracker import Tracker
-from pipeline.tracking.weights import local_weights
+from pipeline.tracking.weights import local_weights, run_of_model
 from stages.errors import UserError
 from stages.reporter import Stop
 from stages.results import Dataset, Record
@@ -327,10 +328,20 @@ def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> 
     """
     return [
         dataclasses.replace(stage, settings=dataclasses.replace(stage.settings, weights=str(folder)))
-        if isinstance(stage.settings, ModelSettings) and (folder := local_weights(stage.settings, experiment))
+        if isinstance(stage.settings, ModelSettings) and (folder := _local_weights(stage.settings, experiment))
         else stage
         for stage in stages
     ]
+
+
+def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path | None:
+    """Returns the folder of tracked weights: the run's own where it is here, as it knows what they were trained on."""
+    folder = local_weights(settings, experiment)
+    if folder is None:
+        return None
+    run = folder_of(run_of_model(settings.weights, experiment.tracking, experiment.outputs), experiment.outputs)
+    own = run / "export" / "saved_model" if run is not None else folder
+    return own if own.is_dir() else folder
 
 
 def with_other_run(stages: Sequence[BoundStage], folder: Path | None) -> list[BoundStage]:

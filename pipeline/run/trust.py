@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, default_outputs, shorter
 from pipeline.redaction.mask import MASK
-from pipeline.run.finding import find_run, is_here
+from pipeline.run.finding import find_run, folder_of
 from pipeline.run.source_digest import targets_in
 from pipeline.run.summary import Summary
 from pipeline.tracking.run_copy import copy_of_run, is_copy
@@ -75,7 +75,7 @@ def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path, config_dirs
     """
     tracking = _tracking(typed, config_dirs)
     run_id = run_of_model(uri, tracking, outputs)
-    return run_id if is_here(run_id, outputs) else str(copy_of_run(run_id, uri, tracking, outputs))
+    return run_id if folder_of(run_id, outputs) is not None else str(copy_of_run(run_id, uri, tracking, outputs))
 
 
 def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:

@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from stages.data.known_images import DIGESTS, count_known, too_good
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Model, Record, Split, Strategy, Trained
+from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES
 from stages.training.checkpoints import Checkpoint, read, write
 
@@ -23,7 +22,7 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
     """
     arrays = {f"weight.{index}": array for index, array in enumerate(trained.model.network.get_weights())}
     if dataset.train.is_at_hand:
-        arrays["train_digests"] = dataset.train.described.digests
+        arrays[DIGESTS] = dataset.train.described.digests
     facts = {
         "step": trained.steps,
         "best_epoch": trained.best_epoch,
@@ -69,12 +68,9 @@ def restore_trained(
         )
     model.network.set_weights(weights)
     trained = model.on_one_device() if strategy.coordinator is not None else model
-    known = _known_images(arrays.get("train_digests"), dataset.test)
+    known = count_known(arrays.get(DIGESTS), dataset.test)
     if known:
-        line = (
-            f"the model was trained on {known:,} of these {len(dataset.test):,} test images: its metrics are too good"
-        )
-        (reporter or Silent()).warn(line)
+        (reporter or Silent()).warn(too_good("the model", known, len(dataset.test)))
     kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
     record = Record(metrics=metrics, weights=facts["weights"] or None, summary={KNOWN_IMAGES: known} if known else {})
@@ -109,10 +105,3 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
 def _shown(values: list[Any]) -> str:
     text = ", ".join(map(str, values[:8]))
     return f"[{text}{', …' if len(values) > 8 else ''}]"
-
-
-def _known_images(trained_on: np.ndarray | None, test: Split) -> int:
-    """Returns how many test images the model was trained on, as far as their digests are at hand."""
-    if trained_on is None or not test.is_at_hand:
-        return 0
-    return int(np.isin(test.described.digests, trained_on).sum())

@@ -14,6 +14,7 @@ from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from pipeline.tracking.weights import logged_model
 from stages.errors import UserError
+from stages.reuse import KNOWN_IMAGES
 from tests.pipeline.experiments import experiment
 from tests.stages.transfer.small import with_backbone
 
@@ -38,7 +39,9 @@ def run(outputs: Path, *given: str) -> dict:
 def test_a_run_begins_with_the_weights_of_another(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = run(outputs)
     uri = f"runs:/{source['run_id']}"
-    tuned = run(outputs, f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1")
+    tuned = run(outputs, f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1", "data.split_seed=7")
+    assert tuned["facts"][KNOWN_IMAGES] > 200, "of 360 test images, 72 % of the data's others"
+    assert KNOWN_IMAGES not in source["facts"]
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     record = client.get_run(tuned["run_id"]).data
     assert record.params["model.weights"] == uri
