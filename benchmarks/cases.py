@@ -152,7 +152,7 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
     if case.overflow:
         images = np.array(dataset.train.images[:], np.float32)
         images[17] = 1e30
-        dataset = dataclasses.replace(dataset, train=Split(images, dataset.train.labels))
+        dataset = dataclasses.replace(dataset, train=Split(images, dataset.train.labels), pixel_range=(0.0, 1e30))
     built = build(case, where, dataset)
     given = {"batch_size": 64, "schedule": ScheduleSettings(), **case.train}
     settings = TrainSettings(epochs=100, seed=1, steps_per_call=steps, **given)

@@ -47,6 +47,10 @@ class PlannedStage:
         return imported(self.name, self.target)
 
 
+_RESULTS = "stages.results."
+"""Beginning of the names of what this project's stages make."""
+
+
 def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
     """Returns the stages in order, each with the results that it takes.
 
@@ -75,10 +79,15 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
 
 
 def _refuse_other_class(plan: Sequence[PlannedStage], stage: str, target: str, parameter: str) -> None:
-    """Refuses a stage that takes as `parameter` what, by the annotations of both, certainly is something else."""
+    """Refuses a stage that takes as `parameter` what, by the annotations of both, certainly is something else.
+
+    That is told of the project's own results alone: other classes may stand for anything, as `Any` and protocols do.
+    """
     maker = next(one for one in reversed(plan) if one.makes == parameter)
     made, taken = _result(maker.target), _parameter(target, parameter)
-    if made is not None and taken is not None and extends(made, path_of(taken)) is False:
+    if made is None or taken is None or not all(path_of(one).startswith(_RESULTS) for one in (made, taken)):
+        return
+    if extends(made, path_of(taken)) is False:
         standard = OmegaConf.select(OmegaConf.load(CONF / "pipeline" / "standard.yaml"), maker.name)
         raise UserError(
             f"pipeline.{maker.name}={parameter}: it makes {made.node.name}, and the stage {stage} takes "

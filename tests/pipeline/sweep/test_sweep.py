@@ -208,8 +208,8 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
         return start(*given)
 
     monkeypatch.setattr(sweep_module, "parent_run", interrupted)
-    given = experiment(outputs=outputs)
-    composed = [Composed(given.document, given.choices, (f"seed={seed}",)) for seed in (1, 2)]
+    seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
+    composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
     assert run_sweep(composed, 2, Console()) == 130
     assert runs(outputs)[0].info.status == "KILLED"
     assert [job.status for job in compare(latest(outputs)).runs] == ["NOT RUN", "NOT RUN"]
