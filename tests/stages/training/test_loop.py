@@ -147,7 +147,7 @@ def overflowing(dataset: Dataset, example: int) -> Dataset:
     """Returns the data set with one image so bright that float16 cannot hold what the network makes of it."""
     images = np.array(dataset.train.images[:], np.float32)
     images[example] = 1e30
-    return replace(dataset, train=Split(images, dataset.train.labels))
+    return replace(dataset, train=Split(images, dataset.train.labels), pixel_range=(0.0, 1e30))
 
 
 def test_an_overflow_in_one_replica_skips_one_step_everywhere() -> None:
@@ -179,7 +179,7 @@ def test_nan_stops_the_run_with_a_clear_error() -> None:
 def test_hopeless_float16_stops_the_run() -> None:
     images = np.full_like(real_digits(64).train.images, 1.0, dtype=np.float32) * 1e30
     dataset = real_digits(64)
-    dataset = replace(dataset, train=Split(images, dataset.train.labels))
+    dataset = replace(dataset, train=Split(images, dataset.train.labels), pixel_range=(0.0, 1e30))
     where = one_device()
     with pytest.raises(UserError, match="float16 overflows however small the loss is scaled"):
         train(small_cnn(dataset, where, policy="mixed_float16"), dataset, where, settings(epochs=60, batch_size=32))
