@@ -9,6 +9,7 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.images import chunk_of
+from stages.text_names import is_utf8, printable
 
 if TYPE_CHECKING:
     from stages.images import Images
@@ -120,17 +121,3 @@ def _check_pixels(dataset: Dataset, name: str, split: Split) -> None:
             f"({low:g}, {high:g}), to which augmentation would clip training images alone",
             "a pixel_range that holds all pixels of all splits",
         )
-
-
-def is_utf8(text: str) -> bool:
-    """Returns whether a text, such as the name of a file, can be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a file name of other bytes
-        return False
-    return True
-
-
-def printable(text: str) -> str:
-    """Returns a text with the bytes of a file name that are not UTF-8 as escapes, such as `caf\\xe9.png`."""
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stages.dataset_rules import is_utf8, printable
 from stages.errors import UserError
+from stages.text_names import is_utf8, printable
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Folders that are splits, where one of them is called `train`."""

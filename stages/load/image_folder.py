@@ -12,11 +12,11 @@ from stages.data.class_folders import split_folders
 from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Invalid, InvalidImageError, Listing
-from stages.dataset_rules import printable
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
+from stages.text_names import printable
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 
