@@ -167,7 +167,7 @@ def _composed(overrides: Sequence[str]) -> Composed:
     composer = Composer(read_arguments(list(overrides)))
     try:
         if composer.is_sweep:
-            option = next(word for word in overrides if word.lstrip("+~").startswith("sweep="))
+            option = next((word for word in overrides if word.lstrip("+~").startswith("sweep")), "the configuration")
             raise UserError(f"{option} makes several jobs, and this is one run", "overrides of a run", "sweep=none")
         return composer.one()
     except (HydraException, OmegaConfBaseException) as error:

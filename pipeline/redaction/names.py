@@ -51,7 +51,6 @@ _PASS_AFTER = words_of(
     "low high band all first second third one two single forward backward num n per by train each multi dry"
 )
 _TOKENS_OF = words_of("api access auth refresh bearer secret github gitlab hf slack session")
-_CREDENTIALS = frozenset((word,) for word in _TOKENS_OF)
 
 _ABOUT = words_of(
     "path file filename dir directory folder name names type kind length len size count limit policy min max enabled "
@@ -80,7 +79,8 @@ def may_be_ordinary(name: str) -> bool:
     """Returns whether a secret name can also be that of a setting on which results depend, as `keep_token` can be."""
     parts = [_words(part) for part in re.split(r"[./\s]", name)]
     secret = [(words, index) for words in parts for index in range(len(words)) if _is_secret_word(words, index)]
-    return all(words[index] in _AMBIGUOUS and words[index - 1 : index] not in _CREDENTIALS for words, index in secret)
+    before = [words[index - 1] if index else "" for words, index in secret]
+    return all(words[index] in _AMBIGUOUS for words, index in secret) and not _TOKENS_OF.intersection(before)
 
 
 def _words(name: str) -> tuple[str, ...]:

@@ -33,14 +33,13 @@ def identity(experiment: Experiment) -> str:
     A masked text whose name may be that of an ordinary setting (`token_pooling: mean`) counts by a digest that is slow
     to compute, so that nobody finds it by trying; credentials count as nothing, as no result depends on them.
     """
-    shown = settings_of(experiment)
     document = OmegaConf.to_container(experiment.document, resolve=True)
-    masked = {name: value for name, value in relevant_settings(document, WITHOUT_EFFECT).items() if name in shown}
     digests = {
         f"digest of {name}": _slow_digest(name, value)
-        for name, value in masked.items()
+        for name, value in relevant_settings(document, WITHOUT_EFFECT).items()
         if isinstance(value, str) and value and is_secret_name(name) and may_be_ordinary(name)
     }
+    shown = relevant_settings(redact(document), WITHOUT_EFFECT)
     settings = json.dumps({**shown, **digests}, sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:32]
 

@@ -179,8 +179,8 @@ def _refuse_equal(identities: Sequence[str], labels: Sequence[str], shown: Seque
         if again is not None:
             before = first[keys[again - 1]]
             names = " ".join(shown[again - 1])
-            fix = "-m with each value once" if keys is identities else "a name that is no secret's"
-            raise UserError(f"jobs {before} and {again} {reason} ({names})", f"jobs that differ: {fix}")
+            expected = "each value once" if keys is identities else "a setting whose name is not that of a secret"
+            raise UserError(f"jobs {before} and {again} {reason} ({names})", expected)
 
 
 def _refuse_differing(experiment: Experiment, first: Experiment) -> None:

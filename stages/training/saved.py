@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from stages.data.known_images import DIGESTS, count_known, too_good
+from stages.data.known_images import DIGESTS, TRAINED, count_known, too_good
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES
 from stages.training.checkpoints import Checkpoint, read, write
 
-NAME = "trained.npz"
+NAME = TRAINED.name
 
 
 def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:

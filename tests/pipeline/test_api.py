@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -69,8 +70,8 @@ def test_a_wrong_override_is_refused_as_on_the_command_line() -> None:
         compose(["-m", "seed=1,2"])
     with pytest.raises(UserError, match="cannot be shared by 2 replicas"):
         compose(["train.batch_size=1", "strategy=mirrored"])
-    for several in ("sweep=seeds", "sweep=random"):
-        with pytest.raises(UserError, match=f"{several} makes several jobs"):
+    for several in ("sweep=seeds", "sweep=random", "+sweep.over.seed=[1,2]"):
+        with pytest.raises(UserError, match=f"{re.escape(several)} makes several jobs"):
             run_experiment([several])
     with pytest.raises(UserError, match="dry_run=true makes no run"):
         run_experiment(["dry_run=true"])

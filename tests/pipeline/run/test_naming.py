@@ -1,9 +1,12 @@
 """Names of runs, and their descriptions in Markdown."""
 
+import re
+import time
 from pathlib import Path
 
 import pytest
 
+from pipeline.paths import new_folder_name
 from pipeline.run.description import LONGEST, code, escaped, of_run, of_sweep
 from pipeline.run.naming import label, run_name, sweep_name
 from pipeline.run.summary import StageOutcome, Summary
@@ -76,3 +79,16 @@ def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
     assert text.startswith("**mine**\n\n| 0 | mirrored | 0.98 |\n| 1 |")
     cut = "| mirrored | 0.98 |\n\n… the whole is comparison.md\n\nCommand: `python -m pipeline -m seed=1,2`"
     assert text.endswith(cut)
+
+
+def test_folders_sort_by_their_beginning_whatever_the_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time goes back when summer ends, and differs between machines."""
+    names = []
+    for zone in ("EAST-9", "WEST+9"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        names.append(new_folder_name())
+    monkeypatch.undo()
+    time.tzset()
+    assert names[0][:15] <= names[1][:15]
+    assert all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{8}", name) for name in names)
