@@ -68,16 +68,7 @@ def redact(value: Any) -> Any:
     shape, and all values that the environment or a setting has under a secret name. Numbers are masked only under a
     secret name; not a few digits under one that may also be ordinary, such as `keep_token`.
     """
-    if isinstance(value, str):
-        return _redact_text(value)
-    if isinstance(value, Mapping):
-        return {
-            redact(key): _masked(part, key) if isinstance(key, str) and is_secret_name(key) else redact(part)
-            for key, part in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(redact, value))
-    return value
+    return _redacted(value, _known())
 
 
 def redact_named(name: str, value: Any) -> Any:
@@ -96,11 +87,7 @@ def redact_overrides(overrides: Sequence[str]) -> list[str]:
 
 def redact_values(text: str) -> str:
     """Returns `text` without secrets by value or shape, for text in which names mean something else."""
-    pattern = _pattern(_secrets())
-    text = PRIVATE_KEY.sub(MASK, text)
-    text = pattern.sub(MASK, text) if pattern is not None else text
-    text = WEBHOOK.sub(MASK, USER_INFO.sub(f"{MASK}@", text))
-    return SERVICES.sub(MASK, text)
+    return _without_values(text, _known())
 
 
 def redact_file(path: Path) -> None:
@@ -186,7 +173,7 @@ class GuardedStream:
         end = max(self._waiting.rfind("\n"), self._waiting.rfind("\r")) + 1
         if end:
             ready, self._waiting = self._waiting[:end], self._waiting[end:]
-            self._stream.write(_redact_text(ready))
+            self._stream.write(redact(ready))
         return len(text)
 
     def writelines(self, lines: Sequence[str]) -> None:
@@ -196,7 +183,7 @@ class GuardedStream:
     def flush(self) -> None:
         ready, self._waiting = self._waiting, ""
         if ready:
-            self._stream.write(_redact_text(ready))
+            self._stream.write(redact(ready))
         self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -208,21 +195,44 @@ def _is_secret(name: str, text: str) -> bool:
     return is_secret_name(name) and not (may_be_ordinary(name) and _QUANTITIES.fullmatch(text.strip()))
 
 
-def _masked(value: Any, name: str) -> Any:
+def _redacted(value: Any, known: re.Pattern[str] | None) -> Any:
+    """Returns `value` without secrets; `known` is looked up once for all of its parts."""
+    if isinstance(value, str):
+        return _redacted_text(value, known)
+    if isinstance(value, Mapping):
+        return {
+            _redacted(key, known): _masked(part, key, known)
+            if isinstance(key, str) and is_secret_name(key)
+            else _redacted(part, known)
+            for key, part in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return type(value)(_redacted(part, known) for part in value)
+    return value
+
+
+def _masked(value: Any, name: str, known: re.Pattern[str] | None) -> Any:
     """Returns the mask of a value under a secret name, which shows only whether there is one."""
     if isinstance(value, Mapping):
-        return {redact(key): _masked(part, name) for key, part in value.items()}
+        return {_redacted(key, known): _masked(part, name, known) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_masked(part, name) for part in value)
+        return type(value)(_masked(part, name, known) for part in value)
     is_shown = value is None or value == "" or isinstance(value, bool)
     return value if is_shown or not (isinstance(value, str) or _is_secret(name, str(value))) else MASK
 
 
-def _redact_text(text: str) -> str:
-    text = redact_values(text)
+def _redacted_text(text: str, known: re.Pattern[str] | None) -> str:
+    text = _without_values(text, known)
     text = HEADER.sub(rf"\1\2{MASK}", text)
     text = SCHEME.sub(lambda match: f"{match[1]}{match[2]}{MASK}" if _looks_random(match[3]) else match[0], text)
     return _FLAG.sub(_mask_flag, _mask_named(text))
+
+
+def _without_values(text: str, known: re.Pattern[str] | None) -> str:
+    text = PRIVATE_KEY.sub(MASK, text)
+    text = known.sub(MASK, text) if known is not None else text
+    text = WEBHOOK.sub(MASK, USER_INFO.sub(f"{MASK}@", text))
+    return SERVICES.sub(MASK, text)
 
 
 def _mask_named(text: str) -> str:
@@ -261,9 +271,9 @@ def _looks_random(text: str) -> bool:
     return not text.isalpha() or text[1:] not in (text[1:].lower(), text[1:].upper()) or len(text) >= 20
 
 
-def _secrets() -> frozenset[str]:
-    """Returns the secrets of the environment and the learned ones."""
-    return _secrets_in(tuple(os.environ.items()), frozenset(learned))
+def _known() -> re.Pattern[str] | None:
+    """Returns an expression for the secrets of the environment and the learned ones."""
+    return _pattern(_secrets_in(tuple(os.environ.items()), frozenset(learned)))
 
 
 @lru_cache(maxsize=4)
