@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import write_index
 from pipeline.sweep.jobs import slug
 

@@ -56,7 +56,7 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
     """Returns, in MiB: the peak of the resident set in each stage of a short run (`train`), how much higher it is than
     at the stage's beginning (`train growth`), and the growth that training has estimated (`estimate`).
     """
-    from pipeline.run.plan import make_plan
+    from pipeline.planning.plan import make_plan
     from pipeline.run.runner import bind
     from stages.reporter import Silent
     from tests.pipeline.experiments import experiment

@@ -23,7 +23,7 @@ from stages.errors import UserError
 
 if TYPE_CHECKING:
     from pipeline.command_line.compose import Composer
-    from pipeline.run.console import Console
+    from pipeline.console import Console
 
 BEFORE_RUN_SECONDS = 0.2
 """Seconds that a signal before a run waits for a safe place; nothing is lost yet."""
@@ -86,7 +86,7 @@ def _with_inherited(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed or forked."""
     if not any(word.lstrip("+~").startswith(("resume", "fork", "run")) for word in arguments.overrides):
         return arguments
-    from pipeline.run.trust import with_overrides_of_run
+    from pipeline.planning.trust import with_overrides_of_run
 
     is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
     flags = ["-m"] if is_sweep else []
@@ -127,7 +127,7 @@ def _run(composer: "Composer") -> int:
 
 def _console(composer: "Composer") -> "Console":
     """Returns the console of the command, which has warned of overrides that do not count."""
-    from pipeline.run.console import Console
+    from pipeline.console import Console
 
     console = Console()
     for override in composer.replaced:
@@ -141,10 +141,10 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.checks.unused import refuse_unused
     from pipeline.config.debug import debugged
     from pipeline.config.experiment import read
-    from pipeline.run.clock import process_started
-    from pipeline.run.job import Job
+    from pipeline.planning.job import Job
+    from pipeline.planning.reuse import refuse_skipped
     from pipeline.run.launch import run_job
-    from pipeline.run.reuse import refuse_skipped
+    from pipeline.system.clock import process_started
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)

@@ -17,8 +17,8 @@ from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import default_outputs
-from pipeline.run.rebuild import epoch_metrics, read_run
-from pipeline.run.summary import Summary
+from pipeline.run_folder.rebuild import epoch_metrics, read_run
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.catalog import find_entry, read_catalog, status_now
 from pipeline.system import environment
 from stages.errors import UserError
@@ -125,11 +125,11 @@ def run_experiment(overrides: Sequence[str] = ()) -> Run:
         UserError: where one of them is wrong; nothing is recorded.
         RuntimeError: where the run failed; its message is that of the error.
     """
+    from pipeline.console import Console
     from pipeline.exit_codes import DONE
-    from pipeline.run.console import Console
-    from pipeline.run.job import Job
+    from pipeline.planning.job import Job
+    from pipeline.planning.resume import last_of
     from pipeline.run.launch import run_job
-    from pipeline.run.resume import last_of
 
     environment.prepare()
     composed = _composed(overrides)
@@ -176,8 +176,8 @@ def _composed(overrides: Sequence[str]) -> Composed:
 
 def _read(composed: Composed) -> Experiment:
     from pipeline.checks.unused import refuse_unused
-    from pipeline.run.job import prepare
-    from pipeline.run.reuse import refuse_skipped
+    from pipeline.planning.job import prepare
+    from pipeline.planning.reuse import refuse_skipped
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pipeline.paths import default_outputs, shorter
 from pipeline.redaction.mask import redact
-from pipeline.run.lock import LockedError, locked
-from pipeline.run.summary import NAME, Summary
+from pipeline.run_folder.lock import LockedError, locked
+from pipeline.run_folder.summary import NAME, Summary
 from pipeline.system import streams
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.table import Table
 
+from pipeline.comparison.difference import Difference, Pair, difference
+from pipeline.comparison.source_diff import source_diff
 from pipeline.paths import default_outputs
 from pipeline.redaction.mask import redact
-from pipeline.run.difference import Difference, Pair, difference
-from pipeline.run.rebuild import read_run
-from pipeline.run.source_diff import source_diff
-from pipeline.run.summary import Summary
+from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.catalog import find_entry, read_catalog
 from pipeline.system import streams
 from stages.errors import UserError

@@ -12,6 +12,9 @@ CHECKOUT: Path | None = _HERE.parent if (_HERE.parent / "pyproject.toml").is_fil
 CONF: Path = CHECKOUT / "conf" if CHECKOUT else _HERE / "conf"
 """The configuration; a wheel carries it inside the package."""
 
+OUTPUT_FOLDERS = ("runs", "sweeps", "cache", "artifacts")
+"""Folders in `outputs` that runs write to."""
+
 
 def shorter(path: Path) -> str:
     """Returns `path`, relative if it is below the working directory."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import default_outputs, shorter
 from pipeline.redaction.mask import guard_output, learn_arguments, redact
-from pipeline.run import rebuild
-from pipeline.run.lock import LockedError, locked
-from pipeline.run.origin import NAME as ORIGIN
-from pipeline.run.settle import settle, settle_sweep
-from pipeline.run.summary import NAME as SUMMARY
+from pipeline.run_folder import rebuild
+from pipeline.run_folder.lock import LockedError, locked
+from pipeline.run_folder.origin import NAME as ORIGIN
+from pipeline.run_folder.settle import settle, settle_sweep
+from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment, streams
 from pipeline.tracking.journal import NAME, Journal

@@ -27,7 +27,7 @@ LONGEST = (
     "pipeline/cluster/test_cluster.py", "pipeline/sweep/test_sweep.py", "pipeline/system/test_signals.py",
     "stages/distribution/test_strategies.py", "chaos/test_faults.py", "stages/training/test_training.py",
     "stages/training/test_resume.py", "pipeline/command_line/test_hostile_values.py", "stages/training/test_fork.py",
-    "stages/transfer/test_transfer.py", "pipeline/run/test_resume.py", "pipeline/run/test_disk.py",
+    "stages/transfer/test_transfer.py", "pipeline/planning/test_resume.py", "pipeline/run/test_disk.py",
     "stages/networks/test_networks.py", "stages/training/test_loop.py", "stages/training/test_checkpoints.py",
     "stages/training/test_fork_settings.py", "stages/transfer/test_features.py", "stages/networks/test_precision.py",
 )  # fmt: skip

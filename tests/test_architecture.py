@@ -38,10 +38,11 @@ FLOORS = {
     "pipeline": (
         ("exit_codes", "paths"),
         ("redaction", "system"),
-        ("source_code",),
+        ("console", "source_code"),
         ("config",),
         ("command_line", "cluster", "tracking"),
-        ("checks",),
+        ("checks", "provenance", "run_folder"),
+        ("planning",),
         ("run",),
         ("engines",),
         ("comparison",),

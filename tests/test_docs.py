@@ -10,10 +10,10 @@ from pipeline.api import Run
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
-from pipeline.run.console import Console
-from pipeline.run.job import Job
+from pipeline.console import Console
+from pipeline.planning.job import Job
 from pipeline.run.launch import run_job
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 from tests import module_map
 from tests.conftest import ROOT
 

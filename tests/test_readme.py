@@ -8,13 +8,13 @@ import pytest
 
 from pipeline import tables
 from pipeline.paths import CONF
-from pipeline.run.job import prepare
+from pipeline.planning.job import prepare
 from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = sorted(set(re.findall(r"python -m pipeline ((?!trian|from=)(?:[a-z_.]+=\S+ ?)+)", README)))
-"""Without those that need a run: tests/pipeline/run/test_reuse.py has them."""
+"""Without those that need a run: tests/pipeline/planning/test_reuse.py has them."""
 
 
 @pytest.mark.parametrize("given", COMMANDS)

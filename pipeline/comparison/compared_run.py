@@ -13,10 +13,10 @@ import numpy as np
 import yaml
 
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
-from pipeline.run.finding import debug_kind
-from pipeline.run.identity import WITHOUT_EFFECT
-from pipeline.run.rebuild import epoch_metrics, read_run
-from pipeline.run.summary import NAME, best_metric
+from pipeline.provenance.identity import WITHOUT_EFFECT
+from pipeline.run_folder.finding import debug_kind
+from pipeline.run_folder.rebuild import epoch_metrics, read_run
+from pipeline.run_folder.summary import NAME, best_metric
 
 PREDICTIONS = "predictions.parquet"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

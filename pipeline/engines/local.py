@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.cluster.task import Task, cluster_settings, local_tasks
+from pipeline.console import Console
 from pipeline.engines.supervisor import supervise
-from pipeline.run.console import Console
+from pipeline.planning.job import Job
+from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine
 from pipeline.run.executor import work
-from pipeline.run.job import Job
-from pipeline.run.plan import PlannedStage
 from pipeline.system.child_process import ChildProcess, LocalProcess
 from stages.settings.strategy import StrategySettings
 

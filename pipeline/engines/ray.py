@@ -10,13 +10,13 @@ from typing import Any
 from pipeline.cluster.task import Task, cluster_settings, member_counts, tasks_at, workers_of
 from pipeline.config.cluster_settings import RayCluster
 from pipeline.config.experiment import Experiment
+from pipeline.console import Console
 from pipeline.engines.ray_connection import address_of
 from pipeline.engines.ray_hosts import Claim, Hosts, hosts_on_ray
 from pipeline.engines.supervisor import supervise
-from pipeline.run.console import Console
+from pipeline.planning.job import Job
+from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine
-from pipeline.run.job import Job
-from pipeline.run.plan import PlannedStage
 from pipeline.system.child_process import ChildProcess, Start
 from pipeline.system.environment import of_threads
 

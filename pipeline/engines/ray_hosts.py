@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.cluster_settings import RayCluster
+from pipeline.console import Console
 from pipeline.engines.ray_connection import address_of, connected
 from pipeline.engines.ray_host import Host, Surroundings
 from pipeline.engines.ray_process import RayProcess
-from pipeline.run.console import Console
 from pipeline.system import machine, pulse, signals
 from stages.errors import UserError
 

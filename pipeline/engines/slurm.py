@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.cluster.task import Task, WrongTaskError, check_task, cluster_settings, task_at
+from pipeline.console import Console
 from pipeline.engines.slurm_addresses import addresses_of_step
 from pipeline.engines.slurm_jobs import SlurmJob, submit
 from pipeline.engines.slurm_queue import queued, queued_folder
 from pipeline.exit_codes import DONE
 from pipeline.paths import shorter
+from pipeline.planning.job import Job
+from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS
-from pipeline.run.console import Console
 from pipeline.run.engine import Joined
-from pipeline.run.job import Job
 from pipeline.run.lifecycle import new_folder
-from pipeline.run.plan import PlannedStage
 from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError

@@ -15,17 +15,17 @@ from omegaconf import OmegaConf
 
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.console import Console
 from pipeline.engines.slurm_member import Member
 from pipeline.engines.slurm_queue import COMMAND_SECONDS, ENDED, ENDS, QUEUE_SECONDS, Entry, Note, queue, queued
 from pipeline.exit_codes import DONE, FAILED
+from pipeline.planning.job import Job
+from pipeline.planning.resume import has_finished
+from pipeline.provenance.identity import identity
 from pipeline.redaction.mask import MASK, redact
-from pipeline.run.console import Console
 from pipeline.run.engine import RemoteJob
-from pipeline.run.identity import identity
-from pipeline.run.job import Job
-from pipeline.run.rebuild import journal_rows
-from pipeline.run.resume import has_finished
-from pipeline.run.settle import end_lost
+from pipeline.run_folder.rebuild import journal_rows
+from pipeline.run_folder.settle import end_lost
 from pipeline.system.signal_listener import Request
 from pipeline.tracking.journal import NAME as JOURNAL
 from pipeline.tracking.params import flatten

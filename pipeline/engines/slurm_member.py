@@ -12,15 +12,15 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from pipeline.config.experiment import read
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.planning.job import Job, OnEpoch, SweepRun
+from pipeline.planning.resume import has_finished
 from pipeline.redaction.mask import guard_output, redact_overrides
 from pipeline.run.child import code_of
-from pipeline.run.clock import process_started
-from pipeline.run.console import Console
-from pipeline.run.job import Job, OnEpoch, SweepRun
 from pipeline.run.launch import run_job
-from pipeline.run.resume import has_finished
 from pipeline.system import environment, signals, streams
+from pipeline.system.clock import process_started
 from pipeline.system.signal_listener import Request
 
 NOTICE = signal.SIGUSR2

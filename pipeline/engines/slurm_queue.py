@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pipeline.config.experiment import Experiment
 from pipeline.exit_codes import TIMED_OUT
-from pipeline.run.identity import identity
-from pipeline.run.rebuild import read_run
+from pipeline.provenance.identity import identity
+from pipeline.run_folder.rebuild import read_run
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
@@ -106,7 +106,7 @@ def queued(folder: Path | None) -> Note | None:
 def queued_folder(experiment: Experiment) -> Path | None:
     """Returns the folder of a job with these settings that waits in Slurm's queue, and has begun no run there yet.
 
-    Whether a run that has begun is resumed depends on more, such as its code; see `pipeline.run.resume`.
+    Whether a run that has begun is resumed depends on more, such as its code; see `pipeline.planning.resume`.
 
     Raises:
         UserError: as `queued` does.

@@ -11,16 +11,16 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from pipeline.cluster.task import OPEN_PORTS, Task
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
+from pipeline.planning.job import Job
+from pipeline.planning.plan import PlannedStage
+from pipeline.planning.resume import unfinished_in
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
-from pipeline.run.console import Console
 from pipeline.run.executor import work
-from pipeline.run.job import Job
 from pipeline.run.lifecycle import new_folder
-from pipeline.run.plan import PlannedStage
-from pipeline.run.resume import unfinished_in
-from pipeline.run.settle import end_lost
+from pipeline.run_folder.settle import end_lost
 from pipeline.system import pulse, signals
 from pipeline.system.child_process import ChildProcess
 from pipeline.system.pulse import Pulse, Watch

@@ -1,1 +1,1 @@
-"""A run: resumed, forked or new; its stages, console, summary, identity and end."""
+"""A run: launched on its engine, its stages run and recorded, its plan and results printed."""

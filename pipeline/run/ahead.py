@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pipeline.config.experiment import Experiment
-from pipeline.run.plan import PlannedStage
+from pipeline.planning.plan import PlannedStage
 from stages.exporters import fresh_process
 from stages.settings.results import ExportSettings, SavedModelSettings
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.paths import shorter
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import model_name
 
 LONGEST = 4000

@@ -10,9 +10,9 @@ from typing import Any
 
 from pipeline.cluster.task import Task, cluster_settings
 from pipeline.config.experiment import Experiment
-from pipeline.run.console import Console
-from pipeline.run.job import Job
-from pipeline.run.plan import PlannedStage
+from pipeline.console import Console
+from pipeline.planning.job import Job
+from pipeline.planning.plan import PlannedStage
 from pipeline.system.child_process import LocalProcess, Start
 from pipeline.system.processes import warm_up
 from pipeline.system.self_watch import watching_itself

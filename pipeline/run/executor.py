@@ -12,16 +12,16 @@ from typing import Any
 
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
-from pipeline.run.against import other_run
+from pipeline.planning.against import other_run
+from pipeline.planning.job import Job, PrunedError
+from pipeline.planning.plan import PlannedStage
 from pipeline.run.ahead import reloading
-from pipeline.run.console import Console
-from pipeline.run.job import Job, PrunedError
 from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register, share_results
-from pipeline.run.plan import PlannedStage
 from pipeline.run.runner import bind, run_stages, with_local_weights, with_other_run
-from pipeline.run.settle import mark_killed
-from pipeline.run.summary import StageOutcome, Summary, one_line
+from pipeline.run_folder.settle import mark_killed
+from pipeline.run_folder.summary import StageOutcome, Summary, one_line
 from pipeline.system import pulse, signals
 from pipeline.system.garbage import imports_kept
 from pipeline.system.signal_listener import Interrupted

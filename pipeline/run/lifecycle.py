@@ -13,22 +13,25 @@ from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings
+from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.paths import new_folder_name, shorter
+from pipeline.planning.job import Job, PrunedError
+from pipeline.planning.resume import has_finished
+from pipeline.planning.reuse import reused_run
+from pipeline.provenance import source_digest
+from pipeline.provenance.code_state import CodeState, code_state, command, source_tags
+from pipeline.provenance.identity import identity
+from pipeline.provenance.versions import environment, packages, versions
 from pipeline.redaction.mask import redact, redact_file, redact_overrides
-from pipeline.run import provenance, source_digest
-from pipeline.run.console import Console
 from pipeline.run.description import NOTE, of_begun, of_run
-from pipeline.run.identity import identity
-from pipeline.run.job import Job, PrunedError
-from pipeline.run.lock import locked
 from pipeline.run.naming import run_name
-from pipeline.run.origin import Origin
-from pipeline.run.outputs import unknown_to_git
-from pipeline.run.resume import has_finished
-from pipeline.run.reuse import reused_run
-from pipeline.run.settle import flush, record_end
-from pipeline.run.summary import NAME, Summary, one_line
+from pipeline.run.report import show_summary, show_times
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.origin import Origin
+from pipeline.run_folder.outputs import unknown_to_git
+from pipeline.run_folder.settle import flush, record_end
+from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system import machine
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
@@ -62,7 +65,7 @@ class Run:
     tracker: Tracker
     folder: Path
     summary: Summary
-    code: provenance.CodeState | None
+    code: CodeState | None
     note: str | None = None
     sampled: SystemMetrics | None = None
 
@@ -82,7 +85,7 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
     """
     experiment = job.experiment
     code = source_digest.sources(experiment)
-    state = provenance.code_state(untracked=experiment.tracking.untracked)
+    state = code_state(untracked=experiment.tracking.untracked)
     folder = job.folder or new_folder(experiment)
     is_new = not folder.exists()
     summary = _first_summary(job, folder, code.digest)
@@ -125,7 +128,7 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
         folder=str(folder),
         choices={key: value for key, value in experiment.choices.items() if "/" not in key},
         overrides=redact_overrides([text for text in job.overrides if not text.startswith(NOT_INHERITED)]),
-        versions=provenance.versions(),
+        versions=versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
         facts={"seed": experiment.seed, **job.tags},
@@ -138,14 +141,14 @@ def _copy_weights(run: Summary, folder: Path, weights: str) -> None:
     checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints", weights, name)
 
 
-def begun_tags(tracking: TrackingSettings, code: provenance.CodeState | None) -> dict[str, str]:
+def begun_tags(tracking: TrackingSettings, code: CodeState | None) -> dict[str, str]:
     """Returns the tags with which a run or a sweep begins: the user's, its command, its code, its description."""
-    command = provenance.command()
-    description = {NOTE: of_begun(command, tracking.note)}
-    return {**tracking.tags, "command": command, **provenance.source_tags(code), **description}
+    typed = command()
+    description = {NOTE: of_begun(typed, tracking.note)}
+    return {**tracking.tags, "command": typed, **source_tags(code), **description}
 
 
-def _spec(job: Job, folder: Path, code: provenance.CodeState | None) -> RunSpec:
+def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
     experiment = job.experiment
     overrides = redact_overrides(list(job.overrides))
     tags = begun_tags(experiment.tracking, code) | dict(job.tags)
@@ -174,12 +177,12 @@ def describe(job: Job, run: Run) -> None:
     atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
     choices = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}
     tracker.params({**of_configuration(document), **choices})
-    tracker.tags({f"version.{name}": version for name, version in provenance.versions().items()})
+    tracker.tags({f"version.{name}": version for name, version in versions().items()})
     tracker.tags({"identity": run.summary.identity or "", "code": run.summary.code or ""})
     tracker.artifact(run.folder / "config.yaml")
     tracker.artifact(run.folder / source_digest.NAME, "code")
-    tracker.text(json.dumps(provenance.environment(), indent=2), "environment/environment.json")
-    tracker.text(provenance.packages(), "environment/packages.txt")
+    tracker.text(json.dumps(environment(), indent=2), "environment/environment.json")
+    tracker.text(packages(), "environment/packages.txt")
     if run.code and run.code.diff:
         tracker.text(run.code.diff, "code/diff.patch")
 
@@ -255,10 +258,10 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     if summary.status == "FINISHED":
         keep_last_checkpoint(run.folder)
     redact_file(run.folder)  # files that stages and callbacks have written, but not recorded
-    console.summary(summary, tracker.how_to_open())
+    show_summary(summary, tracker.how_to_open(), console)
     if summary.error:
         console.error(f"{summary.failed_stage or 'recording'}: {summary.error}")
-    tracker.tags({NOTE: of_run(summary, provenance.command(), run.note)})
+    tracker.tags({NOTE: of_run(summary, command(), run.note)})
     tracker.metrics(_stage_seconds(summary))
     record_end(tracker, run.folder, summary)
     flush(tracker, summary.status == "FINISHED", console)
@@ -273,7 +276,7 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     summary.take_time(started)  # again, as the store may have taken long
     with suppress(OSError):
         summary.write(run.folder)
-    console.times(summary)
+    show_times(summary, console)
     console.close()
     return code
 

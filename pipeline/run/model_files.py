@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.provenance.code_state import command
 from pipeline.redaction.mask import redact
 from pipeline.run.description import code, escaped, sizes
-from pipeline.run.provenance import command
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE
 from stages.results import Dataset, Exported
 from stages.reuse import KNOWN_IMAGES

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.run.identity import WITHOUT_EFFECT
+from pipeline.provenance.identity import WITHOUT_EFFECT
 
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "decay"}
 """Settings by the words that people use for them, where a name would fill a table's column."""

@@ -6,7 +6,7 @@ whole process, and then for every process forked from it.
 
 from importlib import import_module
 
-from pipeline.run import provenance
+from pipeline.provenance import versions
 from pipeline.system.environment import quiet_stderr
 from pipeline.system.garbage import imports_kept
 
@@ -42,5 +42,5 @@ with quiet_stderr(), imports_kept():
     ):
         import_module(_module)
 
-provenance.packages()
-provenance.versions()
+versions.packages()
+versions.versions()

@@ -15,14 +15,14 @@ from omegaconf import DictConfig
 
 from pipeline.checks.own_settings import typed
 from pipeline.config.experiment import Experiment
+from pipeline.console import Console
+from pipeline.planning.job import OnEpoch, PrunedError
+from pipeline.planning.plan import PlannedStage
 from pipeline.redaction.mask import redact, redact_file
-from pipeline.run.console import Console
-from pipeline.run.finding import folder_of
-from pipeline.run.job import OnEpoch, PrunedError
 from pipeline.run.model_files import write_model_files
-from pipeline.run.plan import PlannedStage
 from pipeline.run.records import Recorded, clean_metrics, metric_name, recorded
-from pipeline.run.summary import StageOutcome, Summary
+from pipeline.run_folder.finding import folder_of
+from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.source_code.annotations import as_dataclass
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr

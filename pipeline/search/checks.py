@@ -14,10 +14,10 @@ from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.search_settings import SearchSettings
-from pipeline.run.against import other_run
-from pipeline.run.identity import identity
-from pipeline.run.reuse import plan_of
-from pipeline.run.source_digest import Sources, sources
+from pipeline.planning.against import other_run
+from pipeline.planning.reuse import plan_of
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
 from pipeline.search.plan import SearchPlan, make_search_plan
 from pipeline.search.space import Axis, probes, with_whole_numbers
 from pipeline.search.study import describe

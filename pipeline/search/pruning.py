@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.run.job import PrunedError
+from pipeline.planning.job import PrunedError
 from pipeline.search.study import open_storage
 
 if TYPE_CHECKING:

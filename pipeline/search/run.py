@@ -5,14 +5,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.config.options import Options
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.paths import shorter
-from pipeline.run.console import Console
-from pipeline.run.job import SweepRun
-from pipeline.run.lock import locked
-from pipeline.run.origin import Origin
-from pipeline.run.reuse import plan_of
-from pipeline.run.source_digest import new_for_other_code
+from pipeline.planning.job import SweepRun
+from pipeline.planning.reuse import plan_of
+from pipeline.provenance.source_digest import new_for_other_code
+from pipeline.run.report import show_plan
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.origin import Origin
 from pipeline.search.best import FOLDER, write_experiment
 from pipeline.search.checks import Search
 from pipeline.search.plots import draw
@@ -43,7 +44,7 @@ def run_search(search: Search, options: Options, console: Console) -> int:
     first = search.first
     if first.dry_run:
         _say_plan(search, console)
-        console.plan(first, plan_of(first))
+        show_plan(first, plan_of(first), console)
         return DONE
     with opened(deal_out(search.settings, [first]), [first], console) as places:
         return _run_checked(search, options, console, places)

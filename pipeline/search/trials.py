@@ -7,16 +7,16 @@ from pathlib import Path
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED
+from pipeline.planning.job import Job, SweepRun
+from pipeline.planning.reuse import plan_of
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import sources
 from pipeline.redaction.mask import redact_overrides
-from pipeline.run.console import Console
-from pipeline.run.identity import identity
-from pipeline.run.job import Job, SweepRun
 from pipeline.run.lifecycle import PRUNED
-from pipeline.run.rebuild import read_run
-from pipeline.run.reuse import plan_of
-from pipeline.run.settle import send_rest
-from pipeline.run.source_digest import sources
+from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.settle import send_rest
 from pipeline.search.checks import Search, read_trial
 from pipeline.search.pruning import Pruner
 from pipeline.search.study import Study, Trial

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.run.finding import find_run
-from pipeline.run.summary import Summary
+from pipeline.run_folder.finding import find_run
+from pipeline.run_folder.summary import Summary
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.health import SQLITE
 from pipeline.tracking.weights import ADDRESSES, model_folder

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.paths import shorter
-from pipeline.run.lock import is_locked
-from pipeline.run.origin import NAME as ORIGIN
-from pipeline.run.rebuild import read_run
-from pipeline.run.summary import NAME as SUMMARY
-from pipeline.run.summary import Summary, best_metric
+from pipeline.run_folder.lock import is_locked
+from pipeline.run_folder.origin import NAME as ORIGIN
+from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.summary import NAME as SUMMARY
+from pipeline.run_folder.summary import Summary, best_metric
 from pipeline.sweep.index import INDEX, read_index
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError

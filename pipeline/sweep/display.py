@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.table import Table
 
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
 from pipeline.paths import shorter
-from pipeline.run.console import Console
 from pipeline.run.engine import RemoteJob
 from pipeline.run.lifecycle import PRUNED
-from pipeline.run.rebuild import read_run
-from pipeline.run.summary import Summary
+from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.process import LOG, OUTPUT, JobProcess
 
 

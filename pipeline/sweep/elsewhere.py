@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN
-from pipeline.run.origin import Origin
-from pipeline.run.rebuild import read_run
-from pipeline.run.summary import Summary, one_line
+from pipeline.run_folder.origin import Origin
+from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.summary import Summary, one_line
 from pipeline.sweep.jobs import SweepJob
 from pipeline.tracking.tracker import Tracker
 

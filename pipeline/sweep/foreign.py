@@ -13,11 +13,11 @@ from hydra.core.utils import JobReturn, JobStatus
 from pipeline.command_line.compose import Composed
 from pipeline.config.search_settings import SearchSettings
 from pipeline.config.sweep_settings import SweepSettings
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
-from pipeline.run.console import Console
-from pipeline.run.job import Job, SweepRun
-from pipeline.run.lock import locked
-from pipeline.run.rebuild import read_run
+from pipeline.planning.job import Job, SweepRun
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.rebuild import read_run
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import write_index
 from pipeline.sweep.jobs import SweepJob, checked, monitored, refuse_too_many

@@ -7,10 +7,10 @@ from typing import Any
 
 from pipeline.config.experiment import Experiment
 from pipeline.paths import shorter
-from pipeline.run.origin import NAME as ORIGIN
-from pipeline.run.origin import Origin
-from pipeline.run.source_digest import Sources, new_for_other_code
-from pipeline.run.summary import STATUSES
+from pipeline.provenance.source_digest import Sources, new_for_other_code
+from pipeline.run_folder.origin import NAME as ORIGIN
+from pipeline.run_folder.origin import Origin
+from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
-from pipeline.run.job import Job
+from pipeline.planning.job import Job
 
 FINAL = (DONE, WRONG_CONFIGURATION, TIMED_OUT, *STOPPED)
 """Exit codes after which a job is not run again: the same would happen, or the user wants it to end."""

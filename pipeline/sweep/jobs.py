@@ -17,15 +17,15 @@ from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.sweep_settings import MOST_JOBS
+from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
+from pipeline.planning.against import other_run
+from pipeline.planning.reuse import plan_of, refuse_skipped
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction.mask import redact, redact_overrides
 from pipeline.run import naming
-from pipeline.run.against import other_run
-from pipeline.run.console import Console
-from pipeline.run.identity import identity
-from pipeline.run.reuse import plan_of, refuse_skipped
-from pipeline.run.source_digest import Sources, sources
-from pipeline.run.summary import best_metric
+from pipeline.run_folder.summary import best_metric
 from stages.errors import UserError
 
 CHECK_NOTE_SECONDS = 2.0

@@ -10,8 +10,8 @@ from typing import Any
 from pipeline.cluster.task import cluster_settings, workers_of
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
+from pipeline.console import Console
 from pipeline.run.ahead import reloading_for_jobs
-from pipeline.run.console import Console
 from pipeline.run.engine import engine_of
 from pipeline.system import machine
 from pipeline.system.child_process import LocalProcess, Start

@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.planning.job import Job
 from pipeline.run.child import Stopper, code_of, enter, exit_code_of
-from pipeline.run.clock import process_started
-from pipeline.run.console import Console
-from pipeline.run.job import Job
 from pipeline.run.launch import run_job
-from pipeline.run.settle import LOST, end_lost
+from pipeline.run_folder.settle import LOST, end_lost
 from pipeline.sweep.places import Place
 from pipeline.system import signals
+from pipeline.system.clock import process_started
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request
 from stages.exporters import fresh_process

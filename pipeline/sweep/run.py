@@ -10,21 +10,21 @@ from pipeline.comparison.files import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
+from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED
 from pipeline.paths import new_folder_name, shorter
-from pipeline.run import provenance
-from pipeline.run.clock import process_started
-from pipeline.run.console import Console
+from pipeline.planning.job import Job, SweepRun
+from pipeline.planning.resume import has_finished
+from pipeline.planning.reuse import plan_of
+from pipeline.provenance.code_state import code_state, command
+from pipeline.provenance.source_digest import Sources
 from pipeline.run.description import NOTE, of_sweep
-from pipeline.run.job import Job, SweepRun
 from pipeline.run.lifecycle import begun_tags
-from pipeline.run.lock import locked
 from pipeline.run.naming import sweep_name
-from pipeline.run.origin import Origin
-from pipeline.run.resume import has_finished
-from pipeline.run.reuse import plan_of
-from pipeline.run.settle import flush, send_rest
-from pipeline.run.source_digest import Sources
+from pipeline.run.report import show_plan
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.origin import Origin
+from pipeline.run_folder.settle import flush, send_rest
 from pipeline.sweep.comparison import compare
 from pipeline.sweep.display import Display
 from pipeline.sweep.elsewhere import take_finished, was_elsewhere
@@ -34,6 +34,7 @@ from pipeline.sweep.jobs import SweepJob, checked
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
+from pipeline.system.clock import process_started
 from pipeline.system.garbage import imports_kept
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.health import server_answers
@@ -94,7 +95,7 @@ def _show_plans(jobs: Sequence[SweepJob], console: Console) -> None:
         if job.refused is not None:
             console.log(f"skipped: {job.refused}")
         else:
-            console.plan(job.experiment, plan_of(job.experiment))
+            show_plan(job.experiment, plan_of(job.experiment), console)
 
 
 class _Sweep:
@@ -221,7 +222,7 @@ def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> N
 
 def parent_run(experiment: Experiment, folder: Path, jobs: int, name: str, console: Console) -> Tracker:
     """Opens the tracked run of the sweep in `folder`."""
-    tags = begun_tags(experiment.tracking, provenance.code_state()) | {"sweep": folder.name, "jobs": str(jobs)}
+    tags = begun_tags(experiment.tracking, code_state()) | {"sweep": folder.name, "jobs": str(jobs)}
     if experiment.debug is not None:
         tags["debug"] = experiment.debug.kind
     spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, name, tags=tags)
@@ -279,12 +280,12 @@ def finish(
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.log(f"{label:11} {line}")
     if code != DONE:
-        console.log(f"{'resume':11} {provenance.command()}")
+        console.log(f"{'resume':11} {command()}")
     for path in (*paths, *more):
         parent.artifact(path)
     if jobs:
         note = jobs[0].experiment.tracking.note
-        parent.tags({NOTE: of_sweep((folder / "comparison.md").read_text(), provenance.command(), note)})
+        parent.tags({NOTE: of_sweep((folder / "comparison.md").read_text(), command(), note)})
     parent.tags({"failed": str(sum(job.exit_code not in (None, DONE) for job in jobs))})
     status = "FINISHED"
     if code != DONE:

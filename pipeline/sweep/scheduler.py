@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 from signal import SIGTERM
 
+from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
+from pipeline.planning.job import Job
 from pipeline.run.child import POLL_SECONDS
-from pipeline.run.console import Console
 from pipeline.run.engine import RemoteJob, engine_of
-from pipeline.run.job import Job
 from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.system import pulse, signals

@@ -21,10 +21,10 @@ import mlflow
 import numpy as np
 
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run.console import Console
-from pipeline.run.job import Job
+from pipeline.console import Console
+from pipeline.planning.job import Job
 from pipeline.run.launch import run_job
-from pipeline.run.summary import NAME, Summary
+from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.store import open_client
 from stages.storage.atomic import PARTIAL
 from stages.training.checkpoints import EMA

@@ -24,7 +24,7 @@ LOOP = "tests/stages/training/test_loop.py"
 STRATEGIES = "tests/stages/distribution/test_strategies.py"
 CHECKPOINTS = "tests/stages/training/test_checkpoints.py"
 SIGNALS = "tests/pipeline/system/test_signals.py"
-REUSE = "tests/pipeline/run/test_reuse.py"
+REUSE = "tests/pipeline/planning/test_reuse.py"
 SERVING = "tests/pipeline/serving/test_serving.py"
 
 
@@ -107,12 +107,12 @@ MUTATIONS = (
         "tests/pipeline/config/test_config.py", "-k", "hunter or mirord or secret",
     ),
     mutation(
-        "pipeline/run/identity.py", '"cluster", "name",', '"name",',
-        "tests/pipeline/run/test_resume.py", "-k", "without_an_effect",
+        "pipeline/provenance/identity.py", '"cluster", "name",', '"name",',
+        "tests/pipeline/planning/test_resume.py", "-k", "without_an_effect",
     ),
     mutation(
-        "pipeline/run/identity.py", '"train.checkpoint_every_seconds",', '"train.epochs",',
-        "tests/pipeline/run/test_resume.py", "-k", "identity",
+        "pipeline/provenance/identity.py", '"train.checkpoint_every_seconds",', '"train.epochs",',
+        "tests/pipeline/planning/test_resume.py", "-k", "identity",
     ),
     mutation(
         "pipeline/system/sealed.py", "values.pop(CHECK, None) != _checksum(values)", "values.pop(CHECK, None) is None",
@@ -120,7 +120,7 @@ MUTATIONS = (
     ),
     mutation(
         "pipeline/tracking/journal.py", "self.trusted and not self.unsent and", "self.trusted and",
-        "tests/pipeline/tracking/test_damaged_journal.py", "tests/pipeline/run/test_settle.py", "-k",
+        "tests/pipeline/tracking/test_damaged_journal.py", "tests/pipeline/run_folder/test_settle.py", "-k",
         "damaged or closed",
     ),
     mutation(
@@ -159,11 +159,12 @@ MUTATIONS = (
     ),
     mutation("stages/training/saved.py", "        if now[name] != before:", "        if False:", REUSE, "-k", "other"),
     mutation(
-        "pipeline/run/reuse.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE, "-k", "refused",
+        "pipeline/planning/reuse.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE, "-k", "refused",
     ),
     mutation("pipeline/serving/app.py", "if not pixels.size:", "if False:", SERVING, "-k", "wrong_requests"),
     mutation(
-        "pipeline/run/source_diff.py", "    if changes:", "    if False:", "tests/pipeline/run/test_source_diff.py",
+        "pipeline/comparison/source_diff.py", "    if changes:", "    if False:",
+        "tests/pipeline/comparison/test_source_diff.py",
     ),
     # Batches in the step, one operation a variable, decoders, clusters, debug runs
     mutation(

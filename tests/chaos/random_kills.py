@@ -22,10 +22,10 @@ from mlflow import MlflowClient
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run.console import Console
-from pipeline.run.job import Job
+from pipeline.console import Console
+from pipeline.planning.job import Job
 from pipeline.run.launch import run_job
-from pipeline.run.summary import NAME, Summary
+from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.store import open_client
 from tests.chaos.command import command, enter, prepared, printed

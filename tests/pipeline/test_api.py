@@ -12,8 +12,8 @@ import pytest
 
 from pipeline import diff, runs
 from pipeline.api import Run, compose, open_run, run_experiment
-from pipeline.run.lock import locked
-from pipeline.run.summary import Summary
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.clean import main
-from pipeline.run.lock import locked
-from pipeline.run.summary import Summary
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
 from stages.reporter import Silent
 from stages.storage.cache import made_once

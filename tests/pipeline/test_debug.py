@@ -11,12 +11,12 @@ from mlflow import MlflowClient
 from pipeline.comparison.answer import choice, sentences
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment
-from pipeline.run.console import Console
-from pipeline.run.identity import identity
-from pipeline.run.job import Job, prepare
+from pipeline.console import Console
+from pipeline.planning.job import Job, prepare
+from pipeline.planning.resume import resolve
+from pipeline.provenance.identity import identity
 from pipeline.run.naming import run_name
-from pipeline.run.resume import resolve
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.comparison import compare, latest
 from stages.errors import UserError
 from tests import commands

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from mlflow import MlflowClient
 
-from pipeline.run.console import Console
-from pipeline.run.job import Job
+from pipeline.console import Console
+from pipeline.planning.job import Job
 from pipeline.run.launch import run_job
 from pipeline.tracking.weights import logged_model
 from stages.errors import UserError

@@ -11,12 +11,12 @@ import pytest
 
 from pipeline.cluster.task import Task, task_at
 from pipeline.config.cluster_settings import HostsCluster, SlurmCluster
+from pipeline.console import Console
 from pipeline.engines.hosts import Hosts
 from pipeline.engines.slurm import Slurm
 from pipeline.engines.slurm_addresses import expand_counts
-from pipeline.run.console import Console
+from pipeline.planning.job import Job
 from pipeline.run.engine import Joined, engine_of
-from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings

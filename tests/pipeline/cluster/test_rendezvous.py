@@ -15,8 +15,8 @@ import pytest
 from benchmarks.meeting import meet_all
 from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import Task, local_tasks
+from pipeline.console import Console
 from pipeline.engines.tf_config import task_of_environment
-from pipeline.run.console import Console
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError

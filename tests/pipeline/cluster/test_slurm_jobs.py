@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.console import Console
 from pipeline.engines.slurm_jobs import SlurmJob, parameters
-from pipeline.run.console import Console
-from pipeline.run.job import Job
+from pipeline.planning.job import Job
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment

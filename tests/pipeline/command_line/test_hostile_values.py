@@ -203,7 +203,7 @@ CONFIGURATIONS = {
 DRIVER = """\
 import json, os, sys, tempfile, time
 import pipeline.__main__ as command
-import pipeline.command_line.compose, pipeline.command_line.help, pipeline.run.launch, pipeline.run.trust
+import pipeline.command_line.compose, pipeline.command_line.help, pipeline.run.launch, pipeline.planning.trust
 
 def child(arguments, out, err, answer):
     os.dup2(out.fileno(), 1)

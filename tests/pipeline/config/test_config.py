@@ -19,8 +19,8 @@ from pipeline.command_line.compose import Composer
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
 from pipeline.paths import CONF
+from pipeline.planning.job import prepare
 from pipeline.redaction.mask import redact
-from pipeline.run.job import prepare
 from stages.errors import UserError
 from stages.settings.model import CnnSettings
 from stages.settings.train import TrainSettings

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.planning.job import prepare
 from pipeline.run.ahead import reloading, reloading_for_jobs
-from pipeline.run.job import prepare
 from stages.exporters import fresh_process
 from tests.pipeline.experiments import experiment
 

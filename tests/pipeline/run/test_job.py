@@ -20,9 +20,9 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from pipeline.console import Console
+from pipeline.planning.job import Job
 from pipeline.run import executor as work_module
-from pipeline.run.console import Console
-from pipeline.run.job import Job
 from pipeline.run.launch import run_job
 from pipeline.run.lifecycle import begin as begin_run
 from pipeline.sync import main as sync

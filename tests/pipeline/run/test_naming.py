@@ -9,7 +9,7 @@ import pytest
 from pipeline.paths import new_folder_name
 from pipeline.run.description import LONGEST, code, escaped, of_run, of_sweep
 from pipeline.run.naming import label, run_name, sweep_name
-from pipeline.run.summary import StageOutcome, Summary
+from pipeline.run_folder.summary import StageOutcome, Summary
 
 GROUPS = {"strategy": "mirrored", "precision": "float32", "model": "mlp"}
 COLUMN = 17

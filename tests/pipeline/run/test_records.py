@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 from mlflow.utils.validation import _validate_metric_name
 
-from pipeline.run.console import Console
-from pipeline.run.plan import PlannedStage
+from pipeline.console import Console
+from pipeline.planning.plan import PlannedStage
 from pipeline.run.records import clean_metrics, metric_name, recorded
 from pipeline.run.runner import BoundStage, run_stages
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import NullTracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported, Model, Record, Strategy, as_number

@@ -16,8 +16,8 @@ from pipeline import runs
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
-from pipeline.run.identity import identity
-from pipeline.run.lock import is_locked
+from pipeline.provenance.identity import identity
+from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import read_index
 from tests import commands

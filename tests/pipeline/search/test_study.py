@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib import image
 
-from pipeline.run.job import PrunedError
+from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Goal, SearchPlan
 from pipeline.search.plots import draw, importances
 from pipeline.search.pruning import Pruner

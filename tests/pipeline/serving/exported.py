@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 
 NAMES = ("black :cat:", "tab\tbed", "long " * 30)
 IMAGE = b"BM" + bytes(30)

@@ -6,8 +6,8 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.run.console import Console
-from pipeline.run.identity import identity, settings_of
+from pipeline.console import Console
+from pipeline.provenance.identity import identity, settings_of
 from pipeline.sweep.jobs import SweepJob, checked
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.run.console import Console
-from pipeline.run.job import Job
+from pipeline.console import Console
+from pipeline.planning.job import Job
 from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.sweep.scheduler import run_jobs

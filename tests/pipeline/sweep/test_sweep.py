@@ -20,8 +20,8 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.command_line.compose import Composed
 from pipeline.compare import main
 from pipeline.comparison.tables import notes, terminal_table
-from pipeline.run.console import Console
-from pipeline.run.source_digest import Sources, sources
+from pipeline.console import Console
+from pipeline.provenance.source_digest import Sources, sources
 from pipeline.sweep import run as sweep_module
 from pipeline.sweep.comparison import compare, latest
 from pipeline.sweep.index import unfinished, write_index

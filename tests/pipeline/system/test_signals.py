@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pipeline.exit_codes import STOPPED
-from pipeline.run.summary import Summary
+from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.system.signals import CLOSED_OUTPUT

@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run.settle import settings_for
+from pipeline.run_folder.settle import settings_for
 from pipeline.system.sealed import seal
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.stored_run import StoredRun

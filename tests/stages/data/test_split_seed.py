@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.run.identity import identity
+from pipeline.provenance.identity import identity
 from stages.data.batches import training_input
 from stages.errors import UserError
 from stages.load.digits import digits

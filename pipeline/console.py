@@ -1,0 +1,152 @@
+"""The console of a command: lines, warnings, errors and progress, on the terminal and in `pipeline.log`."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from pipeline.redaction.mask import redact
+
+PLAIN_PROGRESS_SECONDS = 30
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+class Console:
+    """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
+
+    def __init__(self, printed: Sequence[str] = (), log: Path | None = None) -> None:
+        """Prints to standard output.
+
+        Args:
+            printed: lines of another console, which belong at the beginning of the log.
+            log: prints nothing, and writes to this file from the beginning: of a process whose output is there, too.
+        """
+        width = None if sys.stdout.isatty() else 140
+        self.is_quiet = log is not None
+        self._rich = RichConsole(
+            highlight=False, soft_wrap=True, width=width, markup=False, emoji=False, quiet=self.is_quiet
+        )
+        self._before_log = list(printed)
+        self._log: TextIO | None = None
+        if log is not None:
+            self.open_log(log)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._last_plain = time.monotonic()
+
+    @property
+    def said(self) -> list[str]:
+        """The lines printed before a log was opened, for the console of the process that will open it."""
+        return list(self._before_log)
+
+    def open_log(self, path: Path) -> None:
+        """Writes everything said so far to `path`, and from now on every line with its time."""
+        if self._log is not None:
+            return
+        self._log = path.open("a", buffering=1)
+        self._log.writelines(self._before_log)
+        self._before_log.clear()
+
+    def close(self) -> None:
+        self.end_progress()
+        if self._log is not None:
+            with suppress(OSError):
+                self._log.close()
+            self._log = None
+
+    def log(self, line: str = "", style: str | None = None) -> None:
+        text = str(redact(line))
+        (self._bar.console if self._bar else self._rich).print(text, style=style)
+        self._write(text)
+
+    def warn(self, line: str) -> None:
+        self.log(f"warning: {line}", style="yellow")
+
+    def error(self, line: str) -> None:
+        self.log(f"error: {line}", style="bold red")
+
+    def live(self, shown: Callable[[], RenderableType]) -> AbstractContextManager[object]:
+        """Keeps what `shown` returns at the bottom of a terminal, up to date, while lines are printed above it."""
+        if not self._rich.is_terminal:
+            return nullcontext()
+        return Live(console=self._rich, get_renderable=shown, refresh_per_second=4, transient=True)
+
+    def working(self, what: str) -> AbstractContextManager[object]:
+        """Shows on a terminal that something takes its time."""
+        return self._rich.status(what) if self._rich.is_terminal else nullcontext()
+
+    def log_only(self, text: str) -> None:
+        self._write(str(redact(text)))
+
+    def table(self, table: Table) -> None:
+        self._rich.print(table)
+        plain = RichConsole(width=200, markup=False)
+        with plain.capture() as captured:
+            plain.print(table)
+        for line in captured.get().splitlines():
+            self._write(str(redact(line)))
+
+    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+        rate = f"{images_per_second:,.0f} images/s" if images_per_second else ""
+        if self._rich.is_terminal:
+            self._show_bar(done, total, rate, note)
+        elif self._is_due():
+            self.log(f"step {done}/{total}  {note}  {rate}")
+
+    def _is_due(self) -> bool:
+        """Returns whether the last line of progress is long ago, and if so, counts from now."""
+        if time.monotonic() - self._last_plain < PLAIN_PROGRESS_SECONDS:
+            return False
+        self._last_plain = time.monotonic()
+        return True
+
+    def doing(self, what: str) -> None:
+        """Shows `what` in the place of the last progress and its time left."""
+        if self._rich.is_terminal:
+            self._show_bar(0, None, "", what)
+        elif self._is_due():
+            self.log(what)
+
+    def end_progress(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+    def _show_bar(self, done: int, total: int | None, rate: str, note: str) -> None:
+        if self._bar is None:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+            )
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._rich, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(note, total=total, rate=rate)
+        assert self._task is not None
+        self._bar.tasks[0].total = total  # `update` takes None for "as before", and then knows a time left
+        self._bar.update(self._task, completed=done, description=note, rate=rate)
+
+    def _write(self, text: str) -> None:
+        line = f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n"
+        if self._log is None and self.is_quiet:  # closed at the end of the run
+            sys.stderr.write(line)
+            return
+        if self._log is None:
+            self._before_log.append(line)
+            return
+        try:
+            self._log.write(line)
+        except OSError as error:  # a full disk must not end a training by way of its log
+            with suppress(OSError):
+                self._log.close()
+            self._log = None
+            self._rich.print(f"warning: pipeline.log ends here ({error.strerror})", style="yellow")

@@ -1,0 +1,173 @@
+"""The run that a command resumes or forks, or the decision to start a new one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import no_fork
+from pipeline.console import Console
+from pipeline.paths import shorter
+from pipeline.planning.forking import check_fork
+from pipeline.planning.job import Job, Predecessor
+from pipeline.provenance.identity import WITHOUT_EFFECT, as_override, identity, relevant_settings, settings_of
+from pipeline.provenance.source_digest import new_for_other_code, sources
+from pipeline.run_folder.finding import find_run, run_folders
+from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.settle import is_unsent
+from pipeline.run_folder.summary import Summary
+from stages.errors import UserError
+
+CHANGEABLE = ("strategy",)
+"""Settings that may also differ in a run that is resumed by its id, in addition to those without an effect."""
+
+
+def resolve(job: Job, console: Console) -> Job:
+    """Returns `job` with its predecessor. The order is important:
+
+    1. A job of a sweep resumes the run in its own folder, unless that has finished.
+    2. `resume=<run>` resumes that run, whose settings must be the same.
+    3. `resume=auto` resumes the last run of the same settings and code, unless that has finished.
+    4. `fork=<run>` starts a new run from the weights of that one.
+    5. Otherwise a new run starts from scratch.
+
+    A finished run with unsent records is "resumed", too: these are sent, and nothing else happens.
+
+    Raises:
+        UserError: where the named run cannot be resumed or forked.
+    """
+    experiment = job.experiment
+    previous = None
+    if job.folder is not None:
+        previous = unfinished_in(job.folder, console.warn)
+    elif experiment.resume == "auto":
+        previous = _last_to_resume(experiment, console)
+    elif experiment.resume != "never":
+        previous = _named_by_resume(experiment)
+    if previous is not None:
+        if job.folder is None:
+            _announce("resuming", previous, console)
+        return job.resuming(previous)
+    if experiment.fork is not None:
+        return replace(job, predecessor=Predecessor(_to_fork(experiment, experiment.fork, console), is_fork=True))
+    if any(override.lstrip("+").startswith("fork_weights=") for override in job.overrides):
+        raise no_fork(experiment.fork_weights)
+    return job
+
+
+def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
+    """Returns the last run of the same settings and code, unless it is complete and sent."""
+    run = last_of(experiment, console.warn)
+    if run is None or (run.status == "FINISHED" and not is_unsent(run, experiment)):
+        return None
+    now = sources(experiment)
+    if run.code == now.digest:
+        return run
+    folder = Path(run.folder)
+    if run.status == "FINISHED":
+        console.warn(
+            f"the store misses part of {shorter(folder)}; `python -m pipeline.sync {shorter(folder)}` sends it"
+        )
+    else:
+        console.log(new_for_other_code(now, folder, shorter(folder), "run"))
+    return None
+
+
+def _named_by_resume(experiment: Experiment) -> Summary:
+    """Returns the run of `resume=<run>`."""
+    run = find_run(experiment.resume, experiment.outputs, "resume")
+    if run.status != "FINISHED":
+        check_same(experiment, run)
+    elif not is_unsent(run, experiment):
+        raise UserError(
+            f"resume={experiment.resume} has finished",
+            "a run that has not",
+            f"fork={experiment.resume} train.epochs=<more>",
+        )
+    return run
+
+
+def _to_fork(experiment: Experiment, text: str, console: Console) -> Summary:
+    """Returns the run of `fork=<run>`, which has a checkpoint."""
+    run = find_run(text, experiment.outputs, "fork")
+    folder = Path(run.folder)
+    if not any((folder / "checkpoints").glob("*.npz")):
+        raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
+    check_fork(experiment, run)
+    _announce("forking", run, console)
+    return run
+
+
+def _announce(verb: str, run: Summary, console: Console) -> None:
+    folder = shorter(Path(run.folder))
+    if run.status == "FINISHED" and verb == "resuming":
+        console.log(f"{folder} has finished, but the store misses part of it: sending the rest, nothing is trained")
+        return
+    console.log(f"{verb} {folder} (status: {run.status})")
+    if run.overrides:
+        console.log(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
+
+
+def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:
+    """Returns the last run with the identity of `experiment`; calls `warn` for each damaged file."""
+    digest = identity(experiment)
+    for folder in reversed(run_folders(experiment.outputs / "runs" / experiment.name, "*")):
+        summary = read_run(folder, warn)
+        if summary is not None and summary.identity == digest:
+            return summary
+    return None
+
+
+def _ignore(line: str) -> None:
+    """Drops a warning that another reader of the same file makes."""
+
+
+def unfinished_in(folder: Path, warn: Callable[[str], None] = _ignore) -> Summary | None:
+    """Returns the unfinished run in `folder`, or None; calls `warn` for each damaged file."""
+    summary = read_run(folder, warn)
+    return None if summary is None or summary.status == "FINISHED" else summary
+
+
+def has_finished(folder: Path) -> bool:
+    """Returns whether `folder` holds a run that is FINISHED."""
+    summary = read_run(folder, _ignore)
+    return summary is not None and summary.status == "FINISHED"
+
+
+def check_same(experiment: Experiment, run: Summary) -> None:
+    """Raises UserError for the first setting of `experiment` that differs from `run`'s."""
+    path = Path(run.folder) / "config.yaml"
+    if not path.is_file():
+        return
+    ignored = WITHOUT_EFFECT + CHANGEABLE
+    try:
+        before_all = OmegaConf.to_container(OmegaConf.load(path))
+        before = relevant_settings(before_all, ignored)
+    except (OSError, ValueError, AttributeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        if run.identity == identity(experiment):
+            return
+        raise UserError(
+            f"resume={experiment.resume}: {shorter(path)} is damaged, so its settings cannot be compared with these",
+            "the settings of the run, unchanged",
+            f"fork={experiment.resume}",
+        ) from error
+    now = settings_of(experiment, ignored)
+    if settings_of(experiment) == relevant_settings(before_all, WITHOUT_EFFECT) and run.identity != identity(
+        experiment
+    ):
+        raise UserError(
+            f"resume={experiment.resume}: a setting whose value is masked (***) was another",
+            "the settings of the run, unchanged",
+            f"fork={experiment.resume}",
+        )
+    for name in dict.fromkeys([*before, *now]):
+        if str(before.get(name)) != str(now.get(name)):
+            raise UserError(
+                f"resume={experiment.resume}: {name} was {before.get(name)} and is {now.get(name)}",
+                f"the settings of the run (its strategy may change), or a new run: fork={experiment.resume}",
+                as_override(name, before.get(name)),
+            )

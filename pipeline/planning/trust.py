@@ -1,0 +1,195 @@
+"""Overrides that a command inherits from the run it resumes, forks or reuses: settings, but no code of its own."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.config.schemas import SCHEMAS, TrackingSettings
+from pipeline.paths import CONF, default_outputs, shorter
+from pipeline.provenance.source_digest import targets_in
+from pipeline.redaction.mask import MASK
+from pipeline.run_folder.finding import find_run, folder_of
+from pipeline.run_folder.summary import Summary
+from pipeline.tracking.run_copy import copy_of_run, is_copy
+from pipeline.tracking.weights import ADDRESSES, run_of_model
+from stages.errors import UserError
+
+ELSEWHERE = ("tracking.uri", "strategy.name", "outputs")
+"""Settings that send data to another place, or write there."""
+
+_KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
+
+
+def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
+    """Returns a command line with the overrides of the run that it resumes, forks or reuses, unless it has its own.
+
+    The run's name is quoted, as 4e123456 would be a number.
+
+    Raises:
+        UserError: where there is no such run, it names code that the configuration does not, or a setting must be
+            typed again because its secret was not kept.
+    """
+    typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments if not text.startswith("-")}
+    is_sweep = "-m" in arguments or "--multirun" in arguments
+    quoted = list(arguments)
+    inherited: list[str] = []
+    for option in ("resume", "fork", "run"):
+        name = typed.get(option, "auto")
+        if name in ("auto", "never", "null") or (is_sweep and "," in name and option != "run"):
+            continue
+        outputs = Path(typed["outputs"]).expanduser() if "outputs" in typed else default_outputs()
+        if option == "run" and is_sweep and "," in name:
+            first = name.partition(",")[0]
+            raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
+        if option == "run" and name.startswith(ADDRESSES):
+            name = _run_of_model(name, typed, outputs.resolve(), config_dirs)
+        quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
+        if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
+            continue
+        run = find_run(name, outputs, option)
+        overrides = [text for text in run.overrides if _key(text) not in {*typed, "trust"}]
+        if option != "resume":  # how that run itself began
+            overrides = [text for text in overrides if _key(text) not in ("from", "run")]
+        if option == "run":  # settings of an option that this command replaces
+            overrides = [text for text in overrides if _key(text).partition(".")[0] not in typed]
+        _refuse_forgotten(overrides, f"{option}={name}", typed)
+        inherited = [text for text in overrides if MASK not in text]
+        check_overrides(run, inherited, f"{option}={name}")
+        if typed.get("trust", "").lower() not in ("true", "yes", "on", "1"):
+            check_trust(run, inherited, outputs, config_dirs, f"{option}={name}")
+    return quoted + inherited
+
+
+def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path, config_dirs: Sequence[Path]) -> str:
+    """Returns the id of the run that has exported a model of MLflow's, in the store that the command line names.
+
+    Of a run that is not under `outputs`, returns the folder of a copy.
+    """
+    tracking = _tracking(typed, config_dirs)
+    run_id = run_of_model(uri, tracking, outputs)
+    return run_id if folder_of(run_id, outputs) is not None else str(copy_of_run(run_id, uri, tracking, outputs))
+
+
+def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:
+    """Returns the store that a command line names, as far as it decides where models are."""
+    address = typed.get("tracking.uri")
+    places = [folder / "tracking" / f"{typed.get('tracking', 'local')}.yaml" for folder in (*config_dirs, CONF)]
+    if address is None and (option := next(filter(Path.is_file, places), None)) is not None:
+        with suppress(OSError, yaml.YAMLError, OmegaConfBaseException):  # composing the configuration tells of these
+            address = OmegaConf.select(OmegaConf.load(option), "uri")
+    return TrackingSettings("server" if address else "local", address)
+
+
+def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:
+    """Raises UserError where a secret of an override was not kept, unless it is a tag or a note, or typed again."""
+    missing = [_key(text) for text in overrides if MASK in text]
+    missing = [key for key in missing if not key.startswith(("tracking.tags", "tracking.note"))]
+    missing = [key for key in missing if key.partition(".")[0] not in typed]
+    if missing:
+        raise UserError(
+            f"{option} had {', '.join(missing)} with a secret in it, which is not kept",
+            "the setting once more",
+            f"{option} {' '.join(f'{key}=<as before>' for key in missing)}",
+        )
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]
+
+
+def check_overrides(run: Summary, overrides: Sequence[str], option: str) -> None:
+    """Refuses flags of the command, and Hydra's own settings, among the overrides of a run.
+
+    Args:
+        option: that names the run, such as `resume=4d9eb298`.
+    """
+    for override in overrides:
+        key = override.partition("=")[0]
+        if override.startswith("-") or not _KEY.fullmatch(key) or key.lstrip("+~").startswith("hydra"):
+            raise UserError(
+                f"{option}: {shorter(Path(run.folder))} has the override {override!r}, which no run has",
+                "a folder that this project wrote",
+                f"{option.partition('=')[0]}=<another run>",
+            )
+
+
+def check_trust(
+    run: Summary, overrides: Sequence[str], outputs: Path, config_dirs: Sequence[Path], option: str
+) -> None:
+    """Refuses overrides of a run that would execute, read or send what the current configuration does not.
+
+    Args:
+        run: the source of `overrides`, those that the command line does not set itself.
+        outputs: of the command; a run below it may name other places.
+        option: that names the run, such as `resume=4d9eb298`.
+
+    Raises:
+        UserError: with all that `trust=true` would allow.
+    """
+    allowed = known_targets(config_dirs)
+    folder = Path(run.folder)
+    is_own = folder.resolve().is_relative_to(outputs.resolve()) and not is_copy(folder, outputs)
+    demands: list[str] = []
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        value = value.strip("'\"")
+        demands += [f"run {target} ({key})" for target in _targets(override) if target not in allowed]
+        if "${oc." in override:
+            demands.append(f"read this machine's environment ({override})")
+        if key in ELSEWHERE and not is_own and not _is_its_outputs(key, value, run):
+            demands.append(f"use {override}")
+        if key == "model.weights" and not is_own and not value.startswith(("none", "imagenet", "runs:/", "models:/")):
+            demands.append(f"load {override}")
+    if demands:
+        raise UserError(
+            f"{option} would {'; '.join(demands)}: {shorter(Path(run.folder))} asks for it, and no file of conf/",
+            "targets of conf/ and of --config-dir, or trust=true, once you have read what the folder asks for",
+            "trust=true",
+        )
+
+
+def known_targets(config_dirs: Sequence[Path]) -> set[str]:
+    """Returns every `_target_` of the configuration's files and schemas."""
+    targets = {
+        field.default
+        for schemas in SCHEMAS.values()
+        for schema in schemas.values()
+        for field in dataclasses.fields(schema)
+        if field.name == "_target_" and isinstance(field.default, str)
+    }
+    for folder in (CONF, *config_dirs):
+        for path in (*folder.rglob("*.yaml"), *folder.rglob("*.yml")):
+            try:
+                targets |= set(targets_in(yaml.safe_load(path.read_text())))
+            except (OSError, ValueError, yaml.YAMLError):
+                continue
+    return targets
+
+
+def _targets(override: str) -> Iterator[str]:
+    """Yields the targets that an override names; one that cannot be parsed, whole."""
+    if "_target_" not in override:
+        return
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+        value = parsed.value()
+    except (HydraException, ValueError):
+        yield override
+        return
+    if parsed.key_or_group.rpartition(".")[2] == "_target_":
+        yield str(value)
+    else:
+        yield from list(targets_in(value)) or [override]
+
+
+def _is_its_outputs(key: str, value: str, run: Summary) -> bool:
+    """Returns whether an override is `outputs` and names the folder that the run is in."""
+    return key == "outputs" and Path(value.strip("'\"")).expanduser().resolve() == Path(run.folder).resolve().parents[2]

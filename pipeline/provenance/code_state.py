@@ -1,0 +1,144 @@
+"""The code of a run: its commit, its uncommitted changes, and the command that ran it."""
+
+import getpass
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.command_line.arguments import command_name
+from pipeline.paths import CHECKOUT
+from pipeline.redaction.mask import redact, redact_overrides, without_user
+
+DIFF_LIMIT_BYTES = 1_000_000
+_SECRET_FILE = re.compile(
+    r"(?i)(^|/)(\.?env(\.[\w.-]+)?|[\w.-]+\.env|\.netrc|_netrc|\.pgpass|\.my\.cnf|\.npmrc|\.pypirc|\.git-credentials|"
+    r"\.htpasswd|\.dockercfg|kubeconfig|id_(rsa|dsa|ecdsa|ed25519)|"
+    r"[\w.-]*(secret|credential|password|passwd)s?[\w-]*(\.(ya?ml|json|toml|ini|cfg|conf|txt|xml|csv|properties))?|"
+    r"[\w.-]+\.(pem|key|p12|pfx|jks|keystore|kdbx|tfvars|ovpn|ppk))$"
+)
+"""Names of files whose every line may be secret."""
+
+_CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
+
+
+@dataclass(frozen=True)
+class CodeState:
+    """commit: of the repository at `root`; diff: uncommitted changes without secrets, cut at DIFF_LIMIT_BYTES.
+
+    dirty: whether there are uncommitted changes; None where git failed. branch: None where none is checked out.
+    repository: the address of its first remote, if any.
+    """
+
+    root: Path
+    commit: str
+    dirty: bool | None
+    diff: str
+    branch: str | None = None
+    repository: str | None = None
+
+
+def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState | None:
+    """Returns the state of the repository around `folder`, or None where there is none.
+
+    Without `folder`: the source tree of this project, or, for an installed package, the working directory. New files
+    count as uncommitted changes if they are code or configuration and not ignored by git.
+
+    Args:
+        untracked: whether the diff has the contents of new files, rather than their names and digests alone.
+    """
+    start = folder or CHECKOUT or Path.cwd()
+    root = git(start, "rev-parse", "--show-toplevel")
+    if root is None:
+        return None
+    top = Path(root.strip())
+    commit = (git(top, "rev-parse", "HEAD") or "none").strip()
+    status = git(top, "status", "--porcelain")
+    branch = (git(top, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
+    remotes = (git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
+    repository = without_user(remotes[0].partition(" ")[2]) if remotes else None
+    dirty = None if status is None else bool(status.strip())
+    return CodeState(top, commit, dirty, _diff(top, untracked) if dirty else "", branch, repository)
+
+
+def source_tags(state: CodeState | None) -> dict[str, str]:
+    """Returns who runs what, in the tags from which MLflow fills its columns Source, Version and User.
+
+    The source is the command, where MLflow's own clients take the file: of a module that is `__main__.py` for all.
+    Source of the names: `mlflow/utils/mlflow_tags.py`.
+    """
+    try:
+        user = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container's user may have no name
+        user = "unknown"
+    tags = {"mlflow.user": user, "mlflow.source.name": command_name(), "mlflow.source.type": "LOCAL"}
+    if state is not None:
+        dirty = None if state.dirty is None else str(state.dirty).lower()
+        code = {"commit": state.commit, "branch": state.branch, "dirty": dirty, "repoURL": state.repository}
+        tags |= {f"mlflow.source.git.{name}": value for name, value in code.items() if value is not None}
+    return tags
+
+
+def command() -> str:
+    """Returns the command line of this process as typed, quoted for a shell, without secrets."""
+    return str(redact(f"{command_name()} {shlex.join(redact_overrides(sys.argv[1:]))}".rstrip()))
+
+
+def _diff(top: Path, untracked: bool) -> str:
+    """Returns uncommitted changes without secrets; new files by names and digests, or as added files."""
+    listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
+    new_files = [name for name in listed.split("\0") if name]
+    # On a copy of the index, so that new files can be shown as added without changing the user's own.
+    with tempfile.TemporaryDirectory() as folder:
+        index = Path(folder) / "index"
+        index_path = git(top, "rev-parse", "--git-path", "index")
+        if index_path and (top / index_path.strip()).is_file():
+            shutil.copy(top / index_path.strip(), index)
+        variables = {"GIT_INDEX_FILE": str(index)}
+        if untracked and new_files:
+            git(top, "add", "--intent-to-add", "--", *new_files, **variables)
+        text = git(top, "diff", "HEAD", **variables) or git(top, "diff", **variables) or ""
+    notes = (
+        []
+        if untracked
+        else [f"# new, known by its digest alone: {_name_and_digest(top, name)}\n" for name in new_files]
+    )
+    data = "".join([*notes, *map(_of_file, re.split(r"(?m)^(?=diff --git )", text))]).encode()
+    if len(data) > DIFF_LIMIT_BYTES:  # between two lines, as half a key would not be recognized
+        beginning = data[: data.rfind(b"\n", 0, DIFF_LIMIT_BYTES) + 1 or DIFF_LIMIT_BYTES].decode(errors="ignore")
+        return f"{redact(beginning)}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
+    return str(redact(data.decode()))
+
+
+def _name_and_digest(top: Path, name: str) -> str:
+    try:
+        return f"{name} sha256:{hashlib.sha256((top / name).read_bytes()).hexdigest()}"
+    except OSError as error:  # a broken link, or deleted in the meantime
+        return f"{name} ({error.strerror})"
+
+
+def _of_file(section: str) -> str:
+    """Returns a file's part of a diff; for a file that may hold secrets, without its lines."""
+    header, mark, _ = section.partition("\n@@ ")
+    names = re.findall(r"(?m)^(?:diff --git|---|\+\+\+) .*", header)
+    if not mark or not any(_SECRET_FILE.search(part) for name in names for part in name.split()):
+        return section
+    return "".join(f"# {line}\n" for line in header.splitlines()) + "# its lines may be secret, and are not recorded\n"
+
+
+def git(folder: Path, *arguments: str, **variables: str) -> str | None:
+    """Returns the output of git, or None where git is missing, fails or takes over 20 seconds."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables}
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, timeout=20, check=True, env=environment
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,41 @@
+"""A fork whose settings do not fit the other run's weights is refused before anything starts."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pipeline.planning.forking import check_fork
+from pipeline.run_folder.summary import Summary
+from stages.errors import UserError
+from tests.pipeline.experiments import experiment
+
+OTHERS = {
+    "model=mlp": "model.network._target_ was stages.networks.cnn.cnn",
+    "model.network.filters=[8,8]": "model.network.filters",
+    "precision=bfloat16 optimizer=sgd": "precision.policy was float32 and is bfloat16",
+    "data.split_seed=7": "data.split_seed was 42 and is 7",
+    "data.test_fraction=0.3": "data.test_fraction was 0.2 and is 0.3",
+    "data=synthetic": "data._target_",
+}
+
+SAME = ("model.network.dropout=0.1", "precision=mixed_bfloat16", "optimizer=sgd", "seed=1 train.batch_size=32")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Summary:
+    OmegaConf.save(experiment().document, tmp_path / "config.yaml")
+    fields = {entry.name: None for entry in dataclasses.fields(Summary)}
+    return Summary(**{**fields, "folder": str(tmp_path)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", OTHERS)
+def test_other_data_or_variables_are_refused(given: str, run: Summary) -> None:
+    with pytest.raises(UserError, match=f"fork=1a: {OTHERS[given]}.*Try: fork=null"):
+        check_fork(experiment("fork=1a", *given.split()), run)
+
+
+@pytest.mark.parametrize("given", SAME)
+def test_what_fits_is_not_refused(given: str, run: Summary) -> None:
+    check_fork(experiment("fork=1a", *given.split()), run)

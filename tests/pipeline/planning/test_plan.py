@@ -1,0 +1,57 @@
+"""The plan, read from sources and printed before any work."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.checks.batch import expected_replicas
+from pipeline.planning.plan import make_plan, parameters
+from stages.errors import UserError
+from tests.pipeline.experiments import experiment
+
+
+def decorated(function: object) -> object:
+    return function
+
+
+@decorated
+def with_decorator(model: object, *, settings: object = None) -> object:
+    return model
+
+
+def test_the_plan_matches_inputs_by_name() -> None:
+    plan = {stage.name: stage for stage in make_plan(experiment("strategy=mirrored"))}
+    assert plan["strategy"].inputs == ()
+    assert plan["train"].inputs == ("model", "dataset", "strategy")
+    assert plan["export"].inputs == ("trained", "dataset")
+    assert (plan["load"].option, plan["strategy"].option) == ("digits", "mirrored")
+
+
+def test_a_stage_can_be_left_out() -> None:
+    names = [stage.name for stage in make_plan(experiment("pipeline.augment=null", "pipeline.export=null"))]
+    assert names == ["strategy", "load", "normalize", "inspect", "model", "train", "evaluate"]
+
+
+def test_a_stage_before_its_input_is_refused() -> None:
+    wrong = experiment()
+    wrong = replace(wrong, pipeline=dict(reversed(list(wrong.pipeline.items()))))
+    with pytest.raises(UserError, match="the stage export takes `trained`, which no earlier stage makes"):
+        make_plan(wrong)
+
+
+def test_parameters_are_read_without_importing() -> None:
+    assert parameters("train", "stages.train.train") == {
+        "model": True, "dataset": True, "strategy": True, "settings": True,
+        "reporter": False, "folder": False, "cache": False,
+    }  # fmt: skip
+
+
+def test_a_decorated_function_is_imported_for_its_parameters() -> None:
+    assert parameters("x", f"{__name__}.with_decorator") == {"model": True, "settings": False}
+
+
+def test_replicas_are_known_before_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.system.machine.gpus", lambda: ())
+    assert expected_replicas(experiment()) == 1
+    assert expected_replicas(experiment("strategy=mirrored", "strategy.cpu_replicas=3")) == 3
+    assert expected_replicas(experiment("strategy=mirrored", "strategy.devices=[/gpu:0,/gpu:1]")) == 2

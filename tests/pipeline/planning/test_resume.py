@@ -1,0 +1,284 @@
+"""Which run a command resumes: the interrupted one of the same experiment, or the one that is asked for."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline.console import Console
+from pipeline.planning.job import Job
+from pipeline.planning.resume import resolve
+from pipeline.planning.trust import with_overrides_of_run
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
+from pipeline.run.launch import run_job
+from pipeline.run_folder import finding
+from pipeline.run_folder.finding import find_run
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.rebuild import checkpoint_rows
+from pipeline.run_folder.settle import end_lost
+from pipeline.run_folder.summary import Summary
+from stages.errors import UserError
+from tests import commands
+from tests.pipeline.experiments import BARE, QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
+
+
+def stopped(outputs: Path, *given: str, number: int = signal.SIGTERM) -> Summary:
+    """Returns a run that a signal has stopped after an epoch or more."""
+    with commands.start(*LONG, *given, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
+        began = time.monotonic()
+        os.kill(process.pid, number)
+        printed = process.stdout.read()
+        assert process.wait(300) == 128 + number
+        assert time.monotonic() - began < commands.HEARD_SECONDS
+    assert f"resume      python -m pipeline {shlex.join(LONG)}" in printed
+    return last(outputs)
+
+
+def last(outputs: Path) -> Summary:
+    path = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime)
+    return Summary.read(path.parent)
+
+
+def saved_step(run: Summary) -> int:
+    return max(int(path.stem.removeprefix("step-")) for path in Path(run.folder).glob("checkpoints/step-*.npz"))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """The outputs of a run that was stopped; tests copy what they change."""
+    outputs = tmp_path_factory.mktemp("killed")
+    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
+    stopped(outputs)
+    return outputs
+
+
+def job(outputs: Path, *given: str) -> Job:
+    return Job(experiment(*LONG, *given, outputs=outputs), (*LONG, *given))
+
+
+def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path) -> None:
+    before = last(killed)
+    assert before.status == "KILLED"
+    assert before.error == "stopped by SIGTERM"
+    found = resolve(job(killed), Console())
+    assert found.folder == Path(before.folder)
+    assert found.resumed is not None
+    assert found.resumed.run_id == before.run_id
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("seed=1",), ("resume=never",), ("strategy=mirrored",), ("optimizer.learning_rate=0.1",), ("name=mine",)],
+    ids=lambda given: given[0],
+)
+def test_another_experiment_begins_a_new_run(other: tuple[str, ...], killed: Path) -> None:
+    assert resolve(job(killed, *other), Console()).folder is None
+
+
+def test_settings_without_an_effect_may_differ(killed: Path) -> None:
+    given = ("train.checkpoint_every_seconds=5", "tracking.tags.team=x", "tracking=off", "cluster.restarts=2")
+    assert resolve(job(killed, *given), Console()).folder == Path(last(killed).folder)
+
+
+def test_other_code_begins_a_new_run_and_says_how_to_resume(
+    killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.planning.resume.sources", lambda experiment: Sources({"net.py": "other"}))
+    assert resolve(job(killed), Console()).folder is None
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the code has changed since" in printed
+    folder = last(killed).folder
+    assert resolve(job(killed, f"resume={folder}"), Console()).folder == Path(folder)
+
+
+def test_a_run_that_a_process_works_on_is_left_alone(killed: Path) -> None:
+    folder = Path(last(killed).folder)
+    with locked(folder), pytest.raises(UserError, match="another process works on"), locked(folder, patience=0.5):
+        pass
+    with locked(folder, patience=0):
+        pass
+
+
+def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    replace(last(killed), status="RUNNING", run_id=None).write(folder)
+    given, console = experiment(outputs=tmp_path), Console()
+    monkeypatch.setattr("pipeline.run_folder.lock.PATIENCE_SECONDS", 0.3)
+    with locked(folder):
+        end_lost(folder, given, "FAILED", console)
+    assert Summary.read(folder).status == "RUNNING"
+    end_lost(folder, given, "FAILED", console)
+    assert Summary.read(folder).status == "FAILED"
+
+
+def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Path) -> None:
+    run = last(killed)
+    assert run.run_id is not None
+    for text in (run.folder, Path(run.folder).name, run.run_id, run.run_id[:6]):
+        assert find_run(text, killed, "resume").run_id == run.run_id
+    for text in (run.run_id[:3], "0000000", "no/such/folder"):
+        with pytest.raises(UserError, match=r"resume=.* is no run under .*Try: resume=<run id>"):
+            find_run(text, killed, "resume")
+
+
+def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed: Path) -> None:
+    run = last(killed)
+    assert run.run_id is not None
+    asked = f"resume='{run.run_id[:8]}'"  # it may look like a number
+    assert resolve(job(killed, asked, "strategy=mirrored"), Console()).folder == Path(run.folder)
+    with pytest.raises(UserError, match=r"train.batch_size was 64 and is 32\. .*Try: train.batch_size=64$"):
+        resolve(job(killed, asked, "train.batch_size=32"), Console())
+    for other in ("fork=0badc0de", "fork_weights=last"):  # no run that is resumed takes another's weights
+        with pytest.raises(UserError, match=r"fork.* (was|without) "):
+            resolve(job(killed, asked, "fork=0badc0de", other), Console())
+
+
+def test_a_command_that_names_a_run_takes_its_settings(killed: Path) -> None:
+    run = last(killed)
+    given = [f"resume={Path(run.folder).name}", f"outputs={killed}", "strategy=mirrored"]
+    assert with_overrides_of_run(given) == [f"resume='{Path(run.folder).name}'", *given[1:], *LONG]
+    given = [f"fork={Path(run.folder).name}", f"outputs={killed}", "train.epochs=9"]
+    assert with_overrides_of_run(given) == [f"fork='{Path(run.folder).name}'", *given[1:], LONG[1]]
+    swept = ["-m", f"fork={run.folder}", "train.epochs=9", "seed=1,2", f"outputs={killed}"]
+    assert with_overrides_of_run(swept) == ["-m", f"fork='{run.folder}'", *swept[2:], LONG[1]]
+    assert with_overrides_of_run(["-m", "resume=4e123456", "seed=1,2"]) == ["-m", "resume='4e123456'", "seed=1,2"]
+    assert with_overrides_of_run(["resume=never", "seed=1"]) == ["resume=never", "seed=1"]
+
+
+def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(outputs: Path) -> None:
+    """By Ctrl-C, under two replicas; then by its id under one device, with fewer epochs left by early stopping."""
+    given = ("strategy=mirrored", "train.early_stopping_patience=1", "train.steps_per_call=1")
+    before = stopped(outputs, *given, number=signal.SIGINT)
+    saved = saved_step(before)
+    done = commands.run(f"resume={before.run_id}", "strategy=one_device", f"outputs={outputs}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = last(outputs)
+    assert (after.run_id, after.folder) == (before.run_id, before.folder)
+    assert (after.status, after.resumed_from_step, after.replicas) == ("FINISHED", saved, 1)
+    assert f"resuming training after step {saved}" in done.stdout
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    assert len(client.search_runs(["1"])) == 1
+    assert after.run_id is not None
+    run = client.get_run(after.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["resumed_from_step"] == str(saved)
+    assert run.data.tags["changed/choice/strategy"] == "one_device"
+    assert "error" not in run.data.tags
+    for name in ("train/loss", "val/loss", "train/images_per_second"):
+        steps = [point.step for point in client.get_metric_history(after.run_id, name)]
+        assert steps == list(range(1, len(steps) + 1))
+    for name in ("test/loss", "load/seconds", "export/max_abs_diff"):
+        assert len(client.get_metric_history(after.run_id, name)) == 1
+
+
+def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
+    given = (*QUICK, *BARE, "train.epochs=1", "tracking=off")
+    assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
+    run = last(outputs)
+    again = Job(experiment(*given, outputs=outputs), given)
+    assert resolve(again, Console()) == again
+    with pytest.raises(UserError, match=r"has finished.*Try: fork=.* train.epochs=<more>"):
+        resolve(replace(again, experiment=experiment(*given, f"resume={run.folder}", outputs=outputs)), Console())
+
+
+def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = (*QUICK, *BARE)
+    assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
+    source = last(outputs)
+    asked = (*given, "train.epochs=4", "optimizer.learning_rate=0.01", f"fork={source.run_id}")
+    assert run_job(Job(experiment(*asked, outputs=outputs), asked), Console()) == 0
+    fork = last(outputs)
+    assert fork.run_id != source.run_id
+    assert fork.resumed_from_step == saved_step(source)
+    assert fork.overrides == list(asked[:-1])
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    assert fork.run_id is not None
+    assert client.get_run(fork.run_id).data.tags["forked_from"] == source.run_id
+    assert [point.step for point in client.get_metric_history(fork.run_id, "val/loss")] == [3, 4]
+    assert list(checkpoint_rows(Path(fork.folder))) == [3, 4]
+    for finished in (source, fork):
+        [_] = Path(finished.folder).glob("checkpoints/*.npz")  # neither earlier ones nor the fork's start
+    assert "resuming training after step" in capsys.readouterr().out
+
+
+def test_an_interrupted_fork_is_found_by_the_same_command(outputs: Path, killed: Path) -> None:
+    shutil.copytree(killed / "runs", outputs / "runs")
+    source = last(outputs)
+    asked = ("train.epochs=5000", f"fork={Path(source.folder).name}")
+    fork = stopped(outputs, *asked)
+    assert fork.folder != source.folder
+    found = resolve(job(outputs, *asked), Console())
+    assert found.folder == Path(fork.folder)
+    assert found.forked is None
+    other = resolve(job(outputs), Console())
+    assert other.folder is not None
+    assert other.folder.name == Path(source.folder).name
+
+
+@pytest.mark.smoke
+def test_a_fork_of_a_run_without_a_checkpoint_is_refused(outputs: Path, tmp_path: Path) -> None:
+    folder = outputs / "runs" / "x" / "y"
+    folder.mkdir(parents=True)
+    Summary("abcdef", "KILLED", "x", str(folder), {}).write(folder)
+    with pytest.raises(UserError, match="fork=abcd has no checkpoint"):
+        resolve(Job(experiment("fork=abcd", outputs=outputs)), Console())
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:
+    given = (*QUICK, *BARE)
+    folder = outputs / "runs" / "digits_cnn" / "20260101-000000-aaaaaaaa"
+    folder.mkdir(parents=True)
+    made = experiment(*given, outputs=outputs)
+    code = sources(made).digest
+    Summary(None, "RUNNING", "digits_cnn", str(folder), {}, identity=identity(made), code=code).write(folder)
+    assert run_job(Job(made, given), Console()) == 0
+    assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
+    assert json.loads((folder / "summary.json").read_text())["resumed_from_step"] is None
+
+
+@pytest.mark.smoke
+def test_the_identity_is_that_of_settings_with_an_effect(outputs: Path) -> None:
+    plain = identity(experiment(outputs=outputs))
+    assert identity(experiment("tracking=off", "resume=never", "tracking.note=b", outputs=outputs / "x")) == plain
+    for other in ("seed=1", "train.epochs=31", "precision=mixed", "optimizer.beta_1=0.8", "deterministic=true"):
+        assert identity(experiment(other, outputs=outputs)) != plain
+
+
+def test_secrets_do_not_reach_the_identity_or_the_overrides(tmp_path: Path) -> None:
+    given = ("tracking=server", "tracking.uri=http://me:hunter22@127.0.0.1:1")
+    run = Summary("abcdef", "KILLED", "x", str(tmp_path), {}, overrides=list(given))
+    run.write(tmp_path)
+    assert "hunter22" not in (tmp_path / "summary.json").read_text()
+    with pytest.raises(UserError, match=r"tracking.uri with a secret in it.*tracking.uri=<as before>"):
+        with_overrides_of_run([f"resume={tmp_path}"])
+    uri = "tracking.uri=http://me:again@127.0.0.1:1"
+    assert with_overrides_of_run([f"resume={tmp_path}", uri]) == [f"resume='{tmp_path}'", uri, "tracking=server"]
+    assert with_overrides_of_run([f"resume={tmp_path}", "tracking=off"]) == [f"resume='{tmp_path}'", "tracking=off"]
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_wrong_name_is_answered_in_one_line(pipeline_command: Command, tmp_path: Path) -> None:
+    done = pipeline_command("resume=12345678", f"outputs={tmp_path}/outputs", trains=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Expected the folder of a run")
+    assert finding.SHORTEST_ID == 4

@@ -1,0 +1,268 @@
+"""A run that begins with a later stage gives what the earlier run gave, and reuses nothing that was made otherwise."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from mlflow import MlflowClient
+from omegaconf import OmegaConf
+
+from pipeline.planning.reuse import plan_of
+from pipeline.tracking.run_copy import RESULTS, is_copy
+from stages.errors import UserError
+from stages.load.digits import digits
+from stages.settings.data import DigitsSettings
+from tests import commands
+from tests.pipeline.experiments import QUICK, experiment
+
+pytestmark = pytest.mark.slow
+
+TRAINED = (*QUICK, "normalize=standardize")
+SMALL = ("data=synthetic", "data.examples=200", "data.test_examples=64", "data.height=8", "data.width=8")
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """A folder with one finished run, whose scaling is that of its own training images."""
+    folder = tmp_path_factory.mktemp("reuse") / "outputs"
+    folder.mkdir()
+    shutil.copy(migrated_store, folder / "mlflow.db")
+    done = commands.run(*TRAINED, f"outputs={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(outputs: Path) -> Path:
+    [folder] = outputs.glob("runs/*/*")
+    return folder
+
+
+def begin(run: Path | str, outputs: Path, *words: str, first: str = "evaluate") -> tuple[Path, str]:
+    """Runs `from=<first> run=<run>`; returns the new run's folder and what was printed."""
+    before = set(outputs.glob("runs/*/*"))
+    done: subprocess.CompletedProcess[str] = commands.run(
+        f"from={first}", f"run={run}", *words, f"outputs={outputs}", cwd=outputs
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = set(outputs.glob("runs/*/*")) - before
+    return folder, done.stdout
+
+
+def summary(folder: Path) -> dict:
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+def probabilities(folder: Path) -> np.ndarray:
+    return np.array(pq.read_table(folder / "predictions.parquet")["probabilities"].to_pylist())
+
+
+def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Path, outputs: Path) -> None:
+    again, printed = begin(trained, outputs)
+    first, second = summary(trained), summary(again)
+    assert {name: stage["status"] for name, stage in second["stages"].items()} == {
+        "strategy": "ran", "load": "ran", "normalize": "reused", "augment": "ran", "inspect": "skipped",
+        "model": "ran", "train": "reused", "evaluate": "ran", "export": "ran",
+    }  # fmt: skip
+    tested = [name for name in first["metrics"] if re.fullmatch(r"test/(loss|accuracy|macro_\w+)", name)]
+    assert len(tested) >= 5
+    assert {name: second["metrics"][name] for name in tested} == {name: first["metrics"][name] for name in tested}
+    assert np.array_equal(probabilities(trained), probabilities(again))
+    assert second["weights"] == first["weights"]
+    assert second["metrics"]["val/best_loss"] == first["metrics"]["val/best_loss"]
+    again_line = "these run again, as their results are not saved: strategy, load, augment, model"
+    assert f"reused normalize, train; {again_line}" in printed
+    client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
+    assert client.get_run(second["run_id"]).data.tags["reused_run"] == first["run_id"]
+
+
+def test_it_holds_what_it_reused_so_that_the_next_can_begin_with_it(trained: Path, outputs: Path) -> None:
+    exported, _ = begin(trained, outputs, first="export")
+    assert summary(exported)["stages"]["evaluate"]["status"] == "skipped"
+    last, _ = begin(summary(exported)["run_id"], outputs, "export.compared_examples=16")
+    assert summary(last)["metrics"]["test/loss"] == summary(trained)["metrics"]["test/loss"]
+
+
+def test_replicas_evaluate_as_one_device_does(trained: Path, outputs: Path) -> None:
+    again, _ = begin(trained, outputs, "strategy=mirrored", "strategy.cpu_replicas=2")
+    assert summary(again)["replicas"] == 2
+    assert np.abs(probabilities(again) - probabilities(trained)).max() < 1e-6
+
+
+def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path) -> None:
+    """Its predictions are those of the first run's export, which scales as the data needed that it was trained on.
+
+    Of another split of the same images the model has seen most, which a warning says.
+    """
+    other, printed = begin(trained, outputs, "data.split_seed=5", "pipeline.export=null")
+    reloaded = tf.saved_model.load(str(trained / "export" / "saved_model"))
+    images = digits(DigitsSettings(split_seed=5)).test.images
+    expected = reloaded(tf.constant(images, tf.float32)).numpy()
+    assert np.abs(probabilities(other) - expected).max() < 1e-6
+    scalings = [(folder / RESULTS / "normalize" / "scaling.json").read_bytes() for folder in (trained, other)]
+    assert scalings[0] == scalings[1]
+    assert re.search(r"warning: the model was trained on 2\d\d of these 360 test images: its metrics", printed)
+    assert summary(other)["facts"]["known_test_images"] > 200
+
+
+def test_a_registered_model_is_evaluated(trained: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs}/mlflow.db")  # the registry asks for models there
+    client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
+    [model] = client.search_logged_models(
+        [client.get_run(summary(trained)["run_id"]).info.experiment_id],
+        filter_string=f"source_run_id = '{summary(trained)['run_id']}'",
+    )
+    client.create_registered_model("stripes")
+    client.create_model_version("stripes", f"models:/{model.model_id}", summary(trained)["run_id"])
+    client.set_registered_model_alias("stripes", "champion", "1")
+    again, _ = begin("models:/stripes@champion", outputs, "pipeline.export=null")
+    assert summary(again)["metrics"]["test/loss"] == summary(trained)["metrics"]["test/loss"]
+
+
+def test_a_model_is_evaluated_where_its_run_has_no_folder(tmp_path: Path, migrated_store: Path) -> None:
+    """The run's results come from MLflow, once; what it would send or execute is trusted no more than another's."""
+    there, here, store = tmp_path / "there", tmp_path / "here", tmp_path / "store.db"
+    here.mkdir()
+    shutil.copy(migrated_store, store)
+    server = ("tracking=server", f"tracking.uri=sqlite:///{store}")
+    done = commands.run(*TRAINED, *server, f"outputs={there}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = there.glob("runs/*/*")
+    first = summary(folder)
+    shutil.rmtree(there / "runs")
+
+    model = f"runs:/{first['run_id']}"
+    again, printed = begin(model, here, *server, "pipeline.export=null")
+    assert summary(again)["metrics"]["test/loss"] == first["metrics"]["test/loss"]
+    assert "reused normalize, train" in printed
+    [copy] = here.glob("cache/run-*")
+    assert is_copy(copy, here)
+    assert (
+        MlflowClient(f"sqlite:///{store}").get_run(summary(again)["run_id"]).data.tags["reused_run"] == first["run_id"]
+    )
+    assert not is_copy(again, here)
+
+    hostile = OmegaConf.load(copy / "summary.json")
+    hostile.overrides = [*hostile.overrides, "model.weights=/secret.weights.h5"]
+    (copy / "summary.json").write_text(json.dumps(OmegaConf.to_container(hostile)))
+    refused = commands.run("from=evaluate", f"run={model}", *server, f"outputs={here}")
+    assert refused.returncode == 2
+    assert "model.weights=/secret.weights.h5" in refused.stderr
+
+    shutil.rmtree(copy)
+    shutil.rmtree(next(there.glob(f"artifacts/*/{first['run_id']}/artifacts/results")))
+    refused = commands.run("from=evaluate", f"run={model}", *server, f"outputs={here}")
+    assert refused.returncode == 2
+    assert "nor are its results in MLflow" in refused.stderr
+    assert not list((here / "cache").iterdir())
+
+
+OWN = """
+from pathlib import Path
+from stages.reuse import allow_reuse
+
+def save(count, folder):
+    (folder / "count.txt").write_text(str(count["n"]))
+
+def restore(saved):
+    return {"n": int((saved / "count.txt").read_text())}
+
+def slow(dataset):
+    Path("slow").open("a").write("x")
+    return {"n": len(dataset.test)}
+
+
+def kept(dataset):
+    return slow(dataset)
+
+allow_reuse(kept, save, restore)
+
+def report(count):
+    return {"report/n": count["n"]}
+"""
+
+
+@pytest.mark.parametrize(("function", "calls"), [("kept", "x"), ("slow", "xx")])
+def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
+    function: str, calls: str, tmp_path: Path, migrated_store: Path
+) -> None:
+    (tmp_path / "own_stage.py").write_text(OWN)
+    outputs = tmp_path / "outputs"
+    left_out = ("normalize", "augment", "inspect", "model", "train", "evaluate", "export")
+    order = [*(f"pipeline.{name}=null" for name in left_out), "+pipeline.count=count", "+pipeline.report=reported"]
+    words = [*SMALL, *order, f"+count._target_=own_stage.{function}", "+report._target_=own_stage.report"]
+    words += ["tracking=off", f"outputs={outputs}"]
+    done = commands.run(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [run] = outputs.glob("runs/*/*")
+    done = commands.run("from=report", f"run={run}", "trust=true", f"outputs={outputs}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("reused count" in done.stdout) == (function == "kept")
+    assert ("these run again, as their results are not saved: load, count" in done.stdout) == (function == "slow")
+    assert (tmp_path / "slow").read_text() == calls
+    assert [summary(folder)["metrics"]["report/n"] for folder in outputs.glob("runs/*/*")] == [64, 64]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["from=evaluate"], "from=evaluate without run"),
+        (["run={run}"], "run={run} without from"),
+        (["from=evaluate", "run=12345678"], "run=12345678 is no run under"),
+        (["from=predict", "run={run}"], "from=predict is no stage of `pipeline`. Expected one of: evaluate, export"),
+        (["from=model", "run={run}"], "from=model would train again. Expected one of: evaluate, export"),
+        (
+            ["from=export", "run={run}", "export.register=a", "export.alias=champion"],
+            "export.alias=champion with from=export: models are compared by their predictions",
+        ),
+        (["from=evaluate", "run={run}", "fork={run}"], "the one trains on, the other does not train"),
+        (["from=evaluate", "run={run}", "optimizer.learning_rate=0.5"], "optimizer.learning_rate was 0.0"),
+        (["from=evaluate", "run={run}", "seed=7"], "seed was 42 in run="),
+        (["from=evaluate", "run={run}", "augment=flip"], "augment.horizontal_flip was False in run="),
+        (["from=evaluate", "run={run}", "precision=mixed"], "precision.policy was float32 in run="),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_reused_is_refused_before_anything_starts(
+    words: list[str], said: str, trained: Path, outputs: Path
+) -> None:
+    given = [word.replace("{run}", str(trained)) for word in words]
+    own = [word for word in TRAINED if word.partition("=")[0] not in {word.partition("=")[0] for word in given}]
+    with pytest.raises(UserError, match=re.escape(said.replace("{run}", str(trained)))):
+        plan_of(experiment(*own, *given, outputs=outputs))
+
+
+def test_data_of_other_classes_is_refused(trained: Path, outputs: Path) -> None:
+    words = ["data.channels=1", "data.num_classes=5", f"outputs={outputs}"]
+    done = commands.run("from=evaluate", f"run={trained}", "resume=never", *SMALL, *words, cwd=outputs)
+    assert done.returncode == 1
+    assert re.search(r"synthetic has class_names \[.*4\], and the model was trained on \[0, 1, 2, .*…\]", done.stdout)
+
+
+def test_settings_of_a_skipped_stage_are_refused(trained: Path, outputs: Path) -> None:
+    words = ["from=export", f"run={trained}", "evaluate.resamples=5", f"outputs={outputs}", "dry_run=true"]
+    done = commands.run(*words, trains=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "evaluate.resamples has no effect: from=export leaves it out" in done.stderr
+
+
+def test_several_runs_are_refused_in_a_sweep(trained: Path, outputs: Path) -> None:
+    done = commands.run("-m", "from=evaluate", f"run={trained},other", f"outputs={outputs}", trains=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "names several runs" in done.stderr
+
+
+def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outputs: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "runs" / "stopped" / trained.name
+    shutil.copytree(trained, stopped)
+    shutil.rmtree(stopped / "results" / "train")
+    facts = summary(stopped)
+    facts["status"], facts["stages"]["train"]["status"] = "KILLED", "failed"
+    (stopped / "summary.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=r"has no result of its stage train \(status: KILLED\)"):
+        plan_of(experiment(*TRAINED, "from=evaluate", f"run={stopped}", outputs=outputs))

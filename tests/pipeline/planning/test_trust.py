@@ -1,0 +1,130 @@
+"""A folder from somebody else brings settings, and no code, address or place that the configuration does not name."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.schemas import TrackingSettings
+from pipeline.planning.trust import with_overrides_of_run
+from pipeline.run_folder.summary import Summary
+from stages.errors import UserError
+
+HARMLESS = (
+    [
+        "train.epochs=7",
+        "model=mlp",
+        "strategy=mirrored",
+        "tracking.tags.team=x",
+        "~pipeline.inspect",
+        "optimizer.learning_rate=0.1",
+    ],
+    ["model.network._target_=stages.networks.mlp.mlp", "model.weights=imagenet", "tracking=off", "seed=3"],
+    [
+        "model.network.filters=[1,2]",
+        "++train.epochs=2",
+        "data=image_folder",
+        "data.dir=/somewhere",
+        "experiment=mnist_mlp",
+    ],
+)
+
+ASKED = {
+    "model.network._target_=os.system": "run os.system",
+    "+train.callbacks=[{_target_: evil.Watch}]": "run evil.Watch",
+    "model.network={_target_: evil.net, units: 3}": "run evil.net",
+    "+a.b.c=[[{x: [{_target_: subprocess.run}]}]]": "run subprocess.run",
+    "++data._target_=my_own.data": "run my_own.data",
+    "data._target_=${tracking.tags.x}": r"run \$\{tracking.tags.x\}",
+    "tracking.tags.x='${oc.env:HOME}'": "read this machine's environment",
+    "+model.network='${oc.decode:\"{_target_: evil.net}\"}'": "environment|evil",
+    "tracking.uri=http://203.0.113.7:5000": r"use tracking\.uri=",
+    "outputs=/tmp/elsewhere": "use outputs=",
+    "outputs=/": "use outputs=",
+    "strategy.name=grpc://203.0.113.7": r"use strategy\.name",
+    "model.weights=/tmp/saved_model": r"load model\.weights",
+}
+
+NEVER = ("--config-dir=/tmp/evil", "-m", "hydra/launcher=basic", "hydra.searchpath=[file:///tmp]", "--cfg", "-cd=/tmp",
+         "+hydra.job.chdir=true", "a b=1", "")  # fmt: skip
+
+
+def foreign(folder: Path, *overrides: str) -> Path:
+    place = folder / "from_a_friend"
+    place.mkdir()
+    Summary("abcdef", "KILLED", "x", str(place), {}, overrides=list(overrides)).write(place)
+    return place
+
+
+@pytest.mark.parametrize("option", ["resume", "fork"])
+@pytest.mark.parametrize("overrides", HARMLESS, ids=range(len(HARMLESS)))
+def test_settings_are_taken_over(overrides: list[str], option: str, tmp_path: Path) -> None:
+    place = foreign(tmp_path, *overrides)
+    assert with_overrides_of_run([f"{option}={place}"])[1:] == overrides
+
+
+@pytest.mark.parametrize("option", ["resume", "fork"])
+@pytest.mark.parametrize("override", ASKED)
+def test_what_would_run_or_leave_is_asked_for(override: str, option: str, tmp_path: Path) -> None:
+    place = foreign(tmp_path, "train.epochs=7", override)
+    with pytest.raises(UserError, match=ASKED[override]) as raised:
+        with_overrides_of_run([f"{option}={place}"])
+    assert raised.value.fix == "trust=true"
+    assert with_overrides_of_run([f"{option}={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
+    key = override.lstrip("+").partition("=")[0]
+    assert override not in with_overrides_of_run([f"{option}={place}", f"{key}=x"])  # typed by the user
+
+
+@pytest.mark.parametrize("override", NEVER)
+@pytest.mark.parametrize("trust", [[], ["trust=true"]])
+def test_flags_are_no_settings_of_a_run(override: str, trust: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="which no run has"):
+        with_overrides_of_run([f"resume={foreign(tmp_path, override)}", *trust])
+
+
+def test_a_folder_cannot_trust_itself(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"run os\.system.*run evil\.net"):
+        with_overrides_of_run(
+            [f"resume={foreign(tmp_path, 'trust=true', 'a._target_=os.system', 'b._target_=evil.net')}"]
+        )
+    with pytest.raises(UserError):
+        with_overrides_of_run([f"resume={tmp_path}/from_a_friend", "trust=false"])
+
+
+def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
+    option = tmp_path / "my_conf" / "model" / "tiny.yaml"
+    option.parent.mkdir(parents=True)
+    option.write_text("network:\n  _target_: my_package.tiny.tiny\n")
+    place = foreign(tmp_path, "model.network._target_=my_package.tiny.tiny")
+    with pytest.raises(UserError, match="would run my_package"):
+        with_overrides_of_run([f"fork={place}"])
+    assert (
+        with_overrides_of_run([f"fork={place}"], [tmp_path / "my_conf"])[-1]
+        == "model.network._target_=my_package.tiny.tiny"
+    )
+
+
+def test_a_run_of_ones_own_names_its_places(tmp_path: Path) -> None:
+    place = tmp_path / "outputs" / "runs" / "x" / "y"
+    place.mkdir(parents=True)
+    given = ["tracking=server", "tracking.uri=http://127.0.0.1:5000", f"outputs={tmp_path}/outputs"]
+    Summary("abcdef", "KILLED", "x", str(place), {}, overrides=given).write(place)
+    taken = with_overrides_of_run(["resume=abcdef", f"outputs={tmp_path}/outputs"])
+    assert taken[2:] == given[:2]
+
+
+def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an address, or by an option of the project's or of one's own, as the run itself will be recorded."""
+    (tmp_path / "tracking").mkdir()
+    (tmp_path / "tracking" / "ours.yaml").write_text("defaults: [server, _self_]\nuri: http://127.0.0.1:4711\n")
+    asked: list[tuple[str, str | None]] = []
+
+    def found(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
+        asked.append((tracking.kind, tracking.uri))
+        raise UserError("asked")
+
+    monkeypatch.setattr("pipeline.planning.trust.run_of_model", found)
+    for words in ([], ["tracking=server"], ["tracking=ours"], ["tracking=ours", "tracking.uri=http://127.0.0.1:8"]):
+        with pytest.raises(UserError, match="asked"):
+            with_overrides_of_run(["run=models:/digits@champion", *words, f"outputs={tmp_path}"], [tmp_path])
+    addresses = ["http://127.0.0.1:5000", "http://127.0.0.1:4711", "http://127.0.0.1:8"]
+    assert asked == [("local", None), *(("server", address) for address in addresses)]

@@ -1,0 +1,108 @@
+"""What code a run came from, on real repositories."""
+
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from pipeline.provenance import code_state, versions
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "net.py").write_text("layers = 1\n")
+    (tmp_path / ".gitignore").write_text("secrets.yaml\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+def test_a_clean_tree(repository: Path) -> None:
+    state = code_state.code_state(repository)
+    assert state is not None
+    assert (len(state.commit), state.dirty, state.diff) == (40, False, "")
+
+
+def test_changes_and_new_code_are_in_the_diff_and_the_index_stays(repository: Path) -> None:
+    (repository / "net.py").write_text("layers = 2\n")
+    (repository / "new.yaml").write_text("epochs: 7\n")
+    (repository / "secrets.yaml").write_text("token: 123\n")
+    (repository / "plot.png").write_bytes(b"\x00" * 100)
+    before = git(repository, "status", "--porcelain")
+    state = code_state.code_state(repository, untracked=True)
+    assert state is not None
+    assert state.dirty
+    assert "-layers = 1\n+layers = 2" in state.diff
+    assert "+epochs: 7" in state.diff
+    assert "token" not in state.diff
+    assert "plot.png" not in state.diff
+    assert git(repository, "status", "--porcelain") == before
+    git(repository, "stash", "--include-untracked", "--quiet")
+    subprocess.run(["git", "apply", "-"], input=state.diff.encode(), cwd=repository, check=True)
+    assert (repository / "net.py").read_text() == "layers = 2\n"
+
+
+def test_a_large_diff_is_cut_and_says_so(repository: Path) -> None:
+    (repository / "net.py").write_text("x = 1\n" * 400_000)
+    state = code_state.code_state(repository)
+    assert state is not None
+    assert code_state.DIFF_LIMIT_BYTES <= len(state.diff) <= code_state.DIFF_LIMIT_BYTES + 100
+    assert state.diff.endswith("are here]\n")
+
+
+def test_a_repository_without_commits_and_no_repository(tmp_path: Path) -> None:
+    assert code_state.code_state(tmp_path) is None
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "new.py").write_text("a = 1\n")
+    state = code_state.code_state(tmp_path)
+    assert state is not None
+    assert (state.commit, state.dirty) == ("none", True)
+    digest = sha256(b"a = 1\n").hexdigest()
+    assert state.diff == f"# new, known by its digest alone: new.py sha256:{digest}\n"
+
+
+def test_new_files_are_known_by_their_digests_and_no_secret_is_in_a_diff(repository: Path) -> None:
+    (repository / ".env").write_text("PLAIN=1\n")
+    (repository / "conf.yaml").write_text("host: a\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "second")
+    (repository / ".env").write_text("PLAIN=ordinary-looking-but-secret\n")
+    (repository / "conf.yaml").write_text("host: b\ndb_password: 'tulips and roses'\n")
+    (repository / "net.py").write_text("layers = 2\ntoken = tokenizer.next()\nkey = 'AKIAIOSFODNN7EXAMPLE'\n")
+    (repository / "new.py").write_text("password = 'not seen by git'\n")
+    kept = code_state.code_state(repository)
+    whole = code_state.code_state(repository, untracked=True)
+    assert kept is not None
+    assert whole is not None
+    for state in (kept, whole):
+        for secret in ("ordinary", "tulips", "AKIA", "not seen"):
+            assert secret not in state.diff
+        for ordinary in (
+            "+layers = 2",
+            "+token = tokenizer.next()",
+            "+host: b",
+            "+db_password: '***'",
+            ".env",
+            "new.py",
+        ):
+            assert ordinary in state.diff
+    assert "sha256:" in kept.diff
+    (repository / "new.py").write_text("password = 'also not seen'\n")
+    again = code_state.code_state(repository)
+    assert again is not None
+    assert again.diff != kept.diff
+
+
+def test_packages_have_versions_and_no_addresses() -> None:
+    text = versions.packages()
+    assert "tensorflow==2.21" in text
+    assert "://" not in text
+    assert versions.versions()["keras"].startswith("3.15")

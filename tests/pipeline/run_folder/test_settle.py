@@ -1,0 +1,247 @@
+"""A run that has ended is never trained again; a run whose files are damaged is still found by the same command."""
+
+import json
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import sync
+from pipeline.console import Console
+from pipeline.planning.job import Job
+from pipeline.planning.resume import resolve
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
+from pipeline.run.launch import run_job
+from pipeline.run_folder.origin import NAME as ORIGIN
+from pipeline.run_folder.origin import Origin
+from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.summary import NAME, Summary
+from pipeline.sweep.index import INDEX, read_index, unfinished, write_index
+from pipeline.tracking.journal import Entry, Journal
+from pipeline.tracking.mlflow_run import MlflowRun
+from stages.errors import UserError
+from tests.chaos.random_kills import EPOCHS, assert_one_whole_run
+from tests.pipeline.experiments import experiment
+
+pytestmark = pytest.mark.slow
+
+GIVEN = (f"train.epochs={EPOCHS}", "model.network.filters=[4,8]")
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+def job(outputs: Path, *more: str) -> Job:
+    return Job(experiment(*GIVEN, *more, outputs=outputs), (*GIVEN, *more))
+
+
+@pytest.fixture(scope="module")
+def died(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """The outputs of a run whose process died after it had finished: the store has it RUNNING, without its model."""
+    outputs = tmp_path_factory.mktemp("died")
+    shutil.copy(migrated_store, outputs / "mlflow.db")
+    real, reached = MlflowRun.send, threading.Event()
+
+    def send(self: MlflowRun, entry: Entry) -> None:
+        if entry.call == "model":
+            reached.set()
+            threading.Event().wait()  # for ever: nothing is sent from here on
+        real(self, entry)
+
+    def die(*given: object) -> int:
+        assert reached.wait(60)
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MlflowRun, "send", send)
+        patch.setattr("pipeline.run.lifecycle.flush", die)
+        with pytest.raises(Died):
+            run_job(job(outputs), Console())
+    return outputs
+
+
+def copied(died: Path, tmp_path: Path) -> Path:
+    shutil.copytree(died, tmp_path / "outputs")
+    return tmp_path / "outputs"
+
+
+def only_folder(outputs: Path) -> Path:
+    [path] = outputs.glob(f"runs/*/*/{ORIGIN}")
+    return path.parent
+
+
+def status_in_store(outputs: Path) -> list[str]:
+    client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
+    return [run.info.status for run in client.search_runs(["1"])]
+
+
+def test_the_same_command_closes_a_finished_run_and_trains_nothing(
+    died: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = copied(died, tmp_path)
+    folder = only_folder(outputs)
+    assert (Summary.read(folder).status, status_in_store(outputs)) == ("FINISHED", ["RUNNING"])
+    assert run_job(job(outputs), Console()) == 0
+    printed = capsys.readouterr().out
+    assert "has finished" in printed
+    assert re.search(r"run +\w+  FINISHED", printed)
+    assert "\nepoch" not in printed
+    assert_one_whole_run(outputs)
+    assert resolve(job(outputs), Console()).folder is None  # and the next one is a new run
+
+
+@pytest.mark.parametrize("how", ["resume", "untracked", "other code"])
+def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
+    how: str, died: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = copied(died, tmp_path)
+    folder = only_folder(outputs)
+    if how == "resume":
+        assert resolve(job(outputs, f"resume={folder.name}"), Console()).folder == folder
+    elif how == "untracked":
+        assert resolve(job(outputs, "tracking=off"), Console()).folder is None
+    else:
+        monkeypatch.setattr("pipeline.planning.resume.sources", lambda experiment: Sources({"a.py": "other"}))
+        assert resolve(job(outputs), Console()).folder is None
+        assert f"python -m pipeline.sync {folder}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lost", ["tracking.jsonl", "tracking.sent", NAME, "mlflow.db"])
+def test_sync_closes_a_finished_run_from_whatever_is_left(
+    lost: str, died: Path, tmp_path: Path, migrated_store: Path
+) -> None:
+    outputs = copied(died, tmp_path)
+    folder = only_folder(outputs)
+    place = outputs if lost == "mlflow.db" else folder
+    (place / lost).write_bytes(bytes(100)) if lost != "mlflow.db" else shutil.copy(migrated_store, place / lost)
+    assert sync.main([f"--outputs={outputs}"]) == 0
+    summary = read_run(folder, print)
+    assert summary is not None
+    client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
+    [run] = client.search_runs(["1"])
+    assert (run.info.status, run.info.run_id, summary.status) == ("FINISHED", summary.run_id, "FINISHED")
+    for name in ("train/loss", "val/loss"):
+        assert [point.step for point in client.get_metric_history(run.info.run_id, name)] == list(range(1, EPOCHS + 1))
+    assert len(client.get_metric_history(run.info.run_id, "test/accuracy")) == 1
+    assert Journal(folder).is_closed
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "NULs": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "a list": lambda path: path.write_text("[]"),
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "another encoding": lambda path: path.write_bytes(b"\xff" + path.read_bytes()),
+    "an unknown status": lambda path: path.write_text(path.read_text().replace('"KILLED"', '"KILLEF"')),
+    "another type": lambda path: path.write_text(path.read_text().replace('"metrics": {}', '"metrics": 7')),
+    "another identity": lambda path: path.write_text(path.read_text().replace('"identity": "', '"identity": "x')),
+    "missing": lambda path: path.unlink(),
+}
+
+
+def killed_run(outputs: Path) -> Path:
+    """Returns the folder of a run that was stopped; nothing is trained for it."""
+    made = experiment(*GIVEN, outputs=outputs)
+    folder = outputs / "runs" / made.name / "20260101-000000-aaaaaaaa"
+    folder.mkdir(parents=True)
+    own, code = identity(made), sources(made).digest
+    Origin(made.name, own, code, {"model": "cnn"}, list(GIVEN)).write(folder)
+    Summary("abcdef12", "KILLED", made.name, str(folder), {}, list(GIVEN), identity=own, code=code).write(folder)
+    return folder
+
+
+def test_a_run_with_a_damaged_summary_is_found_by_the_same_command(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = killed_run(outputs)
+    whole = (folder / NAME).read_bytes()
+    same, named = job(outputs), job(outputs, f"resume={folder.name}")
+    for kind, damage in DAMAGE.items():
+        (folder / NAME).write_bytes(whole)
+        damage(folder / NAME)
+        found = resolve(same, Console())
+        assert found.folder == folder, kind
+        assert found.resumed is not None
+        assert found.resumed.overrides == list(GIVEN)
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("summary.json is damaged: rebuilt" in told) == (kind not in ("missing", "another identity")), kind
+        assert resolve(named, Console()).folder == folder, kind
+
+
+def test_a_run_that_cannot_be_told_any_more_is_passed_over_with_a_warning(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = killed_run(outputs)
+    for name in (NAME, ORIGIN):
+        (folder / name).write_bytes(b"{")
+    assert resolve(job(outputs), Console()).folder is None
+    assert "is damaged and cannot be rebuilt" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"summary\.json is damaged"):
+        resolve(job(outputs, f"resume={folder}"), Console())
+
+
+def test_a_damaged_configuration_is_told_in_one_line(outputs: Path) -> None:
+    folder = killed_run(outputs)
+    for content in (b"a: [", b"\0" * 50, b"7", b"\xff\xfe"):
+        (folder / "config.yaml").write_bytes(content)
+        assert resolve(job(outputs, f"resume={folder}"), Console()).folder == folder  # the very settings
+        asked = job(outputs, f"resume={folder}", "strategy=mirrored")
+        with pytest.raises(UserError, match=r"config\.yaml is damaged"):
+            resolve(asked, Console())
+
+
+def sweep_jobs(outputs: Path) -> list[dict[str, Any]]:
+    made = experiment(*GIVEN, outputs=outputs)
+    return [
+        {"folder": f"{number}_x", "overrides": [f"seed={number}"], "identity": identity(made), "code": "c"}
+        for number in (1, 2)
+    ]
+
+
+def test_a_sweep_with_a_damaged_index_is_found_by_the_same_command(outputs: Path) -> None:
+    folder = outputs / "sweeps" / "20260101-000000-aaaaaaaa"
+    folder.mkdir(parents=True)
+    jobs, made = sweep_jobs(outputs), experiment(*GIVEN, outputs=outputs)
+    for kind, damage in DAMAGE.items():
+        if kind == "another type":  # which this file does not have
+            continue
+        Origin("x", jobs=jobs).write(folder)
+        write_index(jobs, folder, "KILLED")
+        damage(folder / INDEX)
+        said: list[str] = []
+        assert unfinished(jobs, made, Sources({}), said.append, lambda folder: True) == folder, kind
+        named = replace(made, resume=folder.name)
+        assert unfinished(jobs, named, Sources({}), print, lambda folder: True) == folder, kind
+        if kind == "another identity":
+            continue
+        assert any("sweep.json is damaged: rebuilt" in line for line in said), kind
+        (folder / ORIGIN).write_text("{")
+        assert unfinished(jobs, made, Sources({}), said.append, lambda folder: True) is None
+        assert "this sweep is passed over" in said[-1]
+        with pytest.raises(UserError, match=r"sweep\.json is damaged"):
+            read_index(folder)
+
+
+def test_a_finished_sweep_is_resumed_while_the_store_lacks_any_of_it(outputs: Path) -> None:
+    folder = outputs / "sweeps" / "20260101-000000-aaaaaaaa"
+    folder.mkdir(parents=True)
+    jobs = sweep_jobs(outputs)
+    write_index(jobs, folder, "FINISHED")
+    made = experiment(*GIVEN, outputs=outputs)
+    assert unfinished(jobs, made, Sources({}), print, lambda folder: True) is None
+    assert unfinished(jobs, made, Sources({}), print, lambda folder: False) == folder
+
+
+def test_metrics_that_are_no_numbers_are_read_back(tmp_path: Path) -> None:
+    Summary(None, "KILLED", "x", str(tmp_path), {}, metrics={"train/loss": float("nan")}).write(tmp_path)
+    assert json.loads((tmp_path / NAME).read_text())["metrics"] == {"train/loss": None}
+    assert Summary.read(tmp_path).metrics["train/loss"] != Summary.read(tmp_path).metrics["train/loss"]
