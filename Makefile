@@ -21,7 +21,7 @@ run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" 
 test: lint  ## everything but test-engines: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
 	$(PYTEST) -m "not engines" $(ARGS)
 
-test-engines: .venv/.installed  ## tests on Debian's PostgreSQL, Chromium and Slurm, on Ray, and on hosts in network namespaces; it installs what is missing
+test-engines: .venv/.installed  ## tests on Debian's PostgreSQL, Chromium and Slurm, on Ray, on hosts in network namespaces, and in a clean environment; it installs what is missing
 	@(for program in ip chromium chromedriver munged slurmctld slurmd sbatch; do \
 		PATH="$$PATH:/usr/sbin" command -v $$program || exit 1; done; \
 		ls /usr/lib/postgresql/*/bin/postgres) >/dev/null 2>&1 || \

@@ -1,1 +1,1 @@
-"""Tests on clusters that other programs make: Slurm. `make test-engines` installs them."""
+"""Tests on what other programs make: a Slurm cluster, an environment of its own. See `make test-engines`."""
