@@ -28,12 +28,32 @@ class KerasFile(Exporter):
         Raises:
             UserError: where the network has layers that are not Keras' own.
         """
-        network = model.network
-        outputs = network.outputs[0]
-        if model.outputs == "logits":
-            outputs = keras.layers.Softmax(dtype=outputs.dtype, name="probabilities")(outputs)
-        with _of_keras_alone(network):
-            keras.Model(network.inputs, outputs, name=network.name).save(path)
+        with _of_keras_alone(model.network):
+            classifier(model).save(path)
+
+
+def classifier(model: Model) -> keras.Model:
+    """Returns a functional model of the network's own layers, from unscaled pixels to probabilities."""
+    network = model.network
+    outputs = network.outputs[0]
+    if model.outputs == "logits":
+        outputs = keras.layers.Softmax(dtype=outputs.dtype, name="probabilities")(outputs)
+    [images] = network.inputs
+    return keras.Model(images, outputs, name=network.name)
+
+
+def lasting_classifier(model: Model) -> keras.Model:
+    """Returns `classifier(model)`, whose layers stay Keras' own: plain Keras loads what it saves. `model` is used up.
+
+    Layers that are neither Keras' nor this project's keep their class.
+    """
+    for layer in _ours(all_layers(model.network, include_self=False)):
+        layer.__class__, layer.synchronized = keras.layers.BatchNormalization, False
+    return classifier(model)
+
+
+def _ours(layers: list[keras.Layer]) -> list[BatchNormalization]:
+    return [layer for layer in layers if type(layer) is BatchNormalization]
 
 
 @contextmanager
@@ -44,7 +64,7 @@ def _of_keras_alone(network: keras.Model) -> Iterator[None]:
     project alone.
     """
     layers = all_layers(network, include_self=False)
-    ours = [layer for layer in layers if type(layer) is BatchNormalization]
+    ours = _ours(layers)
     for layer in layers:
         kind = type(layer)
         if layer not in ours and kind.__module__.partition(".")[0] != "keras":

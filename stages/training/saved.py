@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stages.data.known_images import DIGESTS, TRAINED, count_known, too_good
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Model, Record, Strategy, Trained
+from stages.results import Dataset, Model, Record, Split, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES
 from stages.training.checkpoints import Checkpoint, read, write
 
@@ -49,10 +51,7 @@ def restore_trained(
     Raises:
         UserError: where the file is damaged, the network is another one, or the data has other classes or images.
     """
-    try:
-        checkpoint = read(saved / NAME)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
+    checkpoint = _read(saved)
     facts, arrays = checkpoint.facts, checkpoint.arrays
     _check_data(facts["data"], dataset)
     weights = [arrays[f"weight.{index}"] for index in range(len(facts["names"]))]
@@ -75,6 +74,28 @@ def restore_trained(
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
     record = Record(metrics=metrics, weights=facts["weights"] or None, summary={KNOWN_IMAGES: known} if known else {})
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
+
+
+def blank_dataset(saved: Path) -> Dataset:
+    """Returns blank images of the kind that the model was trained on: enough to build its network again.
+
+    Args:
+        saved: the folder that `save_trained` has written.
+
+    Raises:
+        UserError: where the file is damaged.
+    """
+    data = _read(saved).facts["data"]
+    low, high = data["pixel_range"]
+    blank = Split(np.full((2, *data["image_shape"]), low, np.float32), np.zeros(2, np.int32))
+    return Dataset("blank images", blank, blank, blank, tuple(data["class_names"]), (low, high), fingerprint="0" * 32)
+
+
+def _read(saved: Path) -> Checkpoint:
+    try:
+        return read(saved / NAME)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
 
 
 def _plain(path: str) -> str:
