@@ -73,7 +73,7 @@ def test_a_clean_environment_with_the_recorded_requirements_serves_the_model(out
     own["PATH"] = f"{python.parent}:{own['PATH']}"  # as in an environment that is active
 
     def alone(script: str) -> str:
-        command = [python, "-c", script]
+        command = [str(python), "-c", script]
         return subprocess.run(
             command, env=own, cwd=tmp_path, capture_output=True, check=True, timeout=180
         ).stdout.decode()
