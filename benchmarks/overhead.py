@@ -16,6 +16,9 @@ from benchmarks.measuring import Figures, Samples, Way, interleave, timed
 from pipeline.config.schemas import TrackingSettings
 from pipeline.system.ports import free_port
 from pipeline.tracking.spec import RunSpec, open_tracker
+from stages.checkpoints.files import Checkpoints
+from stages.checkpoints.progress import Progress
+from stages.checkpoints.state import State
 from stages.load.synthetic import synthetic
 from stages.model import model
 from stages.normalize import normalize
@@ -26,10 +29,7 @@ from stages.settings.optimizer import AdamSettings, ScheduleSettings
 from stages.settings.strategy import OneDeviceSettings
 from stages.settings.train import TrainSettings
 from stages.strategy import strategy
-from stages.training.checkpoints import Checkpoints
 from stages.training.loop import Loop
-from stages.training.progress import Progress
-from stages.training.state import State
 
 STEPS = 50
 """Steps between two records."""

@@ -143,7 +143,7 @@ def meetings() -> str:
 
 def checkpoints() -> str:
     """Returns the table `checkpoints`: written by the chief alone, and read by it for all."""
-    from stages.training.checkpoints import Checkpoint, read, to_bytes, write
+    from stages.checkpoints.files import Checkpoint, read, to_bytes, write
 
     rows = []
     for mib in (16, 64, 256):

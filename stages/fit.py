@@ -9,6 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from stages.callbacks.callbacks import Callbacks, build_callbacks, prepare_callbacks
+from stages.callbacks.timing import Timing
+from stages.checkpoints.files import Checkpoint, Checkpoints, newest
+from stages.checkpoints.forks import description, forked, is_fork, with_schedule
+from stages.checkpoints.progress import Progress
+from stages.checkpoints.saved import restore_trained, save_trained
+from stages.checkpoints.state import State, progress_of
 from stages.data.batches import InputFunction, distributed, evaluation_input, steps_per_epoch, training_input
 from stages.errors import UserError
 from stages.networks.inference_memory import scoring_batch
@@ -20,17 +27,11 @@ from stages.results import Dataset, Model, Record, Split, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
-from stages.training.callbacks import Callbacks, build_callbacks, prepare_callbacks
-from stages.training.checkpoints import Checkpoint, Checkpoints, newest
 from stages.training.class_weights import class_weights
+from stages.training.epoch_metrics import epoch_line, epoch_metrics, report_resumed
 from stages.training.finite import FiniteWeights
-from stages.training.forks import description, forked, is_fork, with_schedule
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
-from stages.training.progress import Progress, epoch_line, epoch_metrics, report_resumed
-from stages.training.saved import restore_trained, save_trained
-from stages.training.state import State, progress_of
-from stages.training.timing import Timing
 
 
 def fit(

@@ -3,27 +3,27 @@
 from dataclasses import replace
 from pathlib import Path
 
+from stages.callbacks.callbacks import build_callbacks, save_weights
+from stages.callbacks.timing import Timing
+from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
+from stages.checkpoints.forks import forked, with_schedule
+from stages.checkpoints.progress import Progress
+from stages.checkpoints.saved import restore_trained, save_trained
+from stages.checkpoints.state import progress_of, restore_weights
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
-from stages.training.callbacks import build_callbacks, save_weights
-from stages.training.checkpoints import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.training.choices import note_jit, with_choices
 from stages.training.class_weights import class_weights
 from stages.training.engine import build_engine
 from stages.training.epochs import Epochs
-from stages.training.forks import forked, with_schedule
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
 from stages.training.phases import phases, starting_phase
-from stages.training.progress import Progress
-from stages.training.saved import restore_trained, save_trained
-from stages.training.state import progress_of, restore_weights
-from stages.training.timing import Timing
 
 
 def train(  # noqa: PLR0913  # a stage's parameters name its inputs

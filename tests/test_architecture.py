@@ -19,8 +19,7 @@ VOCABULARY = (
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
 STAGES = (
-    "load", "shorten", "normalize", "augment", "inspect", "strategy", "model", "train", "fit", "overfit", "profiling",
-    "evaluate", "export",
+    "load", "normalize", "augment", "inspect", "strategy", "model", "train", "fit", "evaluate", "export", "debug",
 )  # fmt: skip
 
 FLOORS = {
@@ -31,7 +30,8 @@ FLOORS = {
         ("data", "distribution"),
         ("networks",),
         ("transfer", "optimization"),
-        ("evaluation",),
+        ("evaluation", "checkpoints"),
+        ("callbacks",),
         ("training", "exporters"),
         STAGES,
     ),

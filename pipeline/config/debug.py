@@ -83,7 +83,7 @@ def _make_overfit(document: DictConfig, experiment: Experiment, settings: Overfi
     document.train.class_weights = None
     document.train.early_stopping_patience = 0
     document.train.callbacks.append(
-        {"_target_": "stages.training.overfitting.OneBatch", "enough": settings.loss},
+        {"_target_": "stages.callbacks.overfitting.OneBatch", "enough": settings.loss},
     )
     _shorten_data(document, experiment, per_epoch, same_batch=True)
     after = _stages_after_training(experiment)
@@ -96,7 +96,7 @@ def _make_profile(document: DictConfig, experiment: Experiment, settings: Profil
     _shorten_training(document, train, epochs=2, fine_tune_epochs=0)
     document.train.early_stopping_patience = 0
     document.train.callbacks.append(
-        {"_target_": "stages.training.profiler.Profiler", "steps": settings.traced},
+        {"_target_": "stages.callbacks.profiler.Profiler", "steps": settings.traced},
     )
     _shorten_data(document, experiment, settings.steps)
     _leave_out(document, *_stages_after_training(experiment))
@@ -117,7 +117,7 @@ def _shorten_data(document: DictConfig, experiment: Experiment, steps: int, same
     """Adds the stage that shortens the data set, behind the first that makes one."""
     batch_size = getattr(experiment.settings.get(TRAIN), "batch_size", 64)
     document.shorten = {
-        "_target_": "stages.shorten.shorten",
+        "_target_": "stages.debug.shorten.shorten",
         "steps": steps,
         "batch_size": batch_size,
         "same_batch": same_batch,
@@ -142,5 +142,5 @@ def _leave_out(document: DictConfig, *stages: str) -> None:
 
 
 def _add_stage(document: DictConfig, name: str, makes: str, **settings: Any) -> None:
-    document[name] = {"_target_": f"stages.{name}.{name}", **settings}
+    document[name] = {"_target_": f"stages.debug.{name}.{name}", **settings}
     document.pipeline[name] = makes

@@ -136,7 +136,7 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
 
 
 def _copy_weights(run: Summary, folder: Path, weights: str) -> None:
-    checkpoints = import_module("stages.training.checkpoints")  # with TensorFlow, which is imported by now
+    checkpoints = import_module("stages.checkpoints.files")  # with TensorFlow, which is imported by now
     name = run.run_id[:8] if run.run_id else Path(run.folder).name
     checkpoints.start_from(Path(run.folder) / "checkpoints", folder / "checkpoints", weights, name)
 

@@ -7,7 +7,7 @@ import numpy as np
 from stages.results import Split
 
 TRAINED = Path("results", "train", "trained.npz")
-"""The result of a training, in its run's folder; `stages.training.saved` writes it."""
+"""The result of a training, in its run's folder; `stages.checkpoints.saved` writes it."""
 
 DIGESTS = "train_digests"
 

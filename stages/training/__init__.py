@@ -1,1 +1,1 @@
-"""A training: its loop over steps and epochs, callbacks, checkpoints, memory."""
+"""A training: its phases, epochs and steps, its memory and its result."""

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from stages.checkpoints.progress import Progress
 from stages.reporter import Reporter
 from stages.results import Strategy
 from stages.settings.train import TrainSettings
-from stages.training.progress import Progress
 
 
 def with_choices(settings: TrainSettings, progress: Progress, strategy: Strategy) -> TrainSettings:

@@ -13,8 +13,8 @@ from stages.reporter import Stop
 from stages.safe_places import safe_place
 from stages.training.choices import note_steps
 from stages.training.engine import Engine
+from stages.training.epoch_metrics import epoch_line, epoch_metrics
 from stages.training.phase_setup import BuiltPhase, Training
-from stages.training.progress import epoch_line, epoch_metrics
 
 
 class _StoppedError(Exception):

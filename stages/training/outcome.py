@@ -3,11 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from stages.callbacks.callbacks import BestWeights
+from stages.checkpoints.progress import Progress
 from stages.plots.charts import plot_history
 from stages.results import Model, Record, Trained
 from stages.settings.train import TrainSettings
-from stages.training.callbacks import BestWeights
-from stages.training.progress import Progress, is_rate, tracked_logs
+from stages.training.epoch_metrics import is_rate, tracked_logs
 
 
 def write_files(model: Model, progress: Progress, best: BestWeights, folder: Path | None) -> dict[str, Path]:

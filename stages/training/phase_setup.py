@@ -3,6 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stages.callbacks.callbacks import Callbacks, prepare_callbacks
+from stages.checkpoints.files import Checkpoint, Checkpoints
+from stages.checkpoints.forks import description, is_fork
+from stages.checkpoints.progress import Progress
+from stages.checkpoints.state import State
 from stages.data.batches import steps_per_epoch
 from stages.networks.complexity import cost_of
 from stages.optimization.gradients import Gradients
@@ -12,13 +17,9 @@ from stages.optimization.optimizers import Rate, build_optimizer, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
-from stages.training.callbacks import Callbacks, prepare_callbacks
-from stages.training.checkpoints import Checkpoint, Checkpoints
-from stages.training.forks import description, is_fork
+from stages.training.epoch_metrics import report_resumed
 from stages.training.memory import check_memory
 from stages.training.phases import Phase
-from stages.training.progress import Progress, report_resumed
-from stages.training.state import State
 from stages.training.validation import Validation
 from stages.transfer.backbone import is_frozen
 from stages.transfer.feature_cache import on_features

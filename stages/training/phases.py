@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from stages.checkpoints.files import Checkpoint
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
-from stages.training.checkpoints import Checkpoint
 from stages.transfer.backbone import backbone_of, is_frozen, unfreeze
 
 

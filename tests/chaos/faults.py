@@ -26,8 +26,8 @@ from pipeline.planning.job import Job
 from pipeline.run.launch import run_job
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.store import open_client
+from stages.checkpoints.files import EMA
 from stages.storage.atomic import PARTIAL
-from stages.training.checkpoints import EMA
 from tests.chaos.command import command, enter, prepared
 from tests.pipeline.experiments import BARE, experiment
 

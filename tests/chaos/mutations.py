@@ -88,9 +88,9 @@ MUTATIONS = (
     mutation("stages/data/batches.py", "(replica + 1) * count // replicas)", "count)", BATCHES, "-k", "share"),
     mutation("stages/data/batches.py", "tf.constant(1.0 / replicas,", "tf.constant(1.0,", BATCHES, "-k", "share"),
     # Checkpoints
-    mutation("stages/training/checkpoints.py", "if not is_intact:", "if False:", CHECKPOINTS, "-k", "checksum or bit"),
+    mutation("stages/checkpoints/files.py", "if not is_intact:", "if False:", CHECKPOINTS, "-k", "checksum or bit"),
     mutation(
-        "stages/training/checkpoints.py", "[*reversed(_listed(folder)), ", "[*_listed(folder), ", CHECKPOINTS,
+        "stages/checkpoints/files.py", "[*reversed(_listed(folder)), ", "[*_listed(folder), ", CHECKPOINTS,
         "-k", "damaged_checkpoint",
     ),
     # Commands and runs
@@ -152,12 +152,14 @@ MUTATIONS = (
         "tests/pipeline/cluster/test_cluster.py", "-k", "lost_server_or_chief and chief]",
     ),
     # Results that a later run takes over, models in use
-    mutation("stages/training/saved.py", "    model.network.set_weights(weights)\n", "", REUSE),
+    mutation("stages/checkpoints/saved.py", "    model.network.set_weights(weights)\n", "", REUSE),
     mutation(
         "stages/data/normalization.py", "dataclasses.replace(dataset, normalization=scaling, ",
         "dataclasses.replace(dataset, ", REUSE, "-k", "scaling",
     ),
-    mutation("stages/training/saved.py", "        if now[name] != before:", "        if False:", REUSE, "-k", "other"),
+    mutation(
+        "stages/checkpoints/saved.py", "        if now[name] != before:", "        if False:", REUSE, "-k", "other",
+    ),
     mutation(
         "pipeline/planning/reuse.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE, "-k", "refused",
     ),
@@ -191,7 +193,8 @@ MUTATIONS = (
         "pipeline/engines/slurm_addresses.py", "* int(match[2] or 1)", "", "tests/pipeline/cluster/test_engines.py",
     ),
     mutation(
-        "stages/shorten.py", "(examples % batch_size or batch_size)", "batch_size", "tests/stages/test_debug_runs.py",
+        "stages/debug/shorten.py", "(examples % batch_size or batch_size)", "batch_size",
+        "tests/stages/test_debug_runs.py",
     ),
     mutation("benchmarks/page.py", "    if count != 1:", "    if False:", "tests/benchmarks/test_page.py"),
 )  # fmt: skip

@@ -9,16 +9,16 @@ import keras
 import numpy as np
 import pytest
 
+from stages.callbacks.overfitting import OneBatch, switch_noise_off
+from stages.callbacks.profiler import FOLDER, Profiler
 from stages.data.batches import training_input
+from stages.debug.overfit import OverfitSettings, overfit
+from stages.debug.profiling import ProfilingSettings, profiling
+from stages.debug.shorten import ShortenSettings, shorten
 from stages.errors import UserError
 from stages.images import Streamed
-from stages.overfit import OverfitSettings, overfit
-from stages.profiling import ProfilingSettings, profiling
 from stages.results import Dataset, Split, Trained
-from stages.shorten import ShortenSettings, shorten
 from stages.train import train
-from stages.training.overfitting import OneBatch, switch_noise_off
-from stages.training.profiler import FOLDER, Profiler
 from tests.stages.experiments import adam, elements, one_device, real_digits, settings, small_cnn
 
 
@@ -62,7 +62,7 @@ def test_the_repeated_batch_is_in_memory_where_it_is_small(
     digits: Dataset, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parameter server's workers take no images but those."""
-    monkeypatch.setattr("stages.shorten.REPEATED_BYTES", most)
+    monkeypatch.setattr("stages.debug.shorten.REPEATED_BYTES", most)
     one = shorten(digits, ShortenSettings(steps=4, batch_size=32, same_batch=True))
     assert isinstance(one.train.images, np.ndarray) == (most == 4 * 32 * 64)
     np.testing.assert_array_equal(one.train.images[np.arange(32, 64)], one.val.images[np.arange(32)])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stages.training.checkpoints import read
+from stages.checkpoints.files import read
 from tests import commands
 from tests.conftest import ROOT
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.checkpoints.files import Checkpoint, from_bytes, newest, read, to_bytes, write
+from stages.checkpoints.serialization import restore_attributes, state_of
 from stages.errors import UserError
-from stages.training.checkpoints import Checkpoint, from_bytes, newest, read, to_bytes, write
-from stages.training.serialization import restore_attributes, state_of
 from tests.stages.experiments import adam, flat, one_device, real_digits
 from tests.stages.training.stopped import Whole, run
 

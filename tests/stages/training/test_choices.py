@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from stages.checkpoints.progress import Progress
 from stages.settings.train import TrainSettings
 from stages.training import loop
 from stages.training.choices import with_choices
-from stages.training.progress import Progress
 from tests.stages.experiments import mirrored, one_device, settings
 from tests.stages.training.stopped import Stopper, run
 

@@ -9,14 +9,14 @@ import keras
 import numpy as np
 import pytest
 
+from stages.checkpoints.files import start_from
+from stages.checkpoints.forks import _at_epoch
 from stages.errors import UserError
 from stages.fit import fit
 from stages.results import Trained
 from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
-from stages.training.checkpoints import start_from
-from stages.training.forks import _at_epoch
 from tests.stages.experiments import adam, flat, one_device, real_digits, settings, small_cnn
 from tests.stages.training.stopped import Stopper
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stages.checkpoints.files import START, newest, start_from
 from stages.errors import UserError
 from stages.settings.optimizer import ScheduleSettings, SgdSettings
-from stages.training.checkpoints import START, newest, start_from
 from tests.stages.experiments import adam, flat, one_device
 from tests.stages.training.stopped import Whole, run
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.checkpoints.progress import Clock
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.images import Streamed
@@ -21,7 +22,6 @@ from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import SgdSettings
 from stages.train import train
-from stages.training.progress import Clock
 from tests.stages.experiments import (
     adam,
     after_steps,

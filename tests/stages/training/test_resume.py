@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.cases import step_of
+from stages.checkpoints.files import from_bytes, newest, to_bytes
+from stages.checkpoints.progress import Progress
+from stages.checkpoints.state import State
 from stages.fit import fit
 from stages.optimization.optimizers import build_optimizer
 from stages.optimization.train_step import Step
@@ -18,9 +21,6 @@ from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, ModelParallelSettings
 from stages.settings.train import FitSettings
 from stages.strategy import strategy
-from stages.training.checkpoints import from_bytes, newest, to_bytes
-from stages.training.progress import Progress
-from stages.training.state import State
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, small_cnn
 from tests.stages.training.stopped import DATASET, Stopper, Whole, given, run
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from stages.augment import augment
+from stages.checkpoints.files import start_from
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
 from stages.settings.images import AugmentSettings
 from stages.train import train
-from stages.training.checkpoints import start_from
 from stages.transfer.backbone import backbone_of
 from stages.transfer.feature_cache import OnFeatures, on_features
 from tests.stages.experiments import adam, flat, mirrored, one_device

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.checkpoints.files import Checkpoint, newest, read, start_from, write
+from stages.checkpoints.progress import Progress
 from stages.errors import UserError
 from stages.model import model
 from stages.results import Model, Strategy, Trained
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import ScheduleSettings
 from stages.train import train
-from stages.training.checkpoints import Checkpoint, newest, read, start_from, write
-from stages.training.progress import Progress
 from stages.transfer.backbone import backbone_of
 from tests.stages.experiments import adam, flat, mirrored, one_device
 from tests.stages.training.stopped import Stopper

@@ -20,7 +20,7 @@ class ShortenSettings:
     same_batch: whether every step is to train on one batch, which validation takes, too, and evaluation.
     """
 
-    _target_: str = "stages.shorten.shorten"
+    _target_: str = "stages.debug.shorten.shorten"
     steps: int = 2
     batch_size: int = 64
     same_batch: bool = False

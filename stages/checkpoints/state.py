@@ -8,15 +8,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.checkpoints.files import EMA, Checkpoint
+from stages.checkpoints.progress import Progress
+from stages.checkpoints.serialization import restore_attributes, state_of
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import has_workers, is_chief
 from stages.errors import UserError
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
-from stages.training.checkpoints import EMA, Checkpoint
-from stages.training.progress import Progress
-from stages.training.serialization import restore_attributes, state_of
 
 Variable: TypeAlias = Any
 """A variable of Keras or of TensorFlow."""

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from stages.callbacks.callbacks import Callbacks, Plateau, build_callbacks, prepare_callbacks
 from stages.errors import UserError
 from stages.export import export
 from stages.fit import fit
@@ -20,7 +21,6 @@ from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.settings.results import ExportSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
-from stages.training.callbacks import Callbacks, Plateau, build_callbacks, prepare_callbacks
 from stages.training.finite import FiniteWeights
 from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training.stopped import Stopper

@@ -11,7 +11,7 @@ from stages.results import Record, Trained
 class OverfitSettings:
     """The loss below which the batch has been learned; steps of an epoch."""
 
-    _target_: str = "stages.overfit.overfit"
+    _target_: str = "stages.debug.overfit.overfit"
     loss: float = 0.01
     steps_per_epoch: int = 10
 

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from stages.training.checkpoints import EMA, Checkpoint
-from stages.training.serialization import decoded
+from stages.checkpoints.files import EMA, Checkpoint
+from stages.checkpoints.serialization import decoded
 
 BEST, LAST = "best", "last"
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.callbacks.profiler import FOLDER, write_chrome_trace
+from stages.callbacks.timing import PARTS
 from stages.distribution.collectives import is_chief
 from stages.reporter import Reporter, Silent
 from stages.results import Record, Strategy, Trained
-from stages.training.profiler import FOLDER, write_chrome_trace
-from stages.training.timing import PARTS
 
 _ALWAYS = ("steps", "input_wait", "validation", "build")
 """Parts that are told even where they took no time: images that a step gathers from memory are not waited for."""
@@ -19,7 +19,7 @@ _ALWAYS = ("steps", "input_wait", "validation", "build")
 class ProfilingSettings:
     """Nothing to set: `debug.traced` says what is traced."""
 
-    _target_: str = "stages.profiling.profiling"
+    _target_: str = "stages.debug.profiling.profiling"
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from typing import Any
 import keras
 import numpy as np
 
+from stages.callbacks.profiler import Profiler
+from stages.callbacks.rules import refuse_useless
+from stages.callbacks.timing import Timing
+from stages.checkpoints.serialization import state_of
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import as_number
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import atomic_write
 from stages.targets import import_target
-from stages.training.callback_rules import refuse_useless
-from stages.training.profiler import Profiler
-from stages.training.serialization import state_of
-from stages.training.timing import Timing
 
 
 class Callbacks(keras.callbacks.CallbackList):

@@ -147,7 +147,7 @@ def start_from(source: Path, folder: Path, weights: str = "last", run: str = "")
     """Copies the last intact checkpoint of `source` into `folder`, for a fork to start from.
 
     Args:
-        weights: which of its weights the fork takes, `best` or `last`; see `stages.training.forks`.
+        weights: which of its weights the fork takes, `best` or `last`; see `stages.checkpoints.forks`.
         run: the name of the run that wrote it.
 
     Raises:

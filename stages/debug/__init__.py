@@ -1,0 +1,1 @@
+"""Stages of debug runs, each in the module that bears its name."""
