@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,21 @@ def test_modules_have_one_subject_and_docstrings(path: Path) -> None:
             assert short or ast.get_docstring(node), f"{node.name} is public and has no docstring"
 
 
+NAME = re.compile(r"(pipeline|stages)(\.\w+)+")
+NO_MODULES = ("pipeline.log",)
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_strings_that_name_modules_name_some(path: Path) -> None:
+    """A `_target_`, a module imported where it is needed, a class in an error: none outlives a move."""
+    constants = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    names = [text for text in constants if isinstance(text, str) and NAME.fullmatch(text) and text not in NO_MODULES]
+    for name in names:
+        parts = name.split(".")
+        places = [ROOT.joinpath(*parts[:length]) for length in range(2, len(parts) + 1)]
+        assert any(place.with_suffix(".py").is_file() for place in places) or places[-1].is_dir(), name
+
+
 QUESTIONS = {"What", "Whatever", "How", "Where", "When", "Which", "Who", "Whoever", "Why"}
 """Words that no docstring begins with: it names the thing, or what is done. `Whether` is for what is true or false."""
 
@@ -144,13 +160,15 @@ def test_docstrings_open_with_a_verb_or_a_noun(path: Path) -> None:
     assert first.endswith("."), f"cut in the module map: {first}"
 
 
-def test_a_wheel_carries_the_configuration(tmp_path: Path) -> None:
+def test_a_wheel_carries_the_configuration_and_no_tests(tmp_path: Path) -> None:
     """Built, unpacked away from the source tree, and asked for its configuration and its plan."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
     [wheel] = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)], check=True)
+    folders = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
+    assert folders == {"hydra_plugins", "pipeline", "stages"}
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-m", "pipeline", "strategy=mirrored", "dry_run=true"]
     done = subprocess.run(

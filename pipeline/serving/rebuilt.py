@@ -39,7 +39,7 @@ def rebuilt_model(run: Path, trust: bool = False) -> Any:
         )
     with quiet_stderr():
         tensorflow = import_module("tensorflow")
-        saved = import_module("stages.training.saved")
+        saved = import_module("stages.checkpoints.saved")
         kinds = import_module("stages.results")
         dataset = saved.blank_dataset(results / TRAIN)
         if (results / "normalize").is_dir():
