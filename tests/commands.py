@@ -1,7 +1,8 @@
 """`python -m <module>` in processes forked from servers that have imported what the module imports.
 
 A command that starts TensorFlow and MLflow takes six seconds of computing before it does anything; forked, hundredths
-of one. Everything else is as in a process of its own: arguments, environment, directory, streams, signals, exit code.
+of one, with the options that it chooses composed already (see `composed`). Everything else is as in a process of its
+own: arguments, environment, directory, streams, signals, exit code.
 What is about the start of a process itself is tested with `sys.executable` instead.
 """
 
@@ -27,6 +28,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from pipeline.system import environment, processes
+from tests import composed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -199,6 +201,8 @@ def _serve(orders: socket.socket) -> None:
         while len(text) < struct.unpack("i", length)[0]:
             text += orders.recv(65536)
         order = json.loads(text)
+        if order["module"] == "pipeline":
+            composed.compose_ahead(order["arguments"])
         if os.fork() == 0:
             orders.close()
             _watch(order, *descriptors)
@@ -292,5 +296,6 @@ if __name__ == "__main__":
     environment.prepare()
     for _module in sys.argv[2:]:
         import_module(_module)
+    composed.remember()
     gc.freeze()  # else the collector of each child would copy every page
     _serve(connection)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.system import environment
-from tests import commands
+from tests import commands, composed
 
 environment.prepare()
+composed.remember()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` would have every command ignore it
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the laws are about logical CPU devices, whatever the machine has
 os.environ.setdefault("EXPORT_RELOAD", "here")  # a fresh process would import TensorFlow for each of hundreds of runs
