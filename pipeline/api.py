@@ -17,10 +17,11 @@ from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import default_outputs
+from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.serving.rebuilt import rebuilt_model
-from pipeline.sweep.catalog import find_entry, read_catalog, status_now
+from pipeline.sweep.catalog import status_now
 from pipeline.system import environment
 from stages.errors import UserError
 
@@ -157,11 +158,7 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
         UserError: where there is none, or several.
     """
     place = Path(outputs).expanduser().resolve() if outputs is not None else default_outputs()
-    entries = [entry for entry in read_catalog(place) if entry.kind != "sweep"]
-    path = Path(run).expanduser()
-    if path.is_dir() and read_run(path, lambda line: None) is not None:
-        return Run(path.resolve())
-    return Run(find_entry(entries, str(run), place).folder)
+    return Run(Path(find_run(str(run), place).folder))
 
 
 def _composed(overrides: Sequence[str]) -> Composed:

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.paths import default_outputs, shorter
+from pipeline.command_line.command import command_parser, exit_code, run_command
+from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.summary import NAME, Summary
-from pipeline.system import streams
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 
@@ -53,8 +53,7 @@ class Removable:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
-    parser = argparse.ArgumentParser("python -m pipeline.clean", description=__doc__)
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
+    parser = command_parser("clean", __doc__)
     parser.add_argument(
         "--older-than", default="30d", help="last used so long ago: 45m, 12h, 30d (default), 2w; 0d: all"
     )
@@ -63,29 +62,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     parser.add_argument("--yes", action="store_true", help="remove it without asking")
     options = parser.parse_args(arguments)
+    return exit_code(lambda: _clean(options))
+
+
+def _clean(options: argparse.Namespace) -> int:
+    kinds = _kinds(options.kind)
+    if not options.outputs.is_dir():
+        raise UserError(f"there is no folder {options.outputs}", "where runs leave things", "--outputs=<folder>")
+    removable, staying = find(options.outputs, _seconds(options.older_than), kinds, options.unfinished)
+    _show(removable, staying, options.outputs)
+    if not removable or options.dry_run:
+        return 0
+    if not options.yes and not _is_confirmed():
+        print("nothing is removed")
+        return 0
+    return _remove_all(removable)
+
+
+def _is_confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise UserError(
+            "standard input is no terminal, so there is no one to confirm", "", "python -m pipeline.clean --yes"
+        )
     try:
-        kinds = _kinds(options.kind)
-        outputs = options.outputs.expanduser().resolve()
-        if not outputs.is_dir():
-            raise UserError(f"there is no folder {outputs}", "where runs leave things", "--outputs=<folder>")
-        removable, staying = find(outputs, _seconds(options.older_than), kinds, options.unfinished)
-        _show(removable, staying, outputs)
-        if not removable or options.dry_run:
-            return 0
-        if not options.yes and not sys.stdin.isatty():
-            raise UserError(
-                "standard input is no terminal, so there is no one to confirm", "", "python -m pipeline.clean --yes"
-            )
-        if not options.yes and input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
-            print("nothing is removed")
-            return 0
-    except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
-        return 2
+        return input("remove all of it? [y/N] ").strip().lower() in ("y", "yes")
     except (KeyboardInterrupt, EOFError):
         print("\nnothing is removed")
-        return 130
-    return _remove_all(removable)
+        raise KeyboardInterrupt from None
 
 
 def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) -> tuple[list[Removable], list[str]]:
@@ -291,5 +294,4 @@ def _bytes(count: int) -> str:
 
 
 if __name__ == "__main__":
-    streams.guard()
-    sys.exit(main())
+    run_command(main)

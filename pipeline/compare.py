@@ -8,16 +8,17 @@ from pathlib import Path
 
 from rich.console import Console as RichConsole
 
+from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.comparison.compared_run import read_finished
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.files import write
 from pipeline.comparison.tables import notes, terminal_table
-from pipeline.paths import default_outputs, shorter
+from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
-from pipeline.sweep.catalog import CatalogEntry, find_entry, read_catalog, select
+from pipeline.run_folder.finding import find_run
+from pipeline.sweep.catalog import run_entry, runs_in, select
 from pipeline.sweep.comparison import compare, latest
 from pipeline.sweep.index import INDEX
-from pipeline.system import streams
 from stages.errors import UserError
 
 EXAMPLES = """what to compare:
@@ -32,12 +33,7 @@ Differences in test accuracy are from the baseline's, on the same test examples.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints and writes the comparison that the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        "python -m pipeline.compare",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("compare", __doc__, EXAMPLES)
     parser.add_argument("what", nargs="*", help="a sweep, or runs, or filters of runs; the last sweep if left out")
     parser.add_argument(
         "--baseline",
@@ -46,20 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="writes the files there (a sweep's: beside it)")
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
     options = parser.parse_args(arguments)
-    outputs = options.outputs.expanduser().resolve()
-    try:
-        baseline = _baseline(options.baseline)
-        columns = [name for name in (options.columns or "").split(",") if name]
-        sweep = sweep_of(options.what, outputs)
-        if sweep is not None:
-            comparison = compare(sweep, baseline, columns)
-        else:
-            comparison = _of_runs(options.what, outputs, baseline, columns)
-    except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: _compare(options))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    baseline = _baseline(options.baseline)
+    columns = [name for name in (options.columns or "").split(",") if name]
+    sweep = sweep_of(options.what, options.outputs)
+    if sweep is not None:
+        comparison = compare(sweep, baseline, columns)
+    else:
+        comparison = _of_runs(options.what, options.outputs, baseline, columns)
     show(comparison)
     folder = options.to or sweep
     if folder is not None:
@@ -104,10 +98,9 @@ def _of_runs(
     words: Sequence[str], outputs: Path, baseline: dict[str, str] | None, columns: Sequence[str]
 ) -> Comparison:
     """Compares the runs that are named, all of them where none is, as far as they match every filter."""
-    catalog = [entry for entry in read_catalog(outputs, _warn) if entry.kind != "sweep"]
     filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
-    named = [find_entry(_with(catalog, word), word, outputs) for word in words if word not in filters]
-    entries = select(named or catalog, filters)
+    named = [run_entry(find_run(word, outputs, warn=print_warning)) for word in words if word not in filters]
+    entries = select(named or runs_in(outputs, print_warning), filters)
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
     different = {entry.folder.resolve(): entry for entry in entries}.values()  # a run that is named twice is one
@@ -115,18 +108,5 @@ def _of_runs(
     return compare_runs(f"{len(runs)} run{'s' * (len(runs) != 1)}", runs, baseline, columns)
 
 
-def _with(catalog: Sequence[CatalogEntry], word: str) -> Sequence[CatalogEntry]:
-    """Returns the catalog with the run in a folder that lies elsewhere."""
-    folder = Path(word).expanduser()
-    if not folder.is_dir() or any(entry.folder.resolve() == folder.resolve() for entry in catalog):
-        return catalog
-    return [*catalog, *(entry for entry in read_catalog(folder.resolve().parents[2], _warn) if entry.kind != "sweep")]
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {redact(line)}", file=sys.stderr)
-
-
 if __name__ == "__main__":
-    streams.guard()
-    sys.exit(main())
+    run_command(main)

@@ -10,31 +10,25 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.table import Table
 
+from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.comparison.difference import Difference, Pair, difference
 from pipeline.comparison.source_diff import source_diff
-from pipeline.paths import default_outputs
 from pipeline.redaction.mask import redact
-from pipeline.run_folder.rebuild import read_run
-from pipeline.run_folder.summary import Summary
-from pipeline.sweep.catalog import find_entry, read_catalog
-from pipeline.system import streams
-from stages.errors import UserError
+from pipeline.run_folder.finding import find_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the differences; returns 0 if there are none, 1 if there are any, 2 if a run does not exist."""
-    parser = argparse.ArgumentParser("python -m pipeline.diff", description=__doc__)
+    parser = command_parser("diff", __doc__)
     parser.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
     parser.add_argument("--json", action="store_true", help="prints them as JSON: by section and name, both values")
     parser.add_argument("--code", action="store_true", help="prints also the lines of code that differ, as git does")
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
-    outputs = options.outputs.expanduser().resolve()
-    try:
-        first, second = (_run(text, outputs) for text in options.run)
-    except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: _compare(options))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    first, second = (find_run(text, options.outputs, warn=print_warning) for text in options.run)
     differences = difference(first, second)
     lines = source_diff(Path(first.folder), Path(second.folder)) if options.code else None
     if options.json:
@@ -45,18 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.code:
             _print_code(lines)
     return 0 if differences.is_empty else 1
-
-
-def _run(text: str, outputs: Path) -> Summary:
-    runs = [entry for entry in read_catalog(outputs) if entry.kind != "sweep"]
-    path = Path(text).expanduser()
-    folder = path if path.is_dir() else find_entry(runs, text, outputs).folder
-    summary = read_run(folder, lambda line: print(f"warning: {line}", file=sys.stderr))
-    if summary is None:
-        raise UserError(
-            f"{text} holds no run", "the folder of a run, or the beginning of its id", "python -m pipeline.runs"
-        )
-    return summary
 
 
 def _print(differences: Difference, first: str, second: str) -> None:
@@ -98,5 +80,4 @@ def _change(pair: Pair) -> str:
 
 
 if __name__ == "__main__":
-    streams.guard()
-    sys.exit(main())
+    run_command(main)

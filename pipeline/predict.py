@@ -13,11 +13,10 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.table import Table
 
-from pipeline.paths import default_outputs
-from pipeline.redaction.mask import redact
+from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving.app import scores
 from pipeline.serving.models import encoded_function, load, saved_model
-from pipeline.system import environment, streams
+from pipeline.system import environment
 from stages.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -27,23 +26,16 @@ BATCH = 32
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument."""
-    parser = argparse.ArgumentParser("python -m pipeline.predict", description=__doc__)
+    parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
     parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
     parser.add_argument("--tracking-uri", help="the store of the model, also of a run")
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
     environment.prepare()
-    try:
-        with _ended_by_interrupt():
-            return _classify(options)
-    except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    with _ended_by_interrupt():
+        return exit_code(lambda: _classify(options))
 
 
 @contextmanager
@@ -52,7 +44,7 @@ def _ended_by_interrupt() -> Iterator[None]:
 
     There is nothing to save, and every line is flushed.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
         yield
     finally:
@@ -68,7 +60,7 @@ def _classify(options: argparse.Namespace) -> int:
     if options.top < 1:
         raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
     files = list(_files(options.files))
-    loaded = load(saved_model(options.model, options.tracking_uri, options.outputs.expanduser().resolve()))
+    loaded = load(saved_model(options.model, options.tracking_uri, options.outputs))
     classify = encoded_function(loaded)
     names = [name.decode() for name in loaded.class_names.numpy()]
     rows: list[list[str]] = []
@@ -158,5 +150,4 @@ def _shown(text: str) -> str:
 
 
 if __name__ == "__main__":
-    streams.guard()
-    sys.exit(main())
+    run_command(main)

@@ -4,16 +4,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console as RichConsole
 from rich.table import Table
 
-from pipeline.paths import default_outputs, shorter
+from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
+from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
 from pipeline.sweep.catalog import CatalogEntry, read_catalog, select
-from pipeline.system import streams
-from stages.errors import UserError
 
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
@@ -23,23 +21,16 @@ A run whose process died before its end is INTERRUPTED; the command that started
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        "python -m pipeline.runs",
-        description=__doc__,
-        epilog=FILTERS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("runs", __doc__, FILTERS)
     parser.add_argument("filter", nargs="*", help="shows only the runs that match every filter")
     parser.add_argument("--last", type=int, metavar="N", help="shows the last N")
     parser.add_argument("--json", action="store_true", help="prints everything that is known of them as JSON")
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
-    outputs = options.outputs.expanduser().resolve()
-    try:
-        entries = select(read_catalog(outputs, _warn), options.filter)
-    except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: _list(options))
+
+
+def _list(options: argparse.Namespace) -> int:
+    entries = select(read_catalog(options.outputs, print_warning), options.filter)
     if options.last is not None:
         entries = entries[-max(options.last, 0) :] if options.last > 0 else []
     if options.json:
@@ -47,12 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif entries:
         RichConsole(width=None if sys.stdout.isatty() else 160, markup=False).print(_table(entries))
     else:
-        print(f"no runs under {shorter(outputs)}" + (" match" if options.filter else ". Try: python -m pipeline"))
+        rest = " match" if options.filter else ". Try: python -m pipeline"
+        print(f"no runs under {shorter(options.outputs)}{rest}")
     return 0
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {redact(line)}", file=sys.stderr)
 
 
 def _table(entries: Sequence[CatalogEntry]) -> Table:
@@ -79,5 +67,4 @@ def _table(entries: Sequence[CatalogEntry]) -> Table:
 
 
 if __name__ == "__main__":
-    streams.guard()
-    sys.exit(main())
+    run_command(main)

@@ -2,15 +2,13 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.paths import default_outputs
-from pipeline.redaction.mask import redact
+from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.serving.app import MOST_BYTES, build_app
 from pipeline.serving.models import mlflow_model
-from pipeline.system import environment, streams
+from pipeline.system import environment
 from pipeline.system.ports import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE
 from stages.errors import UserError
@@ -22,25 +20,22 @@ END_SECONDS = 5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is interrupted; returns the exit code."""
-    parser = argparse.ArgumentParser("python -m pipeline.serve", description=__doc__)
+    parser = command_parser("serve", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
     parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
     parser.add_argument("--limit", type=int, default=MOST_BYTES, metavar="BYTES", help="of a request; %(default)s")
     parser.add_argument("--tracking-uri", help="the store; that of the run, or that in the outputs, if left out")
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
     environment.prepare()
-    try:
-        if options.limit < 1:
-            raise UserError(f"--limit={options.limit}", "1 byte or more", f"--limit={MOST_BYTES}")
-        port = free_port(options.port, FIRST_PORT)
-        folder = mlflow_model(options.model, options.tracking_uri, options.outputs.expanduser().resolve())
-        app = build_app(folder, options.limit)
-    except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_code(lambda: _serve(options))
+
+
+def _serve(options: argparse.Namespace) -> int:
+    if options.limit < 1:
+        raise UserError(f"--limit={options.limit}", "1 byte or more", f"--limit={MOST_BYTES}")
+    port = free_port(options.port, FIRST_PORT)
+    folder = mlflow_model(options.model, options.tracking_uri, options.outputs)
+    app = build_app(folder, options.limit)
     import uvicorn
 
     print(_how_to_use(options.model, folder, port), flush=True)
@@ -64,5 +59,4 @@ def _how_to_use(model: str, folder: Path, port: int) -> str:
 
 
 if __name__ == "__main__":
-    streams.guard()
-    sys.exit(main())
+    run_command(main)

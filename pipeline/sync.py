@@ -5,14 +5,14 @@ deleted, or replaced by an older one) gets it again from the run's journal. A ru
 deleted in MLflow's pages stays deleted.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.command_line.command import INTERRUPTED, command_parser, print_error
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
-from pipeline.paths import default_outputs, shorter
-from pipeline.redaction.mask import guard_output, learn_arguments, redact
+from pipeline.paths import shorter
+from pipeline.redaction.mask import guard_output, learn_arguments
 from pipeline.run_folder import rebuild
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.origin import NAME as ORIGIN
@@ -28,26 +28,23 @@ from stages.errors import UserError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0 if nothing is left to send, else 1."""
-    parser = argparse.ArgumentParser(
-        "python -m pipeline.sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("sync", __doc__)
     parser.add_argument("folder", nargs="*", type=Path, help="of runs or sweeps; all of them if left out")
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs leave things")
     parser.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
     options = parser.parse_args(arguments)
     environment.prepare()
-    outputs = options.outputs.expanduser().resolve()
+    outputs = options.outputs
     folders = [folder.expanduser().resolve() for folder in options.folder] or _tracked(outputs)
     unsent = 0
     for folder in folders:
         try:
             unsent += _sync(folder, outputs, options.uri, is_named=bool(options.folder))
         except UserError as error:
-            print(f"error: {redact(f'{shorter(folder)}: {error}')}", file=sys.stderr)
+            print_error(f"{shorter(folder)}: {error}")
             unsent += 1
         except KeyboardInterrupt:
             print("stopped; the same command sends the rest", file=sys.stderr)
-            return 130
+            return INTERRUPTED
     if not unsent:
         print(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: nothing is left to send")
     return 1 if unsent else 0

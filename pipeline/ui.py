@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.config.schemas import TrackingSettings
-from pipeline.paths import default_outputs, shorter
-from pipeline.redaction.mask import redact
+from pipeline.paths import shorter
 from pipeline.sweep.catalog import CatalogEntry, find_entry, read_catalog
-from pipeline.system import environment, streams
+from pipeline.system import environment
 from pipeline.system.ports import HOST, free_port
 from pipeline.tracking.health import refuse_other_schema
 from stages.errors import UserError
@@ -33,23 +33,19 @@ END_SECONDS = 5.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is interrupted; returns the exit code."""
-    parser = argparse.ArgumentParser("python -m pipeline.ui", description=__doc__)
+    parser = command_parser("ui", __doc__)
     parser.add_argument("run", nargs="?", help="a run or a sweep: its folder, or the beginning of its id; the last one")
     parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
     parser.add_argument("--no-browser", action="store_true", help="only prints the address")
-    parser.add_argument("--outputs", type=Path, default=default_outputs(), help="where runs are")
     options = parser.parse_args(arguments)
     environment.prepare()
-    outputs = options.outputs.expanduser().resolve()
-    try:
-        page = _page(options.run, outputs)
-        port = free_port(options.port, FIRST_PORT)
-        return _serve(outputs, port, page, show=not options.no_browser)
-    except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:  # before the server has started
-        return 130
+    return exit_code(lambda: _open(options))
+
+
+def _open(options: argparse.Namespace) -> int:
+    page = _page(options.run, options.outputs)
+    port = free_port(options.port, FIRST_PORT)
+    return _serve(options.outputs, port, page, show=not options.no_browser)
 
 
 def _page(text: str | None, outputs: Path) -> str:
@@ -132,5 +128,4 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    streams.guard()
-    sys.exit(main())
+    run_command(main)

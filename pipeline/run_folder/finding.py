@@ -1,6 +1,6 @@
 """Runs on disk, by their folder or the beginning of their id."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pipeline.paths import shorter
@@ -16,41 +16,49 @@ NOT_OF_DEBUG_RUNS = ("resume", "fork", "run", "evaluate.against")
 """Settings that name a run to build upon."""
 
 
-def find_run(text: str, outputs: Path, option: str) -> Summary:
-    """Returns the run with this folder or beginning of an id.
+def find_run(
+    text: str, outputs: Path, option: str | None = None, warn: Callable[[str], None] = lambda line: None
+) -> Summary:
+    """Returns the run that a user means by its folder, its folder's name or the beginning of its id.
 
     Args:
-        option: the setting whose value `text` is, such as `resume`.
+        option: the setting whose value `text` is, such as `resume`; None: an argument of a command.
+        warn: called with a line for each damaged file of the run.
 
     Raises:
         UserError: where there is none, or several.
     """
     path = resolved(text)
     folders = [path] if path is not None and ((path / NAME).is_file() or (path / ORIGIN).is_file()) else []
-    if not folders and len(text) >= SHORTEST_ID:
-        folders = [folder for folder in _all_folders(outputs) if folder.name == text or _has_id(folder, text)]
+    if not folders:
+        may_be_id = len(text) >= SHORTEST_ID
+        folders = [
+            folder
+            for folder in all_run_folders(outputs)
+            if folder.name == text or (may_be_id and _has_id(folder, text))
+        ]
     damaged: list[str] = []
     runs = [summary for folder in folders if (summary := read_run(folder, damaged.append)) is not None]
+    named = f"{option}={text}" if option else text
+    fix = f"{option}=<run id>" if option else "python -m pipeline.runs"
     if not runs and damaged:
-        raise UserError(f"{option}={text}: {damaged[0]}", "a run whose files are whole", f"{option}=<run id>")
+        raise UserError(f"{named}: {damaged[0]}", "a run whose files are whole", fix)
     if len(runs) != 1:
         raise UserError(
-            f"{option}={text} is {'no run' if not runs else f'{len(runs)} runs'} under {shorter(outputs)}",
-            f"the folder of a run, or the beginning of its id ({SHORTEST_ID} digits or more)",
-            f"{option}=<run id>",
+            f"{named} is {'no run' if not runs else f'{len(runs)} runs'} under {shorter(outputs)}",
+            f"the folder of a run, its name, or the beginning of its id ({SHORTEST_ID} digits or more)",
+            fix,
         )
+    for line in damaged:
+        warn(line)
     if option in NOT_OF_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
-        raise UserError(
-            f"{option}={text} is a debug run (debug={kind}), whose results count nowhere",
-            "a real run",
-            f"{option}=<run id>",
-        )
+        raise UserError(f"{named} is a debug run (debug={kind}), whose results count nowhere", "a real run", fix)
     return runs[0]
 
 
 def folder_of(run_id: str, outputs: Path) -> Path | None:
     """Returns the folder of the run with this id; None where it is not under `outputs`."""
-    return next((folder for folder in _all_folders(outputs) if _has_id(folder, run_id)), None)
+    return next((folder for folder in all_run_folders(outputs) if _has_id(folder, run_id)), None)
 
 
 def debug_kind(choices: Mapping[str, str]) -> str | None:
@@ -59,7 +67,8 @@ def debug_kind(choices: Mapping[str, str]) -> str | None:
     return None if kind == "none" else kind
 
 
-def _all_folders(outputs: Path) -> list[Path]:
+def all_run_folders(outputs: Path) -> list[Path]:
+    """Returns the folders of runs and of sweeps' jobs under `outputs`."""
     return [folder for pattern in ("runs/*/*", "sweeps/*/*") for folder in run_folders(outputs, pattern)]
 
 

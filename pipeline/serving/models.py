@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.finding import find_run
-from pipeline.run_folder.summary import Summary
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.health import SQLITE
 from pipeline.tracking.weights import ADDRESSES, model_folder
@@ -39,11 +38,11 @@ def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "ser
     if model.startswith(ADDRESSES):
         settings, place = _named_store(uri) if uri else _local_store([outputs])
         return model_folder(model, settings, place or outputs, "MODEL", fix)
-    run = _run(model, outputs, command)
+    run = find_run(model, outputs)
     settings, place = _named_store(uri) if uri else _recorded_store(Path(run.folder), outputs)
     if settings.kind == "off" or run.run_id is None:
         raise UserError(
-            f"RUN={model} was not tracked, so that MLflow has no model of it",
+            f"{model} was not tracked, so that MLflow has no model of it",
             "a run with tracking=local or server",
             f"python -m pipeline.predict {model} <images>",
         )
@@ -64,7 +63,7 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     if uri or model.startswith(ADDRESSES):
         folder = mlflow_model(model, uri, outputs, "predict")
         return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
-    run = _run(model, outputs, "predict")
+    run = find_run(model, outputs)
     folder = Path(run.folder) / "export" / "saved_model"
     if not folder.is_dir():
         raise UserError(
@@ -73,13 +72,6 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
             f"python -m pipeline from=export run={model} export=saved_model",
         )
     return folder
-
-
-def _run(text: str, outputs: Path, command: str) -> Summary:
-    try:
-        return find_run(text, outputs, "RUN")
-    except UserError as error:
-        raise UserError(error.problem, error.expected, f"python -m pipeline.{command} <run id>") from error
 
 
 def _named_store(uri: str) -> Store:

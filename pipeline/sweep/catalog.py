@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.paths import shorter
+from pipeline.run_folder.finding import all_run_folders
 from pipeline.run_folder.lock import is_locked
 from pipeline.run_folder.origin import NAME as ORIGIN
 from pipeline.run_folder.rebuild import read_run
-from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.run_folder.summary import Summary, best_metric
 from pipeline.sweep.index import INDEX, read_index
 from pipeline.tracking.journal import Journal
@@ -62,23 +62,25 @@ def read_catalog(outputs: Path, warn: Callable[[str], None] = lambda line: None)
     Args:
         warn: gets a line for each damaged file.
     """
-    folders = sorted({path.parent for name in (SUMMARY, ORIGIN) for path in outputs.glob(f"*/*/*/{name}")})
-    top = {outputs / "runs": "run", outputs / "sweeps": "job"}
-    entries = [
-        _run(folder, top[folder.parents[1]], summary)
-        for folder in folders
-        if folder.parents[1] in top and (summary := read_run(folder, warn)) is not None
-    ]
+    entries = runs_in(outputs, warn)
     sweeps = sorted({path.parent for name in (INDEX, ORIGIN) for path in outputs.glob(f"sweeps/*/{name}")})
     entries += [entry for folder in sweeps if (entry := _sweep(folder, warn)) is not None]
     return sorted(entries, key=lambda entry: (entry.started, entry.kind != "sweep", str(entry.folder)))
 
 
-def _run(folder: Path, kind: str, summary: Summary) -> CatalogEntry:
+def runs_in(outputs: Path, warn: Callable[[str], None]) -> list[CatalogEntry]:
+    """Returns every run and job under `outputs`, the oldest first; calls `warn` for each damaged file."""
+    runs = [summary for folder in all_run_folders(outputs) if (summary := read_run(folder, warn)) is not None]
+    return sorted(map(run_entry, runs), key=lambda entry: (entry.started, str(entry.folder)))
+
+
+def run_entry(summary: Summary) -> CatalogEntry:
+    """Returns the entry of the run in the folder that `summary` names."""
+    folder = Path(summary.folder)
     overrides = dict(override.lstrip("+~").split("=", 1) for override in summary.overrides if "=" in override)
     validation = best_metric((summary.weights or {}).get("monitor", ""))
     return CatalogEntry(
-        kind,
+        "job" if any((folder.parent / name).is_file() for name in (INDEX, ORIGIN)) else "run",
         folder,
         status_now(summary.status, folder),
         summary.name,

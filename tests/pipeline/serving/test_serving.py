@@ -218,10 +218,10 @@ def test_files_are_classified_as_the_export_does_it(run: Path, outputs: Path, tm
 @pytest.mark.parametrize(
     ("module", "words", "said"),
     [
-        ("predict", ["nope", "{image}"], "error: RUN=nope is no run under"),
+        ("predict", ["nope", "{image}"], "error: nope is no run under"),
         ("predict", ["{run}", "missing.png"], "error: missing.png is not there"),
         ("predict", ["models:/nope@champion", "{image}"], "error: MODEL=models:/nope@champion cannot be loaded"),
-        ("serve", ["nope"], "error: RUN=nope is no run under"),
+        ("serve", ["nope"], "error: nope is no run under"),
         ("serve", ["{run}", "--port=99999"], "error: port 99999 is none. Expected 1 to 65535"),
     ],
 )

@@ -1,0 +1,61 @@
+"""Commands beside `python -m pipeline`: their parser, their errors in one line, their exit codes."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from pipeline.exit_codes import WRONG_CONFIGURATION
+from pipeline.paths import default_outputs
+from pipeline.redaction.mask import redact
+from pipeline.system import streams
+from stages.errors import UserError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as a shell's."""
+
+
+def command_parser(name: str, description: str | None, examples: str | None = None) -> argparse.ArgumentParser:
+    """Returns the parser of `python -m pipeline.<name>`, with the option `outputs`: an absolute path.
+
+    Args:
+        examples: what `--help` shows below the options, as it stands.
+    """
+    parser = argparse.ArgumentParser(
+        f"python -m pipeline.{name}",
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--outputs", type=_absolute, default=default_outputs(), metavar="FOLDER", help="where runs are")
+    return parser
+
+
+def _absolute(text: str) -> Path:
+    return Path(text).expanduser().resolve()
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Returns the exit code of `work`; 2 for a UserError, which is printed, and 130 after Ctrl-C."""
+    try:
+        return work()
+    except UserError as error:
+        print_error(str(error))
+        return WRONG_CONFIGURATION
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def print_error(line: str) -> None:
+    print(f"error: {redact(line)}", file=sys.stderr)
+
+
+def print_warning(line: str) -> None:
+    print(f"warning: {redact(line)}", file=sys.stderr)
+
+
+def run_command(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with the exit code of `main`."""
+    streams.guard()
+    sys.exit(main())
