@@ -155,7 +155,8 @@ def _run_one(composer: "Composer") -> int:
 def _run_foreign_sweep(composer: "Composer") -> int:
     from pipeline.sweep.foreign import run_foreign_sweep
 
-    lines, console = composer.lines(), _console(composer)
+    lines = composer.lines()
+    console = _console(composer)
     return run_foreign_sweep(composer.sweeper, lines, composer.of_lines, composer.sweep, console)
 
 

@@ -80,7 +80,8 @@ def _sync(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
 
 def _settle(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     journal = Journal(folder)
-    kind, address = journal.store.get("kind") or "local", uri or journal.store.get("uri")
+    kind = journal.store.get("kind") or "local"
+    address = uri or journal.store.get("uri")
     if address and "***" in address:
         if not journal.unsent and journal.trusted and not is_named:
             return 0  # the store has everything, and needs its password for a look

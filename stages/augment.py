@@ -84,7 +84,8 @@ class Changes:
     @tf.autograph.experimental.do_not_convert  # it has no loops, and rewriting it takes seconds
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """See `Augmentation`."""
-        channels, settings = images.shape[3], self.settings
+        channels = images.shape[3]
+        settings = self.settings
         columns = tf.unstack(tf.cast(uniforms[:, : len(COLUMNS)], tf.float64), axis=1)
         numbers = dict(zip(COLUMNS, columns, strict=True))
         drawn = None
@@ -112,7 +113,8 @@ class Changes:
         self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Returns the matrices before the flips and those after them; `width` and `height` in pixels, float64 []."""
-        settings, after = self.settings, []
+        settings = self.settings
+        after = []
         before = [self._crop(numbers, width, height)] if settings.crop or settings.aspect > 1 else []
         if settings.rotation:
             after.append(geometry.rotate(_spread(numbers["rotation"], settings.rotation)))
@@ -128,12 +130,15 @@ class Changes:
         smallest = (1.0 - self.settings.crop) ** 2
         side = tf.sqrt(smallest + (1.0 - smallest) * numbers["area"])
         stretch = tf.exp(_spread(numbers["aspect"], math.log(self.settings.aspect) / 2.0))
-        side_x, side_y = tf.minimum(side * stretch, 1.0), tf.minimum(side / stretch, 1.0)
+        side_x = tf.minimum(side * stretch, 1.0)
+        side_y = tf.minimum(side / stretch, 1.0)
         x, y = (numbers["crop_x"] - 0.5) * (1.0 - side_x), (numbers["crop_y"] - 0.5) * (1.0 - side_y)
         return geometry.crop(side_x, side_y, x * width, y * height)
 
     def _recolored(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: Drawn | None) -> tf.Tensor:
-        settings, channels, black = self.settings, images.shape[3], self.pixel_range[0]
+        settings = self.settings
+        channels = images.shape[3]
+        black = self.pixel_range[0]
         if not (drawn or settings.brightness or settings.contrast or settings.saturation or settings.hue):
             return images
         matrices = color.neutral(tf.shape(images)[0], channels)

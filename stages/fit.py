@@ -148,7 +148,8 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
 
 
 def _check_batches(settings: FitSettings, strategy: Strategy, split: Split) -> None:
-    replicas, remainder = strategy.in_sync, len(split) % settings.batch_size
+    replicas = strategy.in_sync
+    remainder = len(split) % settings.batch_size
     if settings.batch_size % replicas or remainder % replicas:
         raise UserError(
             f"train=fit averages the replicas' means, which is wrong where per-replica batches differ: "
@@ -209,7 +210,8 @@ class _Report(keras.callbacks.Callback):
     def __post_init__(self, checkpoint: Checkpoint | None) -> None:
         super().__init__()
         self.progress = progress_of(checkpoint, same_order=False) if checkpoint is not None else Progress()
-        self._start, self._last = checkpoint, checkpoint
+        self._start = checkpoint
+        self._last = checkpoint
         self._per_epoch = steps_per_epoch(self.dataset.train, self.settings.batch_size)
         self._is_traced = False
 
@@ -219,7 +221,8 @@ class _Report(keras.callbacks.Callback):
         self.state.begin()  # last of all callbacks, which reset themselves here
         facts = self._start.facts if self._start is not None and is_fork(self._start) else None
         if self._start is not None:
-            self.progress, self._start = self.state.restore(self._start), None
+            self.progress = self.state.restore(self._start)
+            self._start = None
             self.callbacks.outside = dict(self.progress.outside)
             report_resumed(self.progress, self.state.notes, self.settings.epochs, self.reporter)
         if facts is not None:
@@ -244,16 +247,20 @@ class _Report(keras.callbacks.Callback):
         self.callbacks.timing.add("validation", self.callbacks.between)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
-        seconds, size, progress = self.callbacks.between, self.settings.batch_size, self.progress
+        seconds = self.callbacks.between
+        size = self.settings.batch_size
+        progress = self.progress
         self.callbacks.timing.add("steps" if self._is_traced else "build", seconds)
-        before, progress.done = progress.done, batch + 1
+        before = progress.done
+        progress.done = batch + 1
         steps = progress.done - before
         if self._is_traced:
             examples = min(progress.done * size, len(self.dataset.train)) - before * size
             progress.clock.add(seconds, steps, examples)
         self._is_traced = True
         progress.step += steps
-        total, loss = self._per_epoch * self.settings.epochs, (logs or {}).get("loss", float("nan"))
+        total = self._per_epoch * self.settings.epochs
+        loss = (logs or {}).get("loss", float("nan"))
         note = f"epoch {progress.epoch + 1}/{self.settings.epochs}  loss {loss:.4f}"
         self.reporter.progress(progress.step, total, progress.clock.per_second, note)
         self._end_if_asked()
@@ -266,7 +273,8 @@ class _Report(keras.callbacks.Callback):
             self.stop.now()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        progress, loss = self.progress, (logs or {}).get("loss", float("nan"))
+        progress = self.progress
+        loss = (logs or {}).get("loss", float("nan"))
         if not math.isfinite(loss):
             raise UserError(
                 f"training diverged by epoch {epoch + 1}: the loss is {loss}", "finite losses", "train=loop"
@@ -282,7 +290,8 @@ class _Report(keras.callbacks.Callback):
         progress.rows.append(epoch_metrics(metrics, progress.clock, self.callbacks.warn_once))
         self.reporter.metrics(progress.rows[-1], step=epoch + 1)
         self.reporter.log(epoch_line(epoch, self.settings.epochs, self._per_epoch, metrics, progress.clock))
-        progress.epoch, progress.done = epoch + 1, 0
+        progress.epoch = epoch + 1
+        progress.done = 0
         progress.finished = self.model.stop_training or progress.epoch >= self.settings.epochs
         progress.outside = dict(self.callbacks.outside)
         with self.callbacks.timing.of("checkpoints"):

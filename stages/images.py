@@ -108,8 +108,10 @@ def chunk_of(image_shape: tuple[int, ...]) -> int:
 
 def describe(images: Images) -> Described:
     """Returns digests and moments of all images, reading a chunk of them at a time."""
-    count, channels = images.shape[0], images.shape[-1]
-    digests, moments = np.empty(count, np.uint64), np.empty((count, 2, channels))
+    count = images.shape[0]
+    channels = images.shape[-1]
+    digests = np.empty(count, np.uint64)
+    moments = np.empty((count, 2, channels))
     with ThreadPoolExecutor(WORKERS) as pool:
         chunk = chunk_of(images.shape[1:])
         for start in range(0, count, chunk):
@@ -122,7 +124,8 @@ def describe(images: Images) -> Described:
 
 def _describe(images: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Returns the digest and the moments of each image, whatever others are described with it."""
-    pixels, channels = int(np.prod(images.shape[1:-1])), images.shape[-1]
+    pixels = int(np.prod(images.shape[1:-1]))
+    channels = images.shape[-1]
     is_whole = images.dtype == np.uint8
     together = max(1, DESCRIBED_VALUES // (pixels * channels)) if is_whole else 1
     described: list[tuple[int, np.ndarray]] = []
@@ -133,7 +136,8 @@ def _describe(images: np.ndarray) -> list[tuple[int, np.ndarray]]:
             sums = np.ones(pixels) @ wide
             squares = np.diagonal(wide.transpose(0, 2, 1) @ wide, axis1=1, axis2=2)
         else:
-            sums, squares = wide.sum(axis=1), np.einsum("pc,pc->c", wide[0], wide[0])[None]
+            sums = wide.sum(axis=1)
+            squares = np.einsum("pc,pc->c", wide[0], wide[0])[None]
         described += zip(map(digest, part), np.stack([sums, squares], axis=1) / pixels, strict=True)
     return described
 

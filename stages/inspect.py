@@ -75,7 +75,9 @@ def inspect(
 
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:
     """Draws the galleries; returns their files."""
-    chosen, names, pixels = examples(dataset), drawable(dataset.class_names), dataset.pixel_range
+    chosen = examples(dataset)
+    names = drawable(dataset.class_names)
+    pixels = dataset.pixel_range
     labels = [names[label] for label in chosen]
     of_all = f" of {dataset.num_classes}" if len(chosen) < dataset.num_classes else ""
     title = f"Training split, {len(chosen)}{of_all} classes"

@@ -154,7 +154,8 @@ def _scaling(
     required = preprocessing(**arguments) if preprocessing is not None else None
     if required is None:
         return dataset.normalization
-    of_network, chosen = for_pixels_of(required, dataset), dataset.normalization
+    of_network = for_pixels_of(required, dataset)
+    chosen = dataset.normalization
     if chosen.automatic:
         return of_network
     if facts(chosen) != facts(of_network):

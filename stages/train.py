@@ -65,7 +65,8 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     # 1. Resume: from this run's last intact checkpoint.
     # 2. Fork: from another run's checkpoint, `start.npz`, adapted to these settings.
     # 3. Weights, and 4. fresh: from those that the stage `model` has loaded, or drawn from the seed.
-    checkpoint, start = _newest_of_chief(place, strategy, reporter), 0
+    checkpoint = _newest_of_chief(place, strategy, reporter)
+    start = 0
     if checkpoint is not None:
         checkpoint, start = starting_phase(forked(checkpoint, model.network), plan)
         checkpoint = with_schedule(checkpoint, steps_per_epoch(dataset.train, settings.batch_size))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.mutations import MUTATIONS
 from tests.conftest import ROOT
 
 CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rglob("*.py")]
@@ -143,6 +144,12 @@ def test_strings_that_name_modules_name_some(path: Path) -> None:
         parts = name.split(".")
         places = [ROOT.joinpath(*parts[:length]) for length in range(2, len(parts) + 1)]
         assert any(place.with_suffix(".py").is_file() for place in places) or places[-1].is_dir(), name
+
+
+def test_the_lines_that_mutations_break_stand_in_the_code() -> None:
+    for mutation in MUTATIONS:
+        text = (ROOT / mutation.path).read_text()
+        assert text.count(mutation.old) == 1, f"tests/chaos/mutations.py: {mutation.old!r} in {mutation.path}"
 
 
 QUESTIONS = {"What", "Whatever", "How", "Where", "When", "Which", "Who", "Whoever", "Why"}

@@ -12,7 +12,8 @@ def _in_step(experiment: Experiment) -> bool:
 
 
 def _after_model(experiment: Experiment) -> bool:
-    augment, stages = experiment.settings.get("augment"), list(experiment.pipeline)
+    augment = experiment.settings.get("augment")
+    stages = list(experiment.pipeline)
     changes_model = isinstance(augment, AugmentSettings) and (_in_step(experiment) or augment.mixes)
     return changes_model and "model" in stages and stages.index("augment") > stages.index("model")
 

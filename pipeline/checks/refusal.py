@@ -37,7 +37,8 @@ class Refusal:
 
 def values(experiment: Experiment) -> Mapping[str, object]:
     """Returns the values of an experiment for the texts of refusals."""
-    training, network = train(experiment), experiment.settings.get("model")
+    training = train(experiment)
+    network = experiment.settings.get("model")
     exported = experiment.settings.get("export")
     gpu = next(iter(gpus_without_bfloat16()), None)
     return {
@@ -103,7 +104,8 @@ def policy(experiment: Experiment) -> str | None:
 
 def last_batch(experiment: Experiment) -> int:
     """Returns the number of examples in the last batch of an epoch, as far as known; 0 without training."""
-    training, data = train(experiment), experiment.settings.get("load")
+    training = train(experiment)
+    data = experiment.settings.get("load")
     if training is None:
         return 0
     examples = data.train_examples() if isinstance(data, DataSettings) else None
@@ -112,7 +114,8 @@ def last_batch(experiment: Experiment) -> int:
 
 def steps_per_epoch(experiment: Experiment) -> int | None:
     """Returns the number of steps of an epoch; None where it is unknown before the examples are read."""
-    training, data = train(experiment), experiment.settings.get("load")
+    training = train(experiment)
+    data = experiment.settings.get("load")
     examples = data.train_examples() if isinstance(data, DataSettings) else None
     return -(-examples // training.batch_size) if training and examples else None
 

@@ -54,7 +54,8 @@ def meet(task: Task, log: Callable[[str], None]) -> None:
             beat()
             if meeting.stranger:
                 raise UserError(meeting.stranger, "the same list of members in every one of them", "")
-            now, names = time.monotonic(), meeting.missing
+            now = time.monotonic()
+            names = meeting.missing
             if not meeting.is_complete and now - began > limit:
                 raise UserError(
                     f"after {limit:g} s there is no {names}",
@@ -167,7 +168,8 @@ class Chief:
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Greets a member that has called, and tells it who is missing until nobody is."""
-        told, caller = asyncio.current_task(), ""
+        told = asyncio.current_task()
+        caller = ""
         assert told is not None
         self._told.add(told)
         try:

@@ -64,7 +64,8 @@ class Task:
     def enter(self) -> None:
         """Sets `TF_CONFIG` and the GPUs of this process: a worker gets its part of the machine's, servers none."""
         os.environ["TF_CONFIG"] = self.tf_config
-        gpus, workers = len(machine.gpus()), len(self.cluster.get("worker", []))
+        gpus = len(machine.gpus())
+        workers = len(self.cluster.get("worker", []))
         if gpus:
             of_worker = range(self.index * gpus // workers, (self.index + 1) * gpus // workers)
             visible = of_worker if self.job == "worker" else ()

@@ -117,7 +117,8 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
         axes[0].plot(*zip(*others, strict=True), ".", color=PRINT.others, label=f"{len(others)} more", zorder=2)
     for number, speed, accuracy in points:
         if number in named:
-            place, row = named[number], comparison.rows[number]
+            place = named[number]
+            row = comparison.rows[number]
             std = row.std(metric)
             axes[0].errorbar(
                 speed, 100 * accuracy, None if std is None else 100 * std,

@@ -67,7 +67,8 @@ def _check(experiment: Experiment, settings: DebugSettings) -> None:
 
 
 def _make_fast(document: DictConfig, experiment: Experiment, settings: FastSettings) -> None:
-    train, evaluate = experiment.settings.get(TRAIN), experiment.settings.get("evaluate")
+    train = experiment.settings.get(TRAIN)
+    evaluate = experiment.settings.get("evaluate")
     if isinstance(train, TrainSettings):
         _shorten_training(document, train, epochs=1, fine_tune_epochs=1)
         if isinstance(evaluate, EvaluateSettings):

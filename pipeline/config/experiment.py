@@ -240,7 +240,8 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
                 _refuse_added(node[index], f"{path}.{index}", whole)
     if not isinstance(node, DictConfig) or node._is_none():
         return
-    whole, schema = node if whole is None else whole, OmegaConf.get_type(node)
+    whole = node if whole is None else whole
+    schema = OmegaConf.get_type(node)
     allowed = {entry.name for entry in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
     names: list[Any] = list(node)
     for key in names:

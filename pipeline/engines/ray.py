@@ -58,7 +58,9 @@ class _OnRay:
     where = "in Ray's actors"
 
     def __init__(self, settings: RayCluster, hosts: Hosts, counts: Mapping[str, int], experiment: Experiment) -> None:
-        self._settings, self._hosts, self._counts = settings, hosts, counts
+        self._settings = settings
+        self._hosts = hosts
+        self._counts = counts
         is_alone = cluster_settings(experiment) is None
         threads = of_threads(settings.cpus, experiment.deterministic)
         self.prepare: Callable[[Task], Task | None] = partial(_prepare, threads, is_alone)

@@ -64,7 +64,9 @@ class Hosts:
     """Actors by the number of their claim; one that has died is started again when it is needed."""
 
     def __init__(self, settings: RayCluster, claims: Sequence[Claim], around: Surroundings) -> None:
-        self._settings, self._claims, self._around = settings, claims, around
+        self._settings = settings
+        self._claims = claims
+        self._around = around
         self._actors: list[Any] = [None] * len(claims)
         self._bundles = {number: index for index, number in enumerate(n for n, claim in enumerate(claims) if claim)}
         self._group: Any = None
@@ -167,8 +169,10 @@ class Hosts:
     def _no_room(self) -> UserError:
         import ray
 
-        limit, free = self._settings.timeout_seconds, ray.available_resources()
-        needed, there = _total(self._claims), {name: free.get(name, 0.0) for name in ("CPU", "GPU")}
+        limit = self._settings.timeout_seconds
+        free = ray.available_resources()
+        needed = _total(self._claims)
+        there = {name: free.get(name, 0.0) for name in ("CPU", "GPU")}
         return UserError(
             f"after {limit:g} s Ray has no room for {_text(needed)}: {_text(there)} are free",
             "room within cluster.timeout_seconds",

@@ -79,7 +79,8 @@ class RayProcess(ChildProcess):
             ray.get(begun)
             while code is None:
                 report = ray.get(self._host.report.remote(REPORT_SECONDS))
-                self._report, self._reported = report, time.monotonic()
+                self._report = report
+                self._reported = time.monotonic()
                 if report.printed:
                     sys.stdout.write(text.decode(report.printed))
                     sys.stdout.flush()

@@ -114,7 +114,9 @@ class SlurmJob(RemoteJob):
     """A job in Slurm's queue. id: such as `12`, of an array `12_0`; log: what its first task prints."""
 
     def __init__(self, job: Job, job_id: str, log: Path, console: Console) -> None:
-        self.job, self.id, self.log = job, job_id, log
+        self.job = job
+        self.id = job_id
+        self.log = log
         self.started = self._answered = time.monotonic()
         self.exit_code: int | None = None
         self._console = console

@@ -113,7 +113,8 @@ def queued_folder(experiment: Experiment) -> Path | None:
     """
     wanted = identity(experiment)
     for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NAME}"), reverse=True):
-        folder, note = path.parent, _note(path.parent)
+        folder = path.parent
+        note = _note(path.parent)
         if note is None or note.identity != wanted or read_run(folder, lambda line: None) is not None:
             continue
         if queued(folder) is not None:

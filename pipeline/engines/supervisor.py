@@ -93,7 +93,11 @@ class _Cluster:
     def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console, place: Members) -> None:
         assert job.folder is not None
         self.has_lost = False
-        self._job, self._plan, self._console, self._folder, self._place = job, plan, console, job.folder, place
+        self._job = job
+        self._plan = plan
+        self._console = console
+        self._folder = job.folder
+        self._place = place
         self._tasks: list[Task] = []
         self._members: dict[str, ChildProcess] = {}
         self._watches: dict[str, Watch] = {}

@@ -84,7 +84,8 @@ def _refuse_other_class(plan: Sequence[PlannedStage], stage: str, target: str, p
     That is told of the project's own results alone: other classes may stand for anything, as `Any` and protocols do.
     """
     maker = next(one for one in reversed(plan) if one.makes == parameter)
-    made, taken = _result(maker.target), _parameter(target, parameter)
+    made = _result(maker.target)
+    taken = _parameter(target, parameter)
     if made is None or taken is None or not all(path_of(one).startswith(_RESULTS) for one in (made, taken)):
         return
     if extends(made, path_of(taken)) is False:

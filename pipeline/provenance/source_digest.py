@@ -105,7 +105,8 @@ def targets_in(values: Any) -> Iterator[str]:
 
 def _add_packages(files: dict[str, str], names: Iterable[str], results: set[Path]) -> None:
     """Adds top-level packages, and those that the user's own among them import."""
-    remaining, seen = sorted({*names, *NUMERIC}), set(_PROJECT)
+    remaining = sorted({*names, *NUMERIC})
+    seen = set(_PROJECT)
     while remaining:
         name = remaining.pop()
         spec = None if name in seen else find_package(name)

@@ -159,20 +159,23 @@ def without_user(address: str) -> str:
 def guard_output() -> None:
     """Masks secrets in all that Python prints in this process, including callbacks, libraries and tracebacks."""
     if not isinstance(sys.stdout, GuardedStream):
-        sys.stdout, sys.stderr = GuardedStream(sys.stdout), GuardedStream(sys.stderr)
+        sys.stdout = GuardedStream(sys.stdout)
+        sys.stderr = GuardedStream(sys.stderr)
 
 
 class GuardedStream:
     """A text stream that masks secrets; it writes whole lines, as `print` writes them in pieces, and when flushed."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._waiting = stream, ""
+        self._stream = stream
+        self._waiting = ""
 
     def write(self, text: str) -> int:
         self._waiting += text
         end = max(self._waiting.rfind("\n"), self._waiting.rfind("\r")) + 1
         if end:
-            ready, self._waiting = self._waiting[:end], self._waiting[end:]
+            ready = self._waiting[:end]
+            self._waiting = self._waiting[end:]
             self._stream.write(redact(ready))
         return len(text)
 
@@ -181,7 +184,8 @@ class GuardedStream:
             self.write(line)
 
     def flush(self) -> None:
-        ready, self._waiting = self._waiting, ""
+        ready = self._waiting
+        self._waiting = ""
         if ready:
             self._stream.write(redact(ready))
         self._stream.flush()
@@ -237,7 +241,9 @@ def _without_values(text: str, known: re.Pattern[str] | None) -> str:
 
 def _mask_named(text: str) -> str:
     """Masks values that follow a secret name and a separator."""
-    parts, begin, position = [], 0, 0
+    parts = []
+    begin = 0
+    position = 0
     while match := _NAME.search(text, position):
         position = match.end()
         if is_secret_name(match["name"]) and (value := _VALUE.match(text, position)):

@@ -94,8 +94,10 @@ def _is_secret(words: tuple[str, ...]) -> bool:
 
 
 def _is_secret_word(words: tuple[str, ...], index: int) -> bool:
-    word, is_last = words[index], index == len(words) - 1
-    before, after = words[index - 1] if index else "", "" if is_last else words[index + 1]
+    word = words[index]
+    is_last = index == len(words) - 1
+    before = words[index - 1] if index else ""
+    after = "" if is_last else words[index + 1]
     if word in _ALWAYS or (is_last and word in _ALWAYS_LAST):
         return True
     match word:

@@ -56,7 +56,8 @@ def of_sweep(table: str, command: str, note: str | None) -> str:
         table: the comparison of its jobs in Markdown; cut at a line's end where it is too long. Its title is left out:
             MLflow folds a description after three lines.
     """
-    own, last = note or "", f"Command: {code(command)}"
+    own = note or ""
+    last = f"Command: {code(command)}"
     kept = re.sub(r"\A# .*\n+", "", table).strip()
     room = LONGEST - len(own) - len(last)
     if len(kept) > room:

@@ -172,7 +172,8 @@ def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
 
 def describe(job: Job, run: Run) -> None:
     """Records the facts before the first stage: configuration, code, packages, machine."""
-    document, tracker = job.experiment.document, run.tracker
+    document = job.experiment.document
+    tracker = run.tracker
     resolved = OmegaConf.create(redact(OmegaConf.to_container(document, resolve=True)))
     atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
     choices = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}

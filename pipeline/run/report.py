@@ -47,7 +47,8 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
 
 def show_summary(summary: Summary, how_to_open: str | None, console: Console) -> None:
     """Prints the results of the run, and where everything is."""
-    metrics, rows = summary.metrics, []
+    metrics = summary.metrics
+    rows = []
     rows.append(("run", f"{summary.run_id or 'not tracked'}  {summary.status}"))
     if how_to_open:
         rows += zip(("open", ""), how_to_open.splitlines(), strict=False)
@@ -100,7 +101,8 @@ def _tested(summary: Summary) -> str:
 
 def _epochs(summary: Summary) -> list[tuple[str, str]]:
     """Returns the validation of the best and of the last epoch, and of which of them the weights are."""
-    metrics, weights = summary.metrics, summary.weights or {}
+    metrics = summary.metrics
+    weights = summary.weights or {}
     if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
         return []
     best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
@@ -118,7 +120,8 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
 
 def _speed(summary: Summary) -> list[tuple[str, str]]:
     """Returns how fast training was, and what its time went into."""
-    metrics, rows = summary.metrics, []
+    metrics = summary.metrics
+    rows = []
     rates = [f"{metrics[f'train/{unit}_per_second']:,.0f} {unit}/s" for unit in UNITS if _rate(unit) in metrics]
     if rates and "train/step_milliseconds" in metrics:
         step = f"{metrics['train/step_milliseconds']:.2f} ms a step"

@@ -138,7 +138,8 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStag
     bound = []
     with quiet_stderr():
         for planned in plan:
-            function, name = planned.load(), planned.name
+            function = planned.load()
+            name = planned.name
             settings = _typed(function, experiment.groups[name], experiment.settings[name], experiment.document)
             bound.append(BoundStage(planned, function, settings))
     return bound
@@ -215,7 +216,8 @@ def _visit_safe_place() -> None:
 
 def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> Any:
     """Returns the result of a stage: that of an earlier run, which is kept in this run, too, or else its own, saved."""
-    reuse, saved = reuse_of(stage.function), stage.planned.saved
+    reuse = reuse_of(stage.function)
+    saved = stage.planned.saved
     inputs = {name: results[name] for name in stage.planned.inputs}
     provided = {"settings": stage.settings, **provided}
     kept = Path(provided["folder"]) / RESULTS / stage.planned.name

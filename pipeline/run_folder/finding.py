@@ -17,13 +17,18 @@ NOT_OF_DEBUG_RUNS = ("resume", "fork", "run", "evaluate.against")
 
 
 def find_run(
-    text: str, outputs: Path, option: str | None = None, warn: Callable[[str], None] = lambda line: None
+    text: str,
+    outputs: Path,
+    option: str | None = None,
+    warn: Callable[[str], None] = lambda line: None,
+    fix: str = "python -m pipeline.runs",
 ) -> Summary:
     """Returns the run that a user means by its folder, its folder's name or the beginning of its id.
 
     Args:
         option: the setting whose value `text` is, such as `resume`; None: an argument of a command.
         warn: called with a line for each damaged file of the run.
+        fix: of a command, what to type where there is no such run.
 
     Raises:
         UserError: where there is none, or several.
@@ -40,7 +45,7 @@ def find_run(
     damaged: list[str] = []
     runs = [summary for folder in folders if (summary := read_run(folder, damaged.append)) is not None]
     named = f"{option}={text}" if option else text
-    fix = f"{option}=<run id>" if option else "python -m pipeline.runs"
+    fix = f"{option}=<run id>" if option else fix
     if not runs and damaged:
         raise UserError(f"{named}: {damaged[0]}", "a run whose files are whole", fix)
     if len(runs) != 1:

@@ -80,7 +80,8 @@ def settle(
     Raises:
         UserError: where the store cannot be used.
     """
-    journal, summary = Journal(folder), read_run(folder, warn)
+    journal = Journal(folder)
+    summary = read_run(folder, warn)
     was_lost = not journal.trusted or journal.run_id is None
     tracker = _tracker(folder, settings, outputs, warn, parent)
     if summary is not None and summary.status in ENDED:
@@ -119,7 +120,9 @@ def _tracker(
 ) -> "JournaledTracker":
     from pipeline.tracking.journaled import JournaledTracker  # seconds to import
 
-    journal, sweep, origin = Journal(folder), Journal(folder.parent), Origin.read(folder)
+    journal = Journal(folder)
+    sweep = Journal(folder.parent)
+    origin = Origin.read(folder)
     spec = RunSpec(
         settings=settings,
         outputs=outputs,

@@ -69,7 +69,8 @@ def _history(trials: Sequence[Trial], goals: Sequence[Goal]) -> "Figure":
     panels = figure.subplots(len(goals), 1, squeeze=False)[:, 0]
     for place, (goal, panel) in enumerate(zip(goals, panels, strict=True)):
         done = [trial for trial in trials if trial.state == "COMPLETE"]
-        numbers, values = [trial.ordinal for trial in done], np.array([trial.values[place] for trial in done])
+        numbers = [trial.ordinal for trial in done]
+        values = np.array([trial.values[place] for trial in done])
         best = np.minimum.accumulate(values) if goal.direction == "minimize" else np.maximum.accumulate(values)
         panel.plot(numbers, values, "o", label="trial")
         panel.step(numbers, best, where="post", label="best so far")

@@ -68,7 +68,8 @@ def _run_checked(search: Search, options: Options, console: Console, places: Seq
 
 def _to_resume(search: Search, log: Callable[[str], None]) -> Path | None:
     """Returns the folder of the search to resume, by `resume`; None for a new one."""
-    choice, sweeps = search.first.resume, search.first.outputs / "sweeps"
+    choice = search.first.resume
+    sweeps = search.first.outputs / "sweeps"
     if choice == "never":
         return None
     if choice != "auto":
@@ -136,7 +137,9 @@ def _run_trials(
 
 def _results(search: Search, study: Study, folder: Path, options: Options, console: Console) -> list[Path]:
     """Prints the best trials; draws the search and writes the best configuration; returns the files."""
-    plan, trials, best = search.plan, study.trials(), study.best()
+    plan = search.plan
+    trials = study.trials()
+    best = study.best()
     counts = {state: sum(trial.state == state for trial in trials) for state in ("COMPLETE", "PRUNED", "FAIL")}
     console.log(
         f"\n{len(trials)} trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"

@@ -102,7 +102,8 @@ def read_axes(overrides: Sequence[Override]) -> list[Axis]:
 
 def _axis(override: Override) -> Axis:
     value: Any = override.value()
-    key, is_log = override.get_key_element(), "log" in getattr(value, "tags", ())
+    key = override.get_key_element()
+    is_log = "log" in getattr(value, "tags", ())
     unknown: set[str] = getattr(value, "tags", set()) - {"log"}
     if unknown:
         raise _refused(override, f"tag({', '.join(sorted(unknown))}, …) has no meaning", "tag(log, interval(…))")

@@ -64,8 +64,10 @@ class Study:
         from sqlalchemy.exc import SQLAlchemyError
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._plan, self._axes = plan, tuple(axes)
-        self.address, self.name = address(folder), _NAME
+        self._plan = plan
+        self._axes = tuple(axes)
+        self.address = address(folder)
+        self.name = _NAME
         try:
             self._study = optuna.create_study(
                 storage=open_storage(self.address),
@@ -99,7 +101,8 @@ class Study:
         """Begins a trial and returns it; None where as many as wanted were begun, or the space is exhausted."""
         if not self.wants_more():
             return None
-        begun, limit = self.trials(), size(self._axes)
+        begun = self.trials()
+        limit = size(self._axes)
         tried = {trial.lines: trial.number for trial in begun}
         while True:
             number = len(self._study.get_trials(deepcopy=False))

@@ -38,8 +38,11 @@ class Trials:
     """
 
     def __init__(self, search: Search, study: Study, folder: Path, sweep: SweepRun, console: Console) -> None:
-        self._search, self._study, self._folder = search, study, folder
-        self.sweep, self._console = sweep, console
+        self._search = search
+        self._study = study
+        self._folder = folder
+        self.sweep = sweep
+        self._console = console
         self.titles: dict[Path, str] = {}
         self._begun: dict[Path, tuple[Trial, SweepJob]] = {}
 

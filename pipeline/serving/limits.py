@@ -18,7 +18,8 @@ class BodyLimit:
     """Answers 413 to a body of more than `most` bytes, declared or not, and keeps none; 415 where it has no type."""
 
     def __init__(self, app: App, most: int) -> None:
-        self._app, self._most = app, most
+        self._app = app
+        self._most = most
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":

@@ -46,7 +46,8 @@ def path_of(definition: Definition) -> str:
 
 def _found(definition: Definition, expression: ast.expr) -> Definition | None:
     """Returns the class that an expression names in the module of `definition`; None where only its import shows it."""
-    module, name = definition.module, ast.unparse(expression)
+    module = definition.module
+    name = ast.unparse(expression)
     head, _, rest = name.partition(".")
     try:
         if not rest:

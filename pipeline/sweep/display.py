@@ -27,7 +27,8 @@ class Display:
 
     def __init__(self, console: Console, titles: Mapping[Path, str], total: int | None = None) -> None:
         self._total = total or len(titles)
-        self.console, self._titles = console, titles
+        self.console = console
+        self._titles = titles
         self._running: Sequence[JobProcess | RemoteJob] = ()
         self._ended: set[Path] = set()
 

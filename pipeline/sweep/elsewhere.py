@@ -101,7 +101,8 @@ def _sweeps(experiment: Experiment, digest: str, own: str | None) -> list[Any]:
 
 
 def _jobs_of(experiment: Experiment, sweeps: Sequence[Any]) -> list[Any]:
-    client, found = _client(experiment), []
+    client = _client(experiment)
+    found = []
     for sweep in reversed(sweeps):
         query = f"tags.mlflow.parentRunId = '{sweep.info.run_id}' and attributes.status = 'FINISHED'"
         page = client.search_runs([sweep.info.experiment_id], query)

@@ -67,7 +67,9 @@ class ForeignSweep:
     """The jobs that another's sweeper asks for, a batch at a time. Hydra takes it for its task function."""
 
     def __init__(self, compose: Callable[[Sequence[str]], Composed], settings: SweepSettings, console: Console) -> None:
-        self._compose, self._settings, self._console = compose, settings, console
+        self._compose = compose
+        self._settings = settings
+        self._console = console
         self._jobs: list[SweepJob] = []
         self._parent: Tracker = NullTracker()
         self._folder: Path | None = None
@@ -172,11 +174,10 @@ class ForeignSweep:
         summary = read_run(folder / job.folder, lambda line: None)
         returned = JobReturn(overrides=list(job.overrides), cfg=composed.document, working_dir=str(folder / job.folder))
         if job.exit_code == DONE and summary is not None:
-            returned.status, returned.return_value = (
-                JobStatus.COMPLETED,
-                summary.metrics.get(monitored(job.experiment), math.nan),
-            )
+            returned.status = JobStatus.COMPLETED
+            returned.return_value = summary.metrics.get(monitored(job.experiment), math.nan)
         else:
             reason = job.refused or (summary.error if summary is not None else None) or f"exit code {job.exit_code}"
-            returned.status, returned.return_value = JobStatus.FAILED, RuntimeError(f"job {job.number}: {reason}")
+            returned.status = JobStatus.FAILED
+            returned.return_value = RuntimeError(f"job {job.number}: {reason}")
         return returned

@@ -20,7 +20,8 @@ class Queue:
         Args:
             retries: how many times each is run again. before: called with a job before it is handed out.
         """
-        self._jobs, self._again = iter(jobs), deque[Job]()
+        self._jobs = iter(jobs)
+        self._again = deque[Job]()
         self._left: defaultdict[Path | None, int] = defaultdict(lambda: retries)
         self._before = before
 

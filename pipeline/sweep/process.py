@@ -44,7 +44,8 @@ class JobProcess:
 
     def __init__(self, job: Job, console: Console, place: Place) -> None:
         assert job.folder is not None
-        self.job, self.place = job, place
+        self.job = job
+        self.place = place
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console

@@ -109,8 +109,11 @@ class _Sweep:
         settings: SweepSettings,
         places: Sequence[Place],
     ) -> None:
-        self._folder, self._jobs, self._console = folder, jobs, console
-        self._settings, self._places = settings, places
+        self._folder = folder
+        self._jobs = jobs
+        self._console = console
+        self._settings = settings
+        self._places = places
         self._to_run = [job for job in jobs if job.refused is None]
         self._first = self._to_run[0].experiment
         self._by_folder = {folder / job.folder: job for job in jobs}

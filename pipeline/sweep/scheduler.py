@@ -63,8 +63,12 @@ class _Scheduler:
         on_end: OnEnd,
         on_poll: OnPoll,
     ) -> None:
-        self._jobs, self._console, self._free = jobs, console, list(places)
-        self._on_start, self._on_end, self._on_poll = on_start, on_end, on_poll
+        self._jobs = jobs
+        self._console = console
+        self._free = list(places)
+        self._on_start = on_start
+        self._on_end = on_end
+        self._on_poll = on_poll
         self._running: list[JobProcess | RemoteJob] = []
         self._places: dict[RemoteJob, Place] = {}
 

@@ -82,7 +82,9 @@ class Watch:
     """
 
     def __init__(self, process: Watched, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._process, self._limit, self._clock = process, limit, clock
+        self._process = process
+        self._limit = limit
+        self._clock = clock
         self._seen = clock()
         self._computed = process.cpu_seconds()
 
@@ -108,7 +110,8 @@ class Watch:
 
     def restart(self) -> None:
         """Restarts the limit."""
-        self._seen, self._computed = self._clock(), self._process.cpu_seconds()
+        self._seen = self._clock()
+        self._computed = self._process.cpu_seconds()
 
     def note(self) -> None:
         """Records the CPU time up to the last heartbeat; to be called periodically."""

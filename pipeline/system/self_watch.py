@@ -49,7 +49,8 @@ def watching_itself(limit: float | None) -> Iterator[None]:
     if limit is None or pulse.is_watched():
         yield
         return
-    own, over = Pulse(multiprocessing.get_context()), threading.Event()
+    own = Pulse(multiprocessing.get_context())
+    over = threading.Event()
     pulse.adopt(own)
     threading.Thread(target=_watch, args=(own, limit, over), daemon=True, name="self_watch").start()
     try:
@@ -63,7 +64,8 @@ def _watch(own: Pulse, limit: float, over: threading.Event) -> None:
     watch = Watch(_Itself(own), limit)
     began = time.monotonic()
     while not over.wait(TICK_SECONDS):
-        took, began = time.monotonic() - began, time.monotonic()
+        took = time.monotonic() - began
+        began = time.monotonic()
         if took > LONGEST_TICK_SECONDS:
             watch.restart()
         watch.note()

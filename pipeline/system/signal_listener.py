@@ -135,7 +135,8 @@ class Listener:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         if self.pipe is not None:
-            writable, self.pipe = self.pipe[1], None
+            writable = self.pipe[1]
+            self.pipe = None
             os.close(writable)  # the thread closes the other end
 
     def note(self, request: Request, source: str) -> None:
@@ -146,7 +147,8 @@ class Listener:
             return
         self._counts[source] += 1
         if self.request is None:
-            self.request, self.since = request, now
+            self.request = request
+            self.since = now
         elif self.count >= 2 and not self.second_at:
             self.second_at = now
         if source == "thread":  # the main thread may be waiting for it
@@ -184,7 +186,8 @@ class Listener:
                         self.note(by_signal(number), "thread")
             self._keep_handlers()
             if self.timer is not None and time.monotonic() > self.timer[0]:
-                request, self.timer = self.timer[1], None
+                request = self.timer[1]
+                self.timer = None
                 self.note(request, "thread")
             if self.request is not None:
                 self._enforce(self.request)
@@ -198,7 +201,8 @@ class Listener:
                 ctypes.pythonapi.PyOS_setsig(number, ctypes.c_void_p(installed))
 
     def _enforce(self, request: Request) -> None:
-        now, mode = time.monotonic(), self.mode
+        now = time.monotonic()
+        mode = self.mode
         if self.may_raise() and now - self._poked_at >= POKE_SECONDS:
             self._poked_at = now
             signal.pthread_kill(threading.main_thread().ident or 0, POKE)

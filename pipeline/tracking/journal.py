@@ -94,7 +94,9 @@ class Journal:
     def restart(self) -> None:
         """Makes every entry one that is yet to be sent."""
         with self._lock:
-            self.sent, self.refused, self.trusted = 0, {}, True
+            self.sent = 0
+            self.refused = {}
+            self.trusted = True
             self._write_sent()
 
     def add(self, call: str, arguments: Mapping[str, Any]) -> None:
@@ -144,7 +146,8 @@ class Journal:
         is_new = not path.exists()
         lines = [seal(line) for line in self._written] if is_new else self._lines  # all, where it was deleted
         with path.open("a+b", buffering=0) as file:
-            before, content = file.seek(0, os.SEEK_END), "".join(f"{line}\n" for line in lines).encode()
+            before = file.seek(0, os.SEEK_END)
+            content = "".join(f"{line}\n" for line in lines).encode()
             if before and os.pread(file.fileno(), 1, before - 1) != b"\n":  # a line that a crash has cut at its end
                 content = b"\n" + content
             try:
@@ -191,14 +194,16 @@ class Journal:
         path = self.folder / SENT
         try:
             values = unseal(path.read_bytes())
-            sent, refused = int(values["sent"]), {int(number): str(why) for number, why in values["refused"].items()}
+            sent = int(values["sent"])
+            refused = {int(number): str(why) for number, why in values["refused"].items()}
         except FileNotFoundError:
             return not self._written
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return False
         if sent > len(self.entries):
             return False
-        self.sent, self.refused = sent, refused
+        self.sent = sent
+        self.refused = refused
         return True
 
 

@@ -131,7 +131,8 @@ class JournaledTracker(Tracker):
             self._add("dataset", name=str(redact(dataset.name)), digest=dataset.fingerprint, sizes=sizes)
 
     def model(self, exported: Exported) -> None:
-        folder, path = self._journal.folder, exported.path
+        folder = self._journal.folder
+        path = exported.path
         place = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
         names = list(exported.class_names)
         self._add("model", path=place, image_shape=list(exported.image_shape), class_names=names)
@@ -185,7 +186,9 @@ class JournaledTracker(Tracker):
                 f"tracking: {journal.damaged} damaged or missing lines of {shorter(journal.folder / NAME)} were "
                 f"skipped (kept as {DAMAGED}); the store is asked what it has"
             )
-        lost, found, whole = journal.run_id, not run.is_new, journal.trusted and journal.run_id is not None
+        lost = journal.run_id
+        found = not run.is_new
+        whole = journal.trusted and journal.run_id is not None
         if lost != run.run_id:
             if lost is not None:
                 self._warn(

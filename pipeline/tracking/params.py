@@ -66,7 +66,8 @@ def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """
     short, long = {}, {}
     for name, value in elements(values):
-        clean, text = _NOT_ALLOWED.sub("_", redact(name)), str(redact_named(name, value))
+        clean = _NOT_ALLOWED.sub("_", redact(name))
+        text = str(redact_named(name, value))
         if len(text) > LONGEST:
             long[clean] = text
             text = f"{text[:60]}… ({len(text)} characters: long_params/{clean}.txt)"

@@ -111,7 +111,8 @@ def compared_with(client: Any, holder_run: str, wanted: Registration, folder: Pa
     with tempfile.TemporaryDirectory() as temporary:
         client.download_artifacts(holder_run, PREDICTIONS, temporary)
         try:
-            ours, theirs = metadata_of(folder), metadata_of(Path(temporary))
+            ours = metadata_of(folder)
+            theirs = metadata_of(Path(temporary))
             if ours[CLASSES] != theirs[CLASSES]:
                 return False, "it has other classes"
             if not is_same_test_set(ours, theirs):

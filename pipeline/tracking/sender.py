@@ -38,7 +38,10 @@ class Sender:
         self, run: StoredRun, journal: Journal, note_run: Callable[[], None], warn: Callable[[str], None]
     ) -> None:
         self.trouble: str | None = None
-        self._run, self._journal, self._note_run, self._warn = run, journal, note_run, warn
+        self._run = run
+        self._journal = journal
+        self._note_run = note_run
+        self._warn = warn
         self._changed = threading.Condition()
         self._idle = threading.Event()
         self._closing = self._given_up = False
@@ -61,7 +64,8 @@ class Sender:
         say_at = began + TOLD_AFTER_SECONDS
         while not self._idle.wait(POLL_SECONDS):
             beat()
-            now, answers = time.monotonic(), self._run.answers
+            now = time.monotonic()
+            answers = self._run.answers
             quiet = max(patience.seconds, SLOWEST_ANSWERS * answers.slowest) + self._run.allowance
             if patience.limit is None:
                 quiet = patience.seconds

@@ -125,7 +125,8 @@ def _follow_artifacts(file: Path, outputs: Path) -> None:
             there = unquote(urlsplit(location or "").path)
             if Path(there).parts[-2:] != ("artifacts", name) or Path(there) == here or not here.is_dir():
                 continue
-            old, new = location, here.as_uri()
+            old = location
+            new = here.as_uri()
             statements = (
                 "UPDATE experiments SET artifact_location = ?1 || substr(artifact_location, length(?2) + 1) "
                 "WHERE artifact_location = ?2",

@@ -27,7 +27,8 @@ class SystemMetrics:
 
     def __init__(self, tracker: Tracker, warn: Callable[[str], None]) -> None:
         """Begins to sample for `tracker`; does nothing where that records nothing."""
-        self._tracker, self._warn = tracker, warn
+        self._tracker = tracker
+        self._warn = warn
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True, name="system metrics")
         if tracker.run_id is not None:

@@ -60,7 +60,8 @@ def hue(turns: tf.Tensor) -> tf.Tensor:
     back = np.linalg.inv(to_yiq)
     y_and_one, i_and_q, across = (np.zeros((4, 4)) for _ in range(3))
     y_and_one[[0, 3], [0, 3]], i_and_q[[1, 2], [1, 2]] = 1.0, 1.0
-    across[1, 2], across[2, 1] = -1.0, 1.0
+    across[1, 2] = -1.0
+    across[2, 1] = 1.0
     angle = 2.0 * np.pi * turns[:, None, None]
     constant, cosine, sine = (back @ part @ to_yiq for part in (y_and_one, i_and_q, across))
     return constant + tf.cos(angle) * cosine + tf.sin(angle) * sine
@@ -71,7 +72,8 @@ def recolor(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.
 
     mixes_channels: whether a new value depends on the other channels; if not, all channels have the same factor.
     """
-    shape, channels = tf.shape(images), images.shape[-1]
+    shape = tf.shape(images)
+    channels = images.shape[-1]
     exact = tf.cast(matrices, tf.float32)
     offsets = exact[:, None, :channels, channels]
     pixels = tf.reshape(images, [shape[0], -1, channels])
@@ -83,7 +85,8 @@ def recolor(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.
 
 def posterize(images: tf.Tensor, step: tf.Tensor, low: float) -> tf.Tensor:
     """Rounds values down to multiples of `step`, float32 [b], counted from `low`; where it is 0, keeps them."""
-    flat, steps = tf.reshape(images, [tf.shape(images)[0], -1]), step[:, None]
+    flat = tf.reshape(images, [tf.shape(images)[0], -1])
+    steps = step[:, None]
     rounded = tf.floor((flat - low) / tf.maximum(steps, 1e-6)) * steps + low
     return tf.reshape(tf.where(steps > 0, rounded, flat), tf.shape(images))
 
@@ -97,5 +100,7 @@ def solarize(images: tf.Tensor, threshold: tf.Tensor, low: float, high: float) -
 def _towards(factor: tf.Tensor, value: tf.Tensor | float, channels: int) -> tf.Tensor:
     """Multiplies the difference of every channel from `value`, float64 [b] or [], by `factor`, float64 [b]."""
     scale, offset, corner = (np.zeros((channels + 1, channels + 1)) for _ in range(3))
-    scale[:channels, :channels], offset[:channels, channels], corner[channels, channels] = np.eye(channels), 1.0, 1.0
+    scale[:channels, :channels] = np.eye(channels)
+    offset[:channels, channels] = 1.0
+    corner[channels, channels] = 1.0
     return factor[:, None, None] * scale + ((1.0 - factor) * value)[:, None, None] * offset + corner

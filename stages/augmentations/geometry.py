@@ -57,7 +57,8 @@ def _matrix(*entries: tf.Tensor | float) -> tf.Tensor:
 
 def mirror(images: tf.Tensor, mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
     """Returns the images of `resample` with `flip`, a dozen times as fast; float32 [b, H, W, C]."""
-    shape, mirrored = tf.shape(images), images
+    shape = tf.shape(images)
+    mirrored = images
     for axis, mirrors in ((2, mirrors_x), (1, mirrors_y)):
         flat = [tf.reshape(pixels, [shape[0], -1]) for pixels in (tf.reverse(mirrored, [axis]), mirrored)]
         mirrored = tf.reshape(tf.where(mirrors[:, None], *flat), shape)

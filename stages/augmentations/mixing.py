@@ -58,11 +58,13 @@ class Mixing:
             numbers: the rows of `draw` for the examples.
         """
         own, partner = images
-        is_cut, drawn = numbers[:, 0] > 0, numbers[:, 1]
+        is_cut = numbers[:, 0] > 0
+        drawn = numbers[:, 1]
         height, width = own.shape[1:3]
         side = tf.sqrt(1.0 - drawn)
         inside_x, inside_y = _inside(width, numbers[:, 2], side), _inside(height, numbers[:, 3], side)
-        shape, mixed = tf.shape(own), own
+        shape = tf.shape(own)
+        mixed = own
         if self.mixup:
             own_weight = tf.cast(tf.where(is_cut, tf.ones_like(drawn), drawn), tf.float32)[:, None]
             flat = [tf.reshape(image, [shape[0], -1]) for image in images]  # far faster with two axes

@@ -164,7 +164,8 @@ class BestWeights(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         value = (logs or {})[self.monitor]
         if math.isnan(self.best_value) or self.sign * value > self.sign * self.best_value:
-            self.best_epoch, self.best_value = epoch + 1, value
+            self.best_epoch = epoch + 1
+            self.best_value = value
             self.weights = self.model.get_weights()
 
     def restore(self) -> None:

@@ -31,7 +31,8 @@ def refuse_useless(
     known = [*logs, *(f"val_{name}" for name in logs), "learning_rate"]
     may_add = any(_may_add(callback) for callback in callbacks)
     for callback in callbacks:
-        name, schedule = names[id(callback)], settings.schedule
+        name = names[id(callback)]
+        schedule = settings.schedule
         if isinstance(callback, _SETTING_RATES) and (schedule.name != "constant" or schedule.warmup_epochs):
             given = f"schedule={schedule.name}" if schedule.name != "constant" else "schedule.warmup_epochs"
             raise UserError(

@@ -197,9 +197,12 @@ class Checkpoints:
         is_secret: Callable[[str, object], bool] = lambda name, value: False,
     ) -> None:
         self._is_secret = is_secret
-        self._folder, self._most = folder, settings.checkpoints_kept
-        self._steps, self._seconds = settings.checkpoint_every_steps, settings.checkpoint_every_seconds
-        self._written_at, self._intervals = time.monotonic(), 0
+        self._folder = folder
+        self._most = settings.checkpoints_kept
+        self._steps = settings.checkpoint_every_steps
+        self._seconds = settings.checkpoint_every_seconds
+        self._written_at = time.monotonic()
+        self._intervals = 0
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         for partial in folder.glob(f"{PARTIAL}*") if folder is not None else ():

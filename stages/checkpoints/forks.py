@@ -50,7 +50,8 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     progress: Mapping[str, Any] = facts["progress"]
     origin: dict[str, Any] = {"weights": LAST, "run": "", **facts.get("forked", {})}
     result = {"restore_best": True, "monitor": "val_loss", **facts.get("result", {})}
-    epoch, is_whole = int(progress["epoch"]), progress["done"] == 0
+    epoch = int(progress["epoch"])
+    is_whole = progress["done"] == 0
     place = f"epoch {epoch}" if is_whole else f"epoch {epoch + 1}, step {facts['step']}"
     best = best_of(checkpoint)
     value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""

@@ -24,7 +24,9 @@ class Clock:
     """The kind of example: `images`, or the `features` of a frozen backbone."""
 
     def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
-        self.seconds, self.steps, self.examples = self.seconds + seconds, self.steps + steps, self.examples + examples
+        self.seconds = self.seconds + seconds
+        self.steps = self.steps + steps
+        self.examples = self.examples + examples
         if waited is not None:
             self.waited = (self.waited or 0.0) + waited
 
@@ -93,9 +95,13 @@ class Progress:
 
     def begin_phase(self, index: int, steps_per_epoch: int) -> None:
         """Continues with the phase `index`, at the start of an epoch even if a callback has cut the last one short."""
-        self.phase, self.began, self.step = index, self.epoch, self.epoch * steps_per_epoch
+        self.phase = index
+        self.began = self.epoch
+        self.step = self.epoch * steps_per_epoch
         self.shift = 0
-        self.clock, self.stopping, self.finished = Clock(), False, False  # its steps have their own duration
+        self.clock = Clock()  # its steps have their own duration
+        self.stopping = False
+        self.finished = False
         self.choices = {}
 
     @classmethod

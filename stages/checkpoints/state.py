@@ -40,7 +40,8 @@ class State:
         step: Step | None = None,
     ) -> None:
         self.notes: list[str] = []
-        self._strategy, self._callbacks = strategy, callbacks
+        self._strategy = strategy
+        self._callbacks = callbacks
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         self._begins_within = step is not None
         optimizer = model.network.optimizer
@@ -118,7 +119,8 @@ class State:
         Raises:
             UserError: for a checkpoint of other data, another model, or, unless it is a fork, other settings.
         """
-        facts, fork = checkpoint.facts, bool(checkpoint.facts.get("fork"))
+        facts = checkpoint.facts
+        fork = bool(checkpoint.facts.get("fork"))
         self._check(facts, fork)
         parts = self._restored_by_fork(facts) if fork else list(self._parts)
         for name in parts:

@@ -236,7 +236,9 @@ class RandomChanges:
         def key(purpose: str) -> tf.Tensor:
             return tf.stack([derive(self.seed, purpose), tf.cast(step, tf.int32)])
 
-        augmentation, mixing, needed = self.dataset.augmentation, self.dataset.mixing, rows
+        augmentation = self.dataset.augmentation
+        mixing = self.dataset.mixing
+        needed = rows
         if mixing is not None:  # a row that is also a partner, or a partner twice, is computed once
             partners = mixing.partners(rows, tf.size(examples, tf.int64), key)
             needed, places = tf.unique(tf.concat([rows, partners], axis=0))

@@ -54,7 +54,8 @@ def _load(
         images = hold(prepared, rows) if held_in == "memory" else _parts(Streamed.all(shape, reader(prepared)), rows)
     else:
         all_images, listing, invalid = _from_source(source, source.listing(), settings, reporter)
-        shape, rows = all_images.shape, splits_of(listing, settings)
+        shape = all_images.shape
+        rows = splits_of(listing, settings)
         held_in = "memory" if isinstance(all_images, np.ndarray) else "source"
         images = _parts(all_images, rows)
     numbers = {name: part if listing.numbers is None else listing.numbers[part] for name, part in rows.items()}
@@ -130,7 +131,8 @@ def _unusable_images(error: UnusableError, settings: SourceSettings, more_fix: s
     Args:
         more_fix: a setting without which invalid examples cannot be skipped.
     """
-    example, more_invalid = error.invalid[0], len(error.invalid) - 1
+    example = error.invalid[0]
+    more_invalid = len(error.invalid) - 1
     problem = f"{example.where}: {example.why}" + (f", and {more_invalid:,} more" if more_invalid else "")
     fix = ["data.on_error=skip", more_fix]
     try:

@@ -58,7 +58,8 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
     prepared = _open(place)
     if prepared.invalid and on_error == "fail":
         raise UnusableError(prepared.invalid, prepared.listing)
-    count, size = prepared.shape[0], "×".join(map(str, prepared.shape[1:]))
+    count = prepared.shape[0]
+    size = "×".join(map(str, prepared.shape[1:]))
     reporter.log(f"{'prepared' if is_new else 'found'} {count:,} images of {size} in {place}")
     return prepared
 

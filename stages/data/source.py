@@ -27,7 +27,8 @@ class UnusableError(Exception):
 
     def __init__(self, invalid: Sequence[Invalid], remaining: "Listing") -> None:
         super().__init__(f"{invalid[0].where}: {invalid[0].why}")
-        self.invalid, self.remaining = tuple(invalid), remaining
+        self.invalid = tuple(invalid)
+        self.remaining = remaining
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,16 @@ class StepInput:
     def __init__(
         self, split: Split, batch_size: int, seed: int | None, batches: tf.data.Iterator | None = None
     ) -> None:
-        self._examples, self._per_epoch = len(split), steps_per_epoch(split, batch_size)
-        self._seed, self._epoch = seed, 0
+        self._examples = len(split)
+        self._per_epoch = steps_per_epoch(split, batch_size)
+        self._seed = seed
+        self._epoch = 0
         self._source: Source = batches
         if batches is None:
             assert isinstance(split.images, np.ndarray)
             with tf.device("/cpu:0"):
-                images, labels = in_memory(split.images), tf.constant(split.labels)
+                images = in_memory(split.images)
+                labels = tf.constant(split.labels)
                 self._source = Rows(images, labels, self._order(0), tf.constant(batch_size, tf.int64))
 
     def at(self, step: int, steps: int) -> tuple[Source, int]:

@@ -33,7 +33,8 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
     """
     losses = [row["train/loss"] for row in trained.history]
     steps = len(losses) * settings.steps_per_epoch
-    last, accuracy = losses[-1], trained.history[-1]["train/accuracy"]
+    last = losses[-1]
+    accuracy = trained.history[-1]["train/accuracy"]
     if last > settings.loss:
         raise UserError(
             f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "

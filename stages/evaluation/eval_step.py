@@ -96,7 +96,8 @@ class Scorer:
     def _predict(
         self, source: StepInput, split: Split, batch_size: int, between: Callable[[], None], predictions: Sink
     ) -> None:
-        total, replicas = steps_per_epoch(split, batch_size), replicas_here(self._here.distribution)
+        total = steps_per_epoch(split, batch_size)
+        replicas = replicas_here(self._here.distribution)
         chunk = max(CHUNK_BYTES // (4 * batch_size * (self._num_classes + 1)), 1)
         for first in range(0, total, chunk):  # all workers sum their parts after the same steps
             steps = min(chunk, total - first)
@@ -109,7 +110,8 @@ class Scorer:
         """Returns the input of a pass; the last one is kept, since a training scores one split after every epoch."""
         if self._made is None or self._made[0] is not split or self._made[1] != batch_size:
             self._made = None  # two at a time would take twice the memory
-            self._made, self._steps_at_once = (split, batch_size, passes(self._here, split, batch_size)), 1
+            self._made = (split, batch_size, passes(self._here, split, batch_size))
+            self._steps_at_once = 1
         return self._made[2]
 
     def _run(
@@ -124,12 +126,14 @@ class Scorer:
         """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""
         results = []
         while steps:
-            wanted, began = min(self._steps_at_once, steps), time.perf_counter()
+            wanted = min(self._steps_at_once, steps)
+            began = time.perf_counter()
             batches, count = source.at(first, wanted)
             with own_errors(images):
                 outputs = compiled(batches, tf.constant(first, tf.int64), tf.constant(count, tf.int64))
                 results.append([part.numpy() for part in outputs or ()])
-            first, steps = first + count, steps - count
+            first = first + count
+            steps = steps - count
             self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
             between()
         return results
@@ -156,7 +160,9 @@ class _Step:
     """Scores a replica's batch."""
 
     def __init__(self, model: Model, totals: Totals, num_classes: int) -> None:
-        self._network, self._totals, self._num_classes = model.network, totals, num_classes
+        self._network = model.network
+        self._totals = totals
+        self._num_classes = num_classes
         self._loss = cross_entropy(model.outputs)
         self._probabilities = tf.identity if model.outputs == "probabilities" else tf.nn.softmax
 

@@ -132,7 +132,8 @@ def _ranking(is_positive: np.ndarray, scores: np.ndarray, counts: np.ndarray) ->
     is_tied = borders[np.minimum(below, len(borders) - 1)] == others
     sums = _sums(2 * below + is_tied, 2 * len(borders) + 1, counts[~is_positive]).astype(np.float64)
     lower = np.cumsum(sums[:-1], axis=0)  # at 2 j + 1: the negatives at or below border j
-    below, up_to = lower[::2], lower[1::2]
+    below = lower[::2]
+    up_to = lower[1::2]
     of_positives, of_negatives = positives.sum(axis=0), sums.sum(axis=0)
     true_above = of_positives - np.cumsum(positives, axis=0) + positives
     false_above = of_negatives - below

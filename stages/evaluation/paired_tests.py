@@ -85,9 +85,11 @@ def _resampled_sums(values: np.ndarray, resamples: int, random: np.random.Genera
     the characteristic function is the product (Feller, An Introduction to Probability Theory II, 1971, XV.1). Sums are
     told apart modulo a length of at least 24 standard deviations, beyond which lies less than rounding errors.
     """
-    low, count = int(values.min()), len(values)
+    low = int(values.min())
+    count = len(values)
     of_one = np.bincount(values - low) / count
-    mean, std = float(values.mean() - low) * count, float(values.std()) * count**0.5
+    mean = float(values.mean() - low) * count
+    std = float(values.std()) * count**0.5
     length = min(count * (len(of_one) - 1) + 1, max(math.ceil(24 * std), len(of_one)))
     length = 1 << (length - 1).bit_length()
     probabilities = np.fft.irfft(np.fft.rfft(of_one, length) ** count, length)
@@ -118,7 +120,8 @@ def mcnemar_p(first: np.ndarray, second: np.ndarray) -> float:
         from scipy import special
 
         only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
-        few, both = min(only_first, only_second), only_first + only_second
+        few = min(only_first, only_second)
+        both = only_first + only_second
         return min(1.0, 2 * float(special.bdtr(few, both, 0.5))) if both else 1.0
     differences = second.mean(axis=0) - first.mean(axis=0)
     squares = float((differences**2).sum())

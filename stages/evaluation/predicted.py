@@ -61,7 +61,8 @@ def read_predictions(path: Path) -> Iterator[Predicted]:
         table = np.empty(shape, np.float32) if is_small else np.memmap(scratch, np.float32, "w+", shape=shape)
         all_labels, all_classes = np.empty((2, count), np.int32)
         of_label, of_predicted = np.empty((2, count), np.float32)
-        is_in_top, is_finite = np.empty(count, bool), True
+        is_in_top = np.empty(count, bool)
+        is_finite = True
         start = 0
         for batch in file.iter_batches(ROWS, columns=["label", "predicted", "probabilities"], use_threads=False):
             rows = slice(start, start + batch.num_rows)

@@ -47,7 +47,8 @@ class Compared:
 
     def refuse(self, exporter: Exporter, policy: str) -> None:
         """Raises UserError where the file is beyond the limits of its format."""
-        limit, setting = exporter.limit(policy), f"export.formats.{self.name}"
+        limit = exporter.limit(policy)
+        setting = f"export.formats.{self.name}"
         if not self.max_abs_diff <= limit:  # nan is no number below it
             raise UserError(
                 f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} in a probability",
@@ -126,7 +127,8 @@ COLUMNS = ("format", "largest difference", "same class", "MiB", "ms an example")
 
 
 def _cells(row: Compared) -> tuple[str, ...]:
-    size, time = f"{row.bytes / 2**20:.2f}", f"{row.milliseconds:.2f}"
+    size = f"{row.bytes / 2**20:.2f}"
+    time = f"{row.milliseconds:.2f}"
     return row.name, f"{row.max_abs_diff:.1e}", f"{row.agreement:.2%}", size, time
 
 

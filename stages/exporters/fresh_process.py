@@ -39,7 +39,8 @@ class Reloader(ABC):
     """
 
     def __init__(self, orders: BinaryIO, answers: BinaryIO) -> None:
-        self._orders, self._answers = orders, answers
+        self._orders = orders
+        self._answers = answers
         self._end: dict[str, Any] | None = None
 
     @property
@@ -53,7 +54,8 @@ class Reloader(ABC):
         Raises:
             UserError: where the file cannot be reloaded, the process has died, or `seconds` have passed.
         """
-        name, until = Path(order["path"]).name, time.monotonic() + seconds
+        name = Path(order["path"]).name
+        until = time.monotonic() + seconds
         with suppress(ConnectionError):  # it has died: how, its answer says
             self._orders.write(f"{json.dumps(dict(order))}\n".encode())
             self._orders.flush()

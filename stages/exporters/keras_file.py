@@ -48,7 +48,8 @@ def lasting_classifier(model: Model) -> keras.Model:
     Layers that are neither Keras' nor this project's keep their class.
     """
     for layer in _ours(all_layers(model.network, include_self=False)):
-        layer.__class__, layer.synchronized = keras.layers.BatchNormalization, False
+        layer.__class__ = keras.layers.BatchNormalization
+        layer.synchronized = False
     return classifier(model)
 
 
@@ -76,8 +77,10 @@ def _of_keras_alone(network: keras.Model) -> Iterator[None]:
     synchronized = [layer.synchronized for layer in ours]
     try:
         for layer in ours:
-            layer.__class__, layer.synchronized = keras.layers.BatchNormalization, False
+            layer.__class__ = keras.layers.BatchNormalization
+            layer.synchronized = False
         yield
     finally:
         for layer, value in zip(ours, synchronized, strict=True):
-            layer.__class__, layer.synchronized = BatchNormalization, value
+            layer.__class__ = BatchNormalization
+            layer.synchronized = value

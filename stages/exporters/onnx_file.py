@@ -29,5 +29,6 @@ class OnnxFile(Exporter):
         function, _ = probabilities_of(model.in_float32, dataset.image_shape)
         converted, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=self.opset)
         entry = converted.metadata_props.add()
-        entry.key, entry.value = "class_names", json.dumps(dataset.class_names, ensure_ascii=False)
+        entry.key = "class_names"
+        entry.value = json.dumps(dataset.class_names, ensure_ascii=False)
         path.write_bytes(converted.SerializeToString())

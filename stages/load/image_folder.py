@@ -72,7 +72,8 @@ class ImageFolderSource:
         Raises:
             UserError: where fewer than two classes have training images.
         """
-        labels, train = np.array(self._labels, np.int32), np.array(self._parts["train"], np.int64)
+        labels = np.array(self._labels, np.int32)
+        train = np.array(self._parts["train"], np.int64)
         counts = np.bincount(labels[train], minlength=len(self._names))
         empty = [name for name, count in zip(self._names, counts, strict=True) if not count]
         if len(self._names) - len(empty) < 2:

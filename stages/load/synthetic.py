@@ -36,7 +36,9 @@ class SyntheticSource:
 
     def __init__(self, settings: SyntheticSettings) -> None:
         self.image_shape = (settings.height, settings.width, settings.channels)
-        self._examples, self._test, self._classes = settings.examples, settings.test_examples, settings.num_classes
+        self._examples = settings.examples
+        self._test = settings.test_examples
+        self._classes = settings.num_classes
         self._seed = derive(settings.split_seed, "synthetic")
         facts = (self.image_shape, self._examples, self._test, self._classes, self._seed)
         self.fingerprint = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
@@ -51,7 +53,8 @@ class SyntheticSource:
         pixels = random.integers(0, 128, self.image_shape, dtype=np.uint8)
         rows, columns = self.image_shape[0] // 4, self.image_shape[1] // 4
         place = number % self._classes
-        top, left = (place // 4) * rows, (place % 4) * columns
+        top = (place // 4) * rows
+        left = (place % 4) * columns
         pixels[top : top + rows, left : left + columns] += 127
         return pixels
 

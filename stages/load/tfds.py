@@ -162,7 +162,9 @@ def _records_of(path: Path) -> list[tuple[int, int]]:
     """
     if not path.is_file():
         raise _broken(path, "is not there")
-    records, offset, size = [], 0, path.stat().st_size
+    records = []
+    offset = 0
+    size = path.stat().st_size
     with path.open("rb") as file:
         while offset < size:
             file.seek(offset)

@@ -106,7 +106,8 @@ def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
     single = np.stack([outputs(*color) - offset for color in 255.0 * np.eye(3)]) / 255.0
     is_reversed = bool(single[0, 0] == 0)
     if is_reversed:
-        single, offset = single[:, ::-1], offset[::-1]
+        single = single[:, ::-1]
+        offset = offset[::-1]
     return np.diag(single), offset, is_reversed
 
 
@@ -136,5 +137,6 @@ def _backbone(
     for layer in all_layers(backbone):
         if isinstance(layer, keras.layers.BatchNormalization):
             # The functions take no argument for it, and a clone would cost as much as the backbone.
-            layer.__class__, layer.synchronized = BatchNormalization, True
+            layer.__class__ = BatchNormalization
+            layer.synchronized = True
     return backbone

@@ -28,7 +28,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
             return keras.ops.moments(inputs, axes)
         examples = tf.cast(tf.size(inputs) // inputs.shape[self.axis], inputs.dtype)
         sums = _sum(tf.concat([tf.reduce_sum(inputs, axes), [examples]], axis=0))
-        count, mean = sums[-1], sums[:-1] / sums[-1]
+        count = sums[-1]
+        mean = sums[:-1] / sums[-1]
         center = tf.reshape(mean, [1 if axis in axes else -1 for axis in range(inputs.shape.rank)])
         # Deviations add up to 0, so the gradient of their squares does not depend on the mean.
         squares = tf.math.squared_difference(inputs, tf.stop_gradient(center))

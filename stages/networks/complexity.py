@@ -101,7 +101,9 @@ def cost_of(graph: tf.Graph) -> Cost:
     for index, operation in enumerate(operations):
         for tensor in operation.inputs if operation.type not in _ONLY_SHAPES else ():
             last_read[id(_source(tensor))] = index
-    live, peak, freed = 0, 0, [0] * len(operations)
+    live = 0
+    peak = 0
+    freed = [0] * len(operations)
     for index, operation in enumerate(operations):
         for tensor in operation.outputs if operation.type not in _VIEWS else ():
             live += _bytes(tensor)

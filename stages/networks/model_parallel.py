@@ -70,7 +70,8 @@ def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, st
         if not any(fnmatchcase(layer.name, pattern) for layer in candidates):
             names = [layer.name for layer in candidates]
             raise UserError(f"strategy.layers: {pattern} is the name of no layer", names, "a pattern such as 'conv2d*'")
-    total, before = max(sum(map(_bytes, candidates)), 1), 0
+    total = max(sum(map(_bytes, candidates)), 1)
+    before = 0
     assigned = {}
     for layer in candidates:
         middle = (before + _bytes(layer) / 2) / total

@@ -48,8 +48,12 @@ class Gradients:
     """
 
     def __init__(self, model: Model, loss: Loss, settings: TrainSettings, replicas: int, jit: bool = False) -> None:
-        network, weights, seed = model.network, settings.class_weights, derive(settings.seed, "dropout")
-        self.model, self._loss, self._parts = model, loss, settings.optimizer.accumulation
+        network = model.network
+        weights = settings.class_weights
+        seed = derive(settings.seed, "dropout")
+        self.model = model
+        self._loss = loss
+        self._parts = settings.optimizer.accumulation
         self.dtype = tf.float64 if model.policy == "float64" else tf.float32
         self._class_weights = tf.constant(weights, self.dtype) if weights else None
         self._trainable = network.trainable_variables
@@ -171,7 +175,8 @@ class Gradients:
         return network.compute_loss(x=images, y=labels, y_pred=outputs, sample_weight=sample_weight)
 
     def _signature(self) -> tuple[object, ...]:
-        shape, classes = self.model.network.input_shape, self.model.network.output_shape[-1]
+        shape = self.model.network.input_shape
+        classes = self.model.network.output_shape[-1]
         mixed = self.model.mixed_labels
 
         def specs(values: Sequence[object]) -> list[tf.TensorSpec]:

@@ -188,7 +188,8 @@ class Shifted(keras.optimizers.schedules.LearningRateSchedule):
     """A schedule without its first `steps` steps."""
 
     def __init__(self, schedule: Any, steps: int) -> None:
-        self.schedule, self.steps = schedule, steps
+        self.schedule = schedule
+        self.steps = steps
 
     def __call__(self, step: Any) -> Any:
         return self.schedule(step + self.steps)
@@ -206,7 +207,9 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """Linear growth from 0 to `peak` over `steps` steps, then `after`, a rate or a schedule that starts there."""
 
     def __init__(self, peak: float, steps: int, after: Any) -> None:
-        self.peak, self.steps, self.after = peak, steps, after
+        self.peak = peak
+        self.steps = steps
+        self.after = after
 
     def __call__(self, step: Any) -> Any:
         step = keras.ops.cast(step, "float64" if isinstance(self.peak, np.float64) else "float32")

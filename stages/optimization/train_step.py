@@ -30,7 +30,8 @@ class Step:
     def __init__(
         self, strategy: Strategy, gradients: Gradients, optimizer: keras.optimizers.Optimizer, settings: TrainSettings
     ) -> None:
-        self.optimizer, self.gradients = optimizer, gradients
+        self.optimizer = optimizer
+        self.gradients = gradients
         self._model = model = gradients.model
         self._clip_norm = settings.optimizer.clip_norm
         variables = gradients.variables
@@ -56,7 +57,9 @@ class Step:
         examples = result.sums["examples"]
         state = result.state if replica.num_replicas_in_sync == 1 else _weighted(result.state, examples, replica)
         sums = _sum(replica, [examples, *result.gradients, *state])
-        count, gradients, state = sums[0], sums[1 : 1 + len(result.gradients)], sums[1 + len(result.gradients) :]
+        count = sums[0]
+        gradients = sums[1 : 1 + len(result.gradients)]
+        state = sums[1 + len(result.gradients) :]
         if replica.num_replicas_in_sync > 1:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
             state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]

@@ -30,8 +30,11 @@ class Update:
         ema: EMA | None,
     ) -> None:
         _check_updatable(optimizer, gradients)
-        self._optimizer, self._loss_scale, self._ema = optimizer, loss_scale, ema
-        self._variables, self._constraints = gradients.variables, gradients.constraints
+        self._optimizer = optimizer
+        self._loss_scale = loss_scale
+        self._ema = ema
+        self._variables = gradients.variables
+        self._constraints = gradients.constraints
         self._state = [variable.value for variable in gradients.state]
 
     def __call__(

@@ -46,7 +46,9 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     longest = max((font(10).getlength(name) / 72 for name in names), default=0.3)  # inches of ten points
     slanted = any(len(name) > 2 for name in names)
     inside = 1.6 + 0.4 * min(size, 40)
-    left, below, rest = 0.5 + longest, 0.55 + (0.75 * longest if slanted else 0.2), 0.15
+    left = 0.5 + longest
+    below = 0.55 + (0.75 * longest if slanted else 0.2)
+    rest = 0.15
     width, height = left + inside + rest, below + inside + rest  # a constrained layout would draw it twice
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((left / width, below / height, inside / width, inside / height))

@@ -94,7 +94,8 @@ def _mosaic(
         down, right: pixels above and after each image.
         width: minimal pixels for an image.
     """
-    high, wide = cells[0][0].shape[0] + down, max(cells[0][0].shape[1], width) + right
+    high = cells[0][0].shape[0] + down
+    wide = max(cells[0][0].shape[1], width) + right
     mosaic = np.full((high * len(cells), wide * max(map(len, cells)), 3), 255, np.uint8)
     corners = [[(row * high + down, column * wide) for column in range(len(cells[row]))] for row in range(len(cells))]
     for row, places in zip(cells, corners, strict=True):

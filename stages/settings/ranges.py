@@ -74,7 +74,8 @@ def check(settings: Any, path: str) -> None:
     if not dataclasses.is_dataclass(settings):
         return
     for field in dataclasses.fields(settings):
-        value, name = getattr(settings, field.name), known_as(field, path)
+        value = getattr(settings, field.name)
+        name = known_as(field, path)
         options = field.metadata.get("options")
         if options and value not in options:
             raise UserError(f"{name}={value} is not known", options, f"{name}={options[0]}")

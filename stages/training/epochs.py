@@ -25,8 +25,11 @@ class Epochs:
     """The epochs of a phase that has been started, by the steps of `engine`."""
 
     def __init__(self, training: Training, built: BuiltPhase, engine: Engine) -> None:
-        self._training, self._built, self._engine = training, built, engine
-        self._callbacks, self._reporter = training.callbacks, training.reporter
+        self._training = training
+        self._built = built
+        self._engine = engine
+        self._callbacks = training.callbacks
+        self._reporter = training.reporter
         self._timing = training.callbacks.timing
         self._network = training.model.network
         self._strategy = training.strategy
@@ -57,7 +60,8 @@ class Epochs:
                 if validated is None:
                     self._keep(stop)  # ends the run; it resumes with this validation
                 self._report()
-                progress.epoch, progress.done = progress.epoch + 1, 0
+                progress.epoch = progress.epoch + 1
+                progress.done = 0
                 [self._network.stop_training] = any_worker(self._strategy, [bool(self._network.stop_training)])
                 progress.finished = self._network.stop_training or progress.epoch >= self._last_epoch
                 if not progress.finished:
@@ -92,21 +96,24 @@ class Epochs:
             with self._timing.of("steps" if self._is_traced else "build"), interruptible:
                 logs = self._engine.run(progress.step, steps)
             if self._is_traced:
-                seconds, examples = time.perf_counter() - began, self._examples(progress.done, steps)
+                seconds = time.perf_counter() - began
+                examples = self._examples(progress.done, steps)
                 progress.clock.add(seconds, steps, examples, self._engine.waited)
                 if self._engine.waited is not None:
                     self._timing.move("steps", "input_wait", self._engine.waited)
             if self._is_traced and self._chooses_steps:
                 note_steps(progress, self._engine.steps_per_call, self._reporter)
             self._is_traced = True
-            progress.step, progress.done = progress.step + steps, progress.done + steps
+            progress.step = progress.step + steps
+            progress.done = progress.done + steps
             self._check_finite(logs["loss"])
             self._callbacks.on_train_batch_end(progress.done - 1, logs)
             total = self._per_epoch * self._all_epochs
             note = f"epoch {progress.epoch + 1}/{self._all_epochs}  loss {logs['loss']:.4f}"
             rate = progress.clock.per_second
             if self._built.on_features and rate:
-                note, rate = f"{note}  {rate:,.0f} features/s", None
+                note = f"{note}  {rate:,.0f} features/s"
+                rate = None
             self._reporter.progress(progress.step, total, rate, note)
             self._keep(stop)
         progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self._built.rate)}
@@ -170,7 +177,8 @@ class Epochs:
         return {f"val_{name}": value for name, value in logs.items()}
 
     def _report(self) -> None:
-        progress, phase = self._progress, self._built.phase
+        progress = self._progress
+        phase = self._built.phase
         several = phase.index or phase.later
         number = {"train/phase": float(phase.index + 1)} if several else {}
         row = epoch_metrics(progress.logs, progress.clock, self._callbacks.warn_once)
@@ -197,7 +205,8 @@ class Epochs:
             raise self._diverged(f"the loss is {loss}")
 
     def _diverged(self, why: str) -> UserError:
-        rate, step = self._settings.optimizer.learning_rate, self._progress.step
+        rate = self._settings.optimizer.learning_rate
+        step = self._progress.step
         return UserError(
             f"training diverged by step {step} (epoch {self._progress.epoch + 1}): {why}",
             "finite losses and weights",

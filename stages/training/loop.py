@@ -33,13 +33,16 @@ class Loop:
     def __init__(
         self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings, first_step: int = 0
     ) -> None:
-        self.step, self.steps_per_call = step, settings.steps_per_call or 4
-        self._strategy, self._images = strategy, dataset.train.images
+        self.step = step
+        self.steps_per_call = settings.steps_per_call or 4
+        self._strategy = strategy
+        self._images = dataset.train.images
         self._is_chosen = settings.steps_per_call is not None
         self._input = training_steps(strategy, dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
         changes = RandomChanges(dataset, settings.batch_size, settings.seed)
         self._is_traced = False
-        distribution, clock = strategy.distribution, _clock()
+        distribution = strategy.distribution
+        clock = _clock()
         with tf.device("/cpu:0"):
             self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
         self.waited = 0.0
@@ -82,14 +85,16 @@ class Loop:
         return means
 
     def _call(self, first_step: int, steps: int) -> dict[str, float]:
-        self.waited, left = 0.0, steps
+        self.waited = 0.0
+        left = steps
         with own_errors(self._images), others_needed(f"at step {first_step} or soon after"):
             while True:
                 source, count = self._input.at(first_step, left)
                 self._compiled(source, tf.constant(first_step, tf.int64), tf.constant(count, tf.int64))
                 if not isinstance(source, Rows):
                     self.waited += float(self._waited.numpy())
-                first_step, left = first_step + count, left - count
+                first_step = first_step + count
+                left = left - count
                 if not left:
                     return self.step.means()
 

@@ -90,7 +90,9 @@ def estimate(
     Args:
         cost: of a step, where it is known; else a step is traced for it.
     """
-    network, optimizer, sharing = model.network, settings.optimizer, replicas_per_memory(strategy)
+    network = model.network
+    optimizer = settings.optimizer
+    sharing = replicas_per_memory(strategy)
     weights = sum(_bytes(variable) for variable in network.variables)
     trained = sum(_bytes(variable) for variable in network.trainable_variables)
     slots = _slot_bytes(model, optimizer) + (trained if optimizer.ema_momentum else 0)

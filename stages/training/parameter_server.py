@@ -27,8 +27,10 @@ class Coordinated:
 
     def __init__(self, strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings) -> None:
         assert strategy.coordinator is not None
-        self.step, self._coordinator = step, strategy.coordinator
-        self._dataset, self._settings = dataset, settings
+        self.step = step
+        self._coordinator = strategy.coordinator
+        self._dataset = dataset
+        self._settings = settings
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         self.steps_per_call = 8
         self.waited = None  # workers make their batches within a step
@@ -56,7 +58,8 @@ class Coordinated:
 
             for index in tf.range(-(-tf.size(examples) // size)):
                 in_batch = examples[index * size : (index + 1) * size]
-                number, rows = first_step + tf.cast(index, tf.int64), tf.range(tf.size(in_batch, tf.int64))
+                number = first_step + tf.cast(index, tf.int64)
+                rows = tf.range(tf.size(in_batch, tf.int64))
                 batch = changes.apply(LabeledImages(read, labels), in_batch, rows, number)
                 distribution.run(step, args=((*batch, tf.ones([tf.size(in_batch)], tf.float64)), number))
 
@@ -65,7 +68,8 @@ class Coordinated:
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Has the workers run `steps` steps of one epoch, and waits for them; returns the means of the epoch so far."""
         began = time.perf_counter()
-        size, together = self._settings.batch_size, self._settings.steps_per_call or 4
+        size = self._settings.batch_size
+        together = self._settings.steps_per_call or 4
         epoch, done = divmod(first_step, self._per_epoch)
         examples = order(len(self._dataset.train), self._settings.seed, tf.constant(epoch, tf.int64))
         for step in range(done, done + steps, together):

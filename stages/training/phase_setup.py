@@ -70,7 +70,8 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
         cache: the folder that runs share; takes the features of a frozen backbone.
     """
     model, strategy, reporter, callbacks = training.model, training.strategy, training.reporter, training.callbacks
-    settings, number = phase.settings, phase.index + 1
+    settings = phase.settings
+    number = phase.index + 1
     trained, frozen = phase.set_trainable(model.network)
     if phase.index:
         reporter.log(f"phase {number}: {trained:,} weights are trained, {frozen:,} are frozen")
@@ -87,7 +88,8 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
     facts: dict[str, object] = {}
     if phase.later or phase.index or is_frozen(model.network):
         facts = {f"phase_{number}_trained_parameters": trained, f"phase_{number}_kept_parameters": frozen}
-    trainable, dataset = model, training.dataset
+    trainable = model
+    dataset = training.dataset
     if is_frozen(model.network) and not resumed.finished:
         with callbacks.timing.of("features"):
             trainable, dataset, facts["features"] = on_features(model, dataset, strategy, settings, reporter, cache)
@@ -109,7 +111,9 @@ def start_phase(
     training: Training, built: BuiltPhase, checkpoint: Checkpoint | None, previous: BuiltPhase | None
 ) -> None:
     """Starts `built` from `checkpoint`, else after the phase `previous`, else from the model's weights."""
-    network, callbacks, reporter = training.model.network, training.callbacks, training.reporter
+    network = training.model.network
+    callbacks = training.callbacks
+    reporter = training.reporter
     settings = built.phase.settings
     network.stop_training = False
     prepare_callbacks(callbacks, settings, checkpoint is not None or previous is not None)

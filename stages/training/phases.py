@@ -86,7 +86,8 @@ def starting_phase(checkpoint: Checkpoint, phases: Sequence[Phase]) -> tuple[Che
         UserError: where the checkpoint is in a phase that this training does not have.
     """
     progress: Mapping[str, Any] = checkpoint.facts["progress"]
-    index, epoch = int(progress.get("phase", 0)), int(progress["epoch"])
+    index = int(progress.get("phase", 0))
+    epoch = int(progress["epoch"])
     if not checkpoint.facts.get("fork"):
         if index >= len(phases):
             raise UserError(

@@ -23,7 +23,8 @@ class Validation:
     def __init__(
         self, model: Model, trainable: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, step: Step
     ) -> None:
-        self._model, self._split = model, dataset.val
+        self._model = model
+        self._split = dataset.val
         self._is_copy = strategy.coordinator is not None
         self._scored = model.on_one_device() if self._is_copy else trainable
         self._scorer = Scorer(strategy, self._scored, dataset.num_classes)

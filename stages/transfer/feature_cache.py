@@ -127,7 +127,8 @@ def _in_two(network: keras.Model) -> Cut:
     Raises:
         ValueError: where a layer of the head needs other inputs than features.
     """
-    backbone, core = backbone_of(network), network.layers[-1]
+    backbone = backbone_of(network)
+    core = network.layers[-1]
     graph = graph_of(core)
     if backbone is None or graph is None or backbone not in graph.layers:
         raise ValueError
@@ -141,7 +142,8 @@ def _in_two(network: keras.Model) -> Cut:
     after = [node for node in nodes if any(inputs is tensor for inputs in node.input_tensors)]
     if len(after) == 1 and isinstance(after[0].operation, POOLING):
         [tensor] = after[0].output_tensors
-    before, behind = keras.Model(graph.inputs, tensor), keras.Model(tensor, graph.outputs[0])
+    before = keras.Model(graph.inputs, tensor)
+    behind = keras.Model(tensor, graph.outputs[0])
     size = tuple(tensor.shape[1:])
     wide = size if len(size) == 3 else (1, 1, *size)
     images = keras.Input(network.input_shape[1:], dtype="float32")
@@ -160,7 +162,10 @@ class _FeatureRun:
     """Computes features on one device, and reports its progress. done: calls of the backbone."""
 
     def __init__(self, front: keras.Model, reporter: Reporter) -> None:
-        self.done, self._reporter, self._began, self._images = 0, reporter, time.perf_counter(), 0
+        self.done = 0
+        self._reporter = reporter
+        self._began = time.perf_counter()
+        self._images = 0
         self.batch_size = min(scoring_batch(front), IMAGES)
         shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
         self._compute = tf.function(
@@ -172,7 +177,8 @@ class _FeatureRun:
         for start in range(0, images.shape[0], self.batch_size):
             part = np.asarray(images[start : start + self.batch_size], np.float32)
             parts.append(self._compute(tf.constant(part)).numpy())
-            self.done, self._images = self.done + 1, self._images + len(part)
+            self.done = self.done + 1
+            self._images = self._images + len(part)
             rate = self._images / (time.perf_counter() - self._began)
             self._reporter.progress(self.done, total, rate, "features of the backbone")
         return np.concatenate(parts)
@@ -198,7 +204,8 @@ def _cached(cache: Path | None, key: str, compute: Callable[[], Arrays], reporte
     """Returns the features in `cache`, or computes and stores them."""
     if cache is None:
         return compute()
-    place, computed = cache / f"features-{key}", dict[str, np.ndarray]()
+    place = cache / f"features-{key}"
+    computed = dict[str, np.ndarray]()
 
     def make(folder: Path) -> None:
         computed.update(compute())

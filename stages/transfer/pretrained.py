@@ -152,7 +152,8 @@ def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
 
 def _from_list(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
     """Loads all of `arrays` where they fit the network, else those of its backbone, which come first."""
-    weights, backbone = network.weights, backbone_of(network)
+    weights = network.weights
+    backbone = backbone_of(network)
     if [tuple(weight.shape) for weight in weights] == [array.shape for array in arrays]:
         network.set_weights(arrays)
         return len(weights), "network"

@@ -128,7 +128,7 @@ MUTATIONS = (
         "tests/pipeline/redaction/test_secrets.py", "-k", "shape",
     ),
     mutation(
-        "pipeline/system/signals.py", "TIMED_OUT = 124", "TIMED_OUT = 143", SIGNALS, "-k", "time_limit",
+        "pipeline/exit_codes.py", "TIMED_OUT = 124", "TIMED_OUT = 143", SIGNALS, "-k", "time_limit",
     ),
     mutation(
         "pipeline/system/signal_listener.py", "if now - last < BOUNCE_SECONDS:", "if False:", SIGNALS,
