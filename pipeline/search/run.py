@@ -19,10 +19,11 @@ from pipeline.search.checks import Search
 from pipeline.search.plots import draw
 from pipeline.search.study import STUDY, Study, Trial
 from pipeline.search.trials import Trials, epochs_of
+from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import sweep_status
+from pipeline.sweep.parent import finish, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
-from pipeline.sweep.run import finish, mark_killed, new_sweep_folder, parent_run, run_batch
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker, Tracker

@@ -18,11 +18,12 @@ from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.planning.job import Job, SweepRun
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.rebuild import read_run
+from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import write_index
 from pipeline.sweep.jobs import SweepJob, checked, monitored, refuse_too_many
+from pipeline.sweep.parent import finish, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
-from pipeline.sweep.run import finish, mark_killed, new_sweep_folder, parent_run, run_batch
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker, Tracker

@@ -1,50 +1,34 @@
 """Runs the jobs of a sweep under one parent run, and compares them."""
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.command_line.compose import Composed
-from pipeline.comparison.files import write
-from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED
-from pipeline.paths import new_folder_name, shorter
+from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.planning.job import Job, SweepRun
 from pipeline.planning.resume import has_finished
 from pipeline.planning.reuse import plan_of
-from pipeline.provenance.code_state import code_state, command
 from pipeline.provenance.source_digest import Sources
-from pipeline.run.description import NOTE, of_sweep
-from pipeline.run.lifecycle import begun_tags
 from pipeline.run.naming import sweep_name
 from pipeline.run.report import show_plan
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.origin import Origin
-from pipeline.run_folder.settle import flush, send_rest
-from pipeline.sweep.comparison import compare
+from pipeline.run_folder.settle import send_rest
+from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
 from pipeline.sweep.elsewhere import take_finished, was_elsewhere
 from pipeline.sweep.index import unfinished, write_index
-from pipeline.sweep.job_queue import Queue
 from pipeline.sweep.jobs import SweepJob, checked
+from pipeline.sweep.parent import finish, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
-from pipeline.sweep.scheduler import run_jobs
 from pipeline.system import signals
-from pipeline.system.clock import process_started
-from pipeline.system.garbage import imports_kept
 from pipeline.system.signal_listener import Interrupted
-from pipeline.tracking.health import server_answers
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.spec import RunSpec, open_tracker
-from pipeline.tracking.tracker import NullTracker, Patience, Tracker
-from stages.errors import UserError
-
-SERVER_PATIENCE_SECONDS = 600.0
-"""Seconds that a sweep waits for a tracking server that went away; a job that begins without it is refused."""
+from pipeline.tracking.tracker import NullTracker, Tracker
 
 
 def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings | None = None) -> int:
@@ -180,57 +164,8 @@ class _Sweep:
         _write(self._jobs, self._folder)
 
 
-def run_batch(
-    jobs: Iterable[Job],
-    display: Display,
-    settings: SweepSettings,
-    places: Sequence[Place],
-    on_end: Callable[[Job, int], None],
-) -> None:
-    """Runs jobs, again those that died as often as `settings` say, and shows each as it ends.
-
-    Args:
-        on_end: called with a job and its exit code when it has ended for good.
-
-    Raises:
-        Interrupted: after a signal, when all have ended.
-    """
-    queue = Queue(jobs, settings.retries, lambda job: wait_for_server(job.experiment, display.console))
-    began: dict[Path | None, float] = {}
-
-    def started(job: Job) -> None:
-        began[job.folder] = time.monotonic()
-
-    def ended(job: Job, code: int) -> None:
-        assert job.folder is not None
-        again = queue.again(job, code)
-        display.ended(job.folder, code, time.monotonic() - began[job.folder], again)
-        if not again:
-            on_end(job, code)
-
-    with display.console.live(display.table):
-        run_jobs(queue, display.console, places=places, on_start=started, on_end=ended, on_poll=display.poll)
-
-
-def new_sweep_folder(experiment: Experiment) -> Path:
-    """Makes the folder of a new sweep."""
-    folder = experiment.outputs / "sweeps" / new_folder_name()
-    folder.mkdir(parents=True)
-    return folder
-
-
 def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> None:
     write_index([job.entry for job in jobs], folder, status)
-
-
-def parent_run(experiment: Experiment, folder: Path, jobs: int, name: str, console: Console) -> Tracker:
-    """Opens the tracked run of the sweep in `folder`."""
-    tags = begun_tags(experiment.tracking, code_state()) | {"sweep": folder.name, "jobs": str(jobs)}
-    if experiment.debug is not None:
-        tags["debug"] = experiment.debug.kind
-    spec = RunSpec(experiment.tracking, experiment.outputs, folder, experiment.name, name, tags=tags)
-    with imports_kept():
-        return open_tracker(spec, console.warn)
 
 
 def _is_sent(folder: Path, jobs: Sequence[SweepJob], experiment: Experiment) -> bool:
@@ -239,62 +174,3 @@ def _is_sent(folder: Path, jobs: Sequence[SweepJob], experiment: Experiment) -> 
         return True
     journals = [Journal(path) for path in (folder, *(folder / job.folder for job in jobs))]
     return all(journal.is_closed for journal in journals if journal.run_id is not None or not journal.trusted)
-
-
-def wait_for_server(experiment: Experiment, console: Console) -> None:
-    """Waits for a tracking server that went away since the sweep began: a job cannot begin without it."""
-    deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            server_answers(experiment)
-            return
-        except UserError as error:
-            console.warn(f"{error.problem}; the next job waits for it")
-            signals.pause(10)
-
-
-def mark_killed(parent: Tracker) -> None:
-    """Marks the tracked run of a sweep as KILLED, as this process is about to be ended by force."""
-    parent.status("KILLED")
-    parent.flush(Patience.of_stopped())
-
-
-def finish(
-    folder: Path,
-    parent: Tracker,
-    jobs: Sequence[SweepJob],
-    code: int,
-    console: Console,
-    more: Sequence[Path] = (),
-) -> str:
-    """Prints and writes the comparison, then ends the tracked run; returns its status.
-
-    Args:
-        code: the exit code of the sweep. more: files that belong to the tracked run, too.
-    """
-    comparison = compare(folder)
-    console.log()
-    if comparison.rows:
-        console.table(terminal_table(comparison))
-    for line in notes(comparison):
-        console.log(line)
-    paths = write(comparison, folder)
-    console.log(f"comparison  {shorter(folder / 'comparison.html')}")
-    for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
-        console.log(f"{label:11} {line}")
-    if code != DONE:
-        console.log(f"{'resume':11} {command()}")
-    for path in (*paths, *more):
-        parent.artifact(path)
-    if jobs:
-        note = jobs[0].experiment.tracking.note
-        parent.tags({NOTE: of_sweep((folder / "comparison.md").read_text(), command(), note)})
-    parent.tags({"failed": str(sum(job.exit_code not in (None, DONE) for job in jobs))})
-    status = "FINISHED"
-    if code != DONE:
-        status = "KILLED" if code in STOPPED else "FAILED"
-    parent.status(status)
-    flush(parent, code == DONE, console)
-    parent.close()
-    console.log(f"{'time':11} {time.monotonic() - process_started():.1f} s for {len(comparison.runs)} jobs: {status}")
-    return status

@@ -22,10 +22,10 @@ from pipeline.compare import main
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.sweep import run as sweep_module
 from pipeline.sweep.comparison import compare, latest
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.jobs import job_labels, slug
+from pipeline.sweep.parent import parent_run
 from pipeline.sweep.run import run_sweep
 from stages.errors import UserError
 from tests import commands
@@ -201,13 +201,11 @@ def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
 def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = sweep_module.parent_run
-
     def interrupted(*given: Any) -> object:
         os.kill(os.getpid(), signal.SIGINT)
-        return start(*given)
+        return parent_run(*given)
 
-    monkeypatch.setattr(sweep_module, "parent_run", interrupted)
+    monkeypatch.setattr("pipeline.sweep.run.parent_run", interrupted)
     seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
     composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
     assert run_sweep(composed, 2, Console()) == 130
