@@ -1,5 +1,6 @@
 """The `train` stage: the training loop, with validation, callbacks and the best weights."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from stages.training.epochs import Epochs
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
-from stages.training.phases import phases, starting_phase
+from stages.training.phases import Phase, phases, starting_phase
 
 
 def train(  # noqa: PLR0913  # a stage's parameters name its inputs
@@ -60,40 +61,19 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)
     training = Training(model, dataset, strategy, callbacks, checkpoints, reporter)
-
-    # Decide where training starts. The order is important:
-    # 1. Resume: from this run's last intact checkpoint.
-    # 2. Fork: from another run's checkpoint, `start.npz`, adapted to these settings.
-    # 3. Weights, and 4. fresh: from those that the stage `model` has loaded, or drawn from the seed.
-    checkpoint = _newest_of_chief(place, strategy, reporter)
-    start = 0
-    if checkpoint is not None:
-        checkpoint, start = starting_phase(forked(checkpoint, model.network), plan)
-        checkpoint = with_schedule(checkpoint, steps_per_epoch(dataset.train, settings.batch_size))
-        restore_weights(model.network, checkpoint)  # features are computed with its backbone
-
+    checkpoint, start = _starting_point(training, plan, place)
     for phase in plan[1:]:  # whether the next one fits, before the first begins
         with timing.of("build"), phase.with_trainable(model.network):
             check_memory(model, dataset, strategy, phase.settings)
     params: dict[str, object] = {}
     built: BuiltPhase | None = None
     for phase in plan[start:]:
-        previous = built
-        if previous is not None and settings.restore_best:
+        if built is not None and settings.restore_best:
             best.restore()
-        with timing.of("build"):
-            resumed = progress_of(checkpoint) if checkpoint is not None else Progress()
-            phase = replace(phase, settings=with_choices(phase.settings, resumed, strategy))
-            built = build_phase(training, phase, resumed, cache)
-        start_phase(training, built, checkpoint, previous)
+        built = _begin_phase(training, phase, checkpoint, built, cache)
         checkpoint = None  # it may be large
-        reason = note_jit(built.progress, strategy, built.facts["jit"], built.facts["jit_reason"], reporter)
-        built.facts["jit_reason"] = reason
-        with timing.of("build"):
-            epochs = replace(phase.settings, epochs=built.last_epoch)
-            engine = build_engine(strategy, built.step, built.dataset, epochs, built.progress.step)
-        Epochs(training, built, engine).run()
-        params |= {**built.facts, "steps_per_call": engine.steps_per_call}
+        _run_phase(training, built)
+        params |= built.facts
     assert built is not None
 
     reporter.doing("writing the best weights")
@@ -111,6 +91,49 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
 
 
 allow_reuse(train, save_trained, restore_trained)
+
+
+def _starting_point(training: Training, plan: Sequence[Phase], place: Path | None) -> tuple[Checkpoint | None, int]:
+    """Decides where training starts: returns the checkpoint, if any, and the index of the phase in `plan`.
+
+    The order is important:
+
+    1. Resume: from this run's last intact checkpoint.
+    2. Fork: from another run's checkpoint, `start.npz`, adapted to these settings.
+    3. Weights, and 4. fresh: from those that the stage `model` has loaded, or drawn from the seed.
+    """
+    checkpoint = _newest_of_chief(place, training.strategy, training.reporter)
+    if checkpoint is None:
+        return None, 0
+    network = training.model.network
+    checkpoint, start = starting_phase(forked(checkpoint, network), plan)
+    checkpoint = with_schedule(checkpoint, steps_per_epoch(training.dataset.train, plan[0].settings.batch_size))
+    restore_weights(network, checkpoint)  # features are computed with its backbone
+    return checkpoint, start
+
+
+def _begin_phase(
+    training: Training, phase: Phase, checkpoint: Checkpoint | None, previous: BuiltPhase | None, cache: Path | None
+) -> BuiltPhase:
+    """Returns `phase`, built and started from `checkpoint`, else after `previous`, else from the model's weights."""
+    strategy = training.strategy
+    with training.callbacks.timing.of("build"):
+        resumed = progress_of(checkpoint) if checkpoint is not None else Progress()
+        phase = replace(phase, settings=with_choices(phase.settings, resumed, strategy))
+        built = build_phase(training, phase, resumed, cache)
+    start_phase(training, built, checkpoint, previous)
+    facts = built.facts
+    facts["jit_reason"] = note_jit(built.progress, strategy, facts["jit"], facts["jit_reason"], training.reporter)
+    return built
+
+
+def _run_phase(training: Training, built: BuiltPhase) -> None:
+    """Trains until the end of a phase that has been started."""
+    with training.callbacks.timing.of("build"):
+        settings = replace(built.phase.settings, epochs=built.last_epoch)
+        engine = build_engine(training.strategy, built.step, built.dataset, settings, built.progress.step)
+    Epochs(training, built, engine).run()
+    built.facts["steps_per_call"] = engine.steps_per_call
 
 
 def _newest_of_chief(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:

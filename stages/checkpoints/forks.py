@@ -8,7 +8,9 @@ import keras
 import numpy as np
 
 from stages.checkpoints.files import EMA, Checkpoint
+from stages.checkpoints.progress import Progress
 from stages.checkpoints.serialization import decoded
+from stages.reporter import Reporter
 
 BEST, LAST = "best", "last"
 
@@ -91,17 +93,20 @@ def with_schedule(checkpoint: Checkpoint, per_epoch: int) -> Checkpoint:
     return replace(checkpoint, facts={**checkpoint.facts, "progress": progress})
 
 
-def description(facts: Mapping[str, Any], epoch: int, scores: Mapping[str, float]) -> str:
-    """Returns the log line about the start of a fork.
+def report_fork(facts: Mapping[str, Any], progress: Progress, scores: Mapping[str, float], reporter: Reporter) -> None:
+    """Notes the scores with which a fork starts in its progress, and says in a line what it starts from.
 
     Args:
-        facts: of the checkpoint. epoch: epochs completed. scores: of the weights, on validation.
+        facts: of the checkpoint. scores: loss and accuracy of the weights on validation.
     """
+    progress.start = {f"val/start_{name}": value for name, value in scores.items()}
     origin = facts.get("forked", {})
     optimizer = "the optimizer starts again, its schedule continues" if origin.get("fresh") else "with their optimizer"
-    measured = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    measured = ", ".join(f"val_{name} {value:.4f}" for name, value in scores.items())
     source = f"forked from {origin['run']}" if origin.get("run") else "forked"
-    return f"{source}: {origin.get('what', 'weights')}, {optimizer}; here {measured}; epoch {epoch + 1} is next"
+    reporter.log(
+        f"{source}: {origin.get('what', 'weights')}, {optimizer}; here {measured}; epoch {progress.epoch + 1} is next"
+    )
 
 
 def _at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, Any]:

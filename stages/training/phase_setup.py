@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stages.callbacks.callbacks import Callbacks, prepare_callbacks
 from stages.checkpoints.files import Checkpoint, Checkpoints
-from stages.checkpoints.forks import description, is_fork
+from stages.checkpoints.forks import is_fork, report_fork
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State
 from stages.data.batches import steps_per_epoch
@@ -133,7 +133,5 @@ def start_phase(
         if is_fork(checkpoint):
             with callbacks.timing.of("validation"), built.validation.result_weights():
                 scores = built.validation.score()
-            progress.start = {f"val/start_{name}": value for name, value in scores.items()}
-            val_scores = {f"val_{name}": value for name, value in scores.items()}
-            reporter.log(description(checkpoint.facts, progress.epoch, val_scores))
+            report_fork(checkpoint.facts, progress, scores, reporter)
     built.progress.clock.unit = "features" if built.on_features else "images"
