@@ -95,13 +95,13 @@ def _table(rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def _files(given: Sequence[Path]) -> Iterator[Path]:
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
     """Yields the files, and those of folders that are images by their names.
 
     Raises:
         UserError: where there is no such file, or no image in a folder.
     """
-    for path in given:
+    for path in paths:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
             if not inside:

@@ -133,7 +133,7 @@ class Composer:
     @property
     def typed_of_sweep(self) -> tuple[str, ...]:
         """The names of the sweep's settings that the user typed for this very command."""
-        own = (one.key_or_group for one in self._overrides if of_sweep(one))
+        own = (override.key_or_group for override in self._overrides if of_sweep(override))
         return tuple(name for name in own if name not in self._inherited)
 
     @property
@@ -166,7 +166,7 @@ class Composer:
         from_file = checked(parsed(lines, self.options), self.options, sweep=True)
         own = [override for override in self._overrides if not of_sweep(override)]
         replaced = {override.key_or_group for override in own}
-        return [*(one for one in from_file if one.key_or_group not in replaced), *own]
+        return [*(override for override in from_file if override.key_or_group not in replaced), *own]
 
     @functools.cached_property
     def grid(self) -> Grid:
@@ -195,10 +195,10 @@ class Composer:
     def lines(self) -> list[str]:
         """Returns the overrides of a sweep as they are typed, values that vary in one line; raises as `sweep` does."""
         return [
-            f"{one.get_key_element()}={','.join(map(str, one.sweep_string_iterator()))}"
-            if one.is_choice_sweep()
-            else str(one.input_line)
-            for one in self.of_jobs
+            f"{override.get_key_element()}={','.join(map(str, override.sweep_string_iterator()))}"
+            if override.is_choice_sweep()
+            else str(override.input_line)
+            for override in self.of_jobs
         ]
 
     def of_lines(self, lines: Sequence[str]) -> Composed:
@@ -238,7 +238,7 @@ class Composer:
 
     def _names(self, listed: Callable[[DictConfig], Iterator[str]]) -> list[str]:
         chosen = [override for override in self._overrides if self._chooses(override)]
-        for attempt in ([one for one in chosen if not one.is_sweep_override()], []):
+        for attempt in ([override for override in chosen if not override.is_sweep_override()], []):
             try:
                 return list(listed(self.compose(attempt).document))
             except Exception:  # whatever is wrong is being explained already
@@ -289,7 +289,7 @@ class Composer:
             values = [override for override in overrides if not self._chooses(override)]
             ConfigLoaderImpl._apply_overrides_to_config(values, document)
         choices = dict(with_hydra.hydra.runtime.choices)
-        typed = tuple(one.key_or_group for one in overrides if one.key_or_group not in self._inherited)
+        typed = tuple(override.key_or_group for override in overrides if override.key_or_group not in self._inherited)
         return Composed(document, choices, lines, typed, self._config_dirs)
 
     def _base(self, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:

@@ -44,7 +44,7 @@ class Grid:
             UserError: where `settings` zip or exclude what does not vary, or zip unequal numbers of values.
         """
         self._overrides = overrides
-        self._varying = {one.key_or_group: one for one in overrides if one.is_sweep_override()}
+        self._varying = {override.key_or_group: override for override in overrides if override.is_sweep_override()}
         self._zips = [names for names in settings.zipped() if names]
         self._exclude = settings.exclude
         self._check_zips()
@@ -55,7 +55,7 @@ class Grid:
     def __len__(self) -> int:
         """Returns how many jobs there are, those left out included, without making them."""
         zipped = {name for names in self._zips for name in names[1:]}
-        return math.prod(sweep_length(one) for name, one in self._varying.items() if name not in zipped)
+        return math.prod(sweep_length(override) for name, override in self._varying.items() if name not in zipped)
 
     def __iter__(self) -> Iterator[list[str]]:
         """Yields the overrides of each job, as a user types them.
@@ -64,15 +64,17 @@ class Grid:
             UserError: at the end, where `sweep.exclude` has left out none, or all.
         """
         first_of = {name: names for names in self._zips for name in names}
-        places = {one.key_or_group: place for place, one in enumerate(self._overrides)}
+        places = {override.key_or_group: place for place, override in enumerate(self._overrides)}
         columns: list[list[tuple[str, ...]]] = []
         orders: list[list[int]] = []
-        for place, one in enumerate(self._overrides):
-            names = first_of.get(one.key_or_group, [one.key_or_group]) if one.is_sweep_override() else None
+        for place, override in enumerate(self._overrides):
+            names = (
+                first_of.get(override.key_or_group, [override.key_or_group]) if override.is_sweep_override() else None
+            )
             if names is None:
-                columns.append([tuple(sweep_lines(one))])
+                columns.append([tuple(sweep_lines(override))])
                 orders.append([place])
-            elif places[one.key_or_group] == min(places[name] for name in names):
+            elif places[override.key_or_group] == min(places[name] for name in names):
                 columns.append(list(zip(*(sweep_lines(self._varying[name]) for name in names), strict=True)))
                 orders.append([places[name] for name in names])
         order = [place for group in orders for place in group]
@@ -94,13 +96,13 @@ class Grid:
 
     def first(self) -> list[str]:
         """Returns the overrides of the first combination."""
-        return [next(sweep_lines(one)) for one in self._overrides]
+        return [next(sweep_lines(override)) for override in self._overrides]
 
     def _is_excluded(self, job: Sequence[str], used: set[int]) -> bool:
         if not self._exclude:
             return False
         parser = OverridesParser.create()
-        values = {one.key_or_group: one.value() for one in parser.parse_overrides(list(job))}
+        values = {override.key_or_group: override.value() for override in parser.parse_overrides(list(job))}
         matching = {number for number, entry in enumerate(self._exclude) if _matches(entry, values)}
         used |= matching
         return bool(matching)
@@ -130,7 +132,7 @@ def _matches(entry: Mapping[Any, Any], values: Mapping[str, Any]) -> bool:
     for name, excluded in entry.items():
         allowed = excluded if isinstance(excluded, list) else [excluded]
         value = values[str(name)]
-        if not any(value == one or str(value) == str(one) for one in allowed):
+        if not any(value == item or str(value) == str(item) for item in allowed):
             return False
     return True
 

@@ -103,8 +103,9 @@ def of_sweep(override: Override) -> bool:
 def chooses_sweep(overrides: Sequence[Override]) -> bool:
     """Returns whether one of `overrides` chooses a file that says what varies, or says it itself."""
     return any(
-        one.key_or_group.startswith("sweep.over") or (one.key_or_group == "sweep" and one.value() not in (None, "none"))
-        for one in overrides
+        override.key_or_group.startswith("sweep.over")
+        or (override.key_or_group == "sweep" and override.value() not in (None, "none"))
+        for override in overrides
     )
 
 
@@ -117,14 +118,14 @@ def of_sweeper(overrides: Sequence[Override], sweep: bool) -> tuple[tuple[Overri
     Raises:
         UserError: for one without -m.
     """
-    own = tuple(one for one in overrides if re.match(r"hydra([/.])sweeper(\.|$)", one.key_or_group))
-    chosen = [one for one in own if one.key_or_group == "hydra/sweeper"]
+    own = tuple(override for override in overrides if re.match(r"hydra([/.])sweeper(\.|$)", override.key_or_group))
+    chosen = [override for override in own if override.key_or_group == "hydra/sweeper"]
     if not chosen:
         return (), tuple(overrides)
     if not sweep:
         line = chosen[0].input_line
         raise UserError(f"{line} is for a sweep, and this is one run", "-m with it", f"python -m pipeline -m {line}")
-    return own, tuple(one for one in overrides if one not in own)
+    return own, tuple(override for override in overrides if override not in own)
 
 
 def sweep_lines(override: Override) -> Iterator[str]:

@@ -35,14 +35,14 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def _sentence(comparison: Comparison, number: int, row: Row) -> str:
-    found = comparison.differences.get(number)
+    difference = comparison.differences.get(number)
     parts = []
-    if found is not None and found.low == found.difference == found.high == 0:
-        parts.append(f"is correct on the same test examples (n = {_count(found.seeds, row)})")
-    elif found is not None:
-        interval = f"95 %: {interval_text(found)}, n = {_count(found.seeds, row)}"
-        what = f"changes test accuracy by {points(found.difference)} points ({interval})"
-        parts.append(what if found.excludes_zero else f"{what}, not distinguishable from zero by these examples,")
+    if difference is not None and difference.low == difference.difference == difference.high == 0:
+        parts.append(f"is correct on the same test examples (n = {_count(difference.seeds, row)})")
+    elif difference is not None:
+        interval = f"95 %: {interval_text(difference)}, n = {_count(difference.seeds, row)}"
+        what = f"changes test accuracy by {points(difference.difference)} points ({interval})"
+        parts.append(what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,")
     elif (mean := row.mean("test/accuracy")) is not None and (before := _base_accuracy(comparison)) is not None:
         parts.append(f"has a test accuracy {points(mean - before)} points from the baseline's, with no interval,")
     speed_up = comparison.speed_up(row)

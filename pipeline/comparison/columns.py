@@ -125,9 +125,9 @@ def difference_text(comparison: Comparison, number: int) -> str:
     return f"{points(found.difference)} ({interval_text(found)})"
 
 
-def interval_text(found: AccuracyDifference) -> str:
+def interval_text(difference: AccuracyDifference) -> str:
     """Returns the ends of an interval in points: `−0.61 to 0.40`."""
-    return f"{points(found.low)} to {points(found.high)}".replace("+", "")
+    return f"{points(difference.low)} to {points(difference.high)}".replace("+", "")
 
 
 def points(fraction: float) -> str:

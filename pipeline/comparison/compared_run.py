@@ -69,10 +69,10 @@ class ComparedRun:
     @cached_property
     def _configuration(self) -> Mapping[str, Any]:
         try:
-            found = yaml.load((self.folder / "config.yaml").read_bytes(), _Loader)
+            document = yaml.load((self.folder / "config.yaml").read_bytes(), _Loader)
         except (OSError, ValueError, yaml.YAMLError):
             return {}
-        return found if isinstance(found, Mapping) else {}
+        return document if isinstance(document, Mapping) else {}
 
     @cached_property
     def history(self) -> dict[int, dict[str, float]]:

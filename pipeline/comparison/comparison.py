@@ -127,8 +127,8 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[int, Accur
 
 def _correct(row: Row) -> np.ndarray | None:
     """Returns which test examples each run classifies correctly, bool [runs, n]; None where one has no predictions."""
-    found = [run.correct() if _is_same_test_set(run, row.runs[0]) else None for run in row.runs]
-    arrays = [array for array in found if array is not None]
+    answers = [run.correct() if _is_same_test_set(run, row.runs[0]) else None for run in row.runs]
+    arrays = [array for array in answers if array is not None]
     if len(arrays) != len(row.runs) or len({len(array) for array in arrays}) != 1 or not len(arrays[0]):
         return None
     return np.stack(arrays)

@@ -104,10 +104,10 @@ def _rows_table(comparison: Comparison) -> str:
     for number, row in enumerate(comparison.rows):
         cells: list[Cell] = [(row.settings.get(name, ""), None) for name in comparison.names]
         cells += [(str(len(row.runs)), len(row.runs)), *((column.text(row), column.value(row)) for column in first)]
-        found = comparison.differences.get(number)
+        difference = comparison.differences.get(number)
         if with_differences:
-            cells.append((difference_text(comparison, number), found.difference if found else None))
-            cells.append((p_text(found.p) if found else "", found.p if found else None))
+            cells.append((difference_text(comparison, number), difference.difference if difference else None))
+            cells.append((p_text(difference.p) if difference else "", difference.p if difference else None))
         cells += [(column.text(row), column.value(row)) for column in rest]
         rows.append(("best" if row is comparison.best and len(comparison.rows) > 1 else "", cells))
     several = len(comparison.rows) > 1

@@ -92,8 +92,8 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         learn(values)
         check_values(values)
         names = {top_level_key(entry.name): entry.name for entry in dataclasses.fields(TopSettings)}
-        given = {names[key]: values[key] for key in names.keys() & values.keys()}
-        typed = OmegaConf.merge(OmegaConf.structured(TopSettings), given)
+        top_values = {names[key]: values[key] for key in names.keys() & values.keys()}
+        typed = OmegaConf.merge(OmegaConf.structured(TopSettings), top_values)
         top = OmegaConf.to_object(typed)
         assert isinstance(top, TopSettings)
         pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}

@@ -39,18 +39,18 @@ def own_index(addresses: Sequence[str]) -> int:
         WrongTaskError: where none is, or several are.
     """
     own = _own_names()
-    found = []
+    matching = []
     for index, address in enumerate(addresses):
         try:
             host, _ = split_address(address)
         except ValueError as error:
             raise WrongTaskError(f"the address {address!r} is no host:port, {error}") from error
         if host.lower() in own or own & _resolved(host):
-            found.append(index)
-    if len(found) != 1:
-        which = f"{len(found)} of them are" if found else "none of them is"
+            matching.append(index)
+    if len(matching) != 1:
+        which = f"{len(matching)} of them are" if matching else "none of them is"
         raise WrongTaskError(f"{which} this machine ({socket.gethostname()}), so cluster.index has to say which")
-    return found[0]
+    return matching[0]
 
 
 def _own_names() -> set[str]:

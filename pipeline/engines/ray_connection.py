@@ -175,9 +175,9 @@ def _probe(settings: RayCluster, address: str) -> None:
 
 def _no_address(settings: RayCluster, reason: str) -> UserError:
     is_set = settings.address is not None
-    given = f"cluster.address={settings.address}" if is_set else f"RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}"
+    setting = f"cluster.address={settings.address}" if is_set else f"RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}"
     return UserError(
-        f"{given}: there is no Ray to be used ({reason})",
+        f"{setting}: there is no Ray to be used ({reason})",
         "host:port of a Ray cluster that this machine is a node of, as `ray start --head` prints it",
         "cluster.address=null" if is_set else "unset RAY_ADDRESS",
     )

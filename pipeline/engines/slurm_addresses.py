@@ -60,8 +60,8 @@ def _host(node: str) -> str:
     try:
         socket.getaddrinfo(node, None)
     except OSError:
-        found = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", node, "--oneliner"))
-        return found[1] if found else node
+        match = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", node, "--oneliner"))
+        return match[1] if match else node
     return node
 
 

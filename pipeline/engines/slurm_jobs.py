@@ -91,7 +91,7 @@ def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:
             f"cluster.nodes={settings.nodes}: the job has {count} processes", f"{count} or fewer", "cluster.nodes=1"
         )
     cpus = settings.cpus_per_task
-    given = {
+    values = {
         "job_name": job.experiment.name,
         "partition": settings.partition,
         "account": settings.account,
@@ -107,7 +107,7 @@ def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:
         "srun_args": ["--open-mode=append", *([f"--cpus-per-task={cpus}"] if cpus else [])],
         "additional_parameters": {**settings.options, "ntasks": count, "distribution": "block", "requeue": True},
     }
-    return {name: value for name, value in given.items() if value is not None or name == "wckey"}
+    return {name: value for name, value in values.items() if value is not None or name == "wckey"}
 
 
 class SlurmJob(RemoteJob):
@@ -142,10 +142,10 @@ class SlurmJob(RemoteJob):
 
     def poll(self) -> int | None:
         if self.exit_code is None:
-            found = queue().jobs()
-            if found is not None:
+            states = queue().jobs()
+            if states is not None:
                 self._answered = time.monotonic()
-                self._note(found.get(self.id))
+                self._note(states.get(self.id))
             elif time.monotonic() - self._answered > PATIENCE_SECONDS:
                 self._console.error(f"Slurm has not answered for {PATIENCE_SECONDS:.0f} s; its job {self.id} may go on")
                 self.exit_code = FAILED

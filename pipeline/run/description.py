@@ -35,8 +35,8 @@ def of_run(summary: Summary, command: str, note: str | None) -> str:
     if summary.replicas:
         rate = metrics.get("train/images_per_second")
         speed = f"{rate:,.0f} images/s, " if rate else ""
-        where = f"{summary.replicas} replica(s), {summary.precision}"
-        lines.append(f"- Speed: {speed}{where}, {summary.seconds:.1f} s in all")
+        devices = f"{summary.replicas} replica(s), {summary.precision}"
+        lines.append(f"- Speed: {speed}{devices}, {summary.seconds:.1f} s in all")
     for kind, path in summary.exported.items():
         lines.append(f"- Model: {code(shorter(Path(path)))} ({kind})")
         if summary.run_id and kind == "saved_model":

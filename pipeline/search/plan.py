@@ -119,8 +119,8 @@ def make_search_plan(settings: SearchSettings, axes: Sequence[Axis], experiment:
 
 
 def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]:
-    given = settings.metric or [monitored(experiment)]
-    metrics = [given] if isinstance(given, str) else list(given)
+    metric = settings.metric or [monitored(experiment)]
+    metrics = [metric] if isinstance(metric, str) else list(metric)
     directions = [settings.direction] if isinstance(settings.direction, str) else list(settings.direction or [])
     if directions and len(directions) != len(metrics):
         raise UserError(

@@ -51,8 +51,8 @@ def importances(study: Study, goals: Sequence[Goal]) -> dict[str, list[float]]:
             return float(trial.values[place])
 
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        found = optuna.importance.get_param_importances(study.study, evaluator=evaluator, target=value)
-        for name, share in found.items():
+        importances_of_goal = optuna.importance.get_param_importances(study.study, evaluator=evaluator, target=value)
+        for name, share in importances_of_goal.items():
             shares.setdefault(name, []).append(share)
     return shares
 

@@ -33,8 +33,8 @@ def sweep_digest(jobs: Sequence[SweepJob]) -> str:
 def was_elsewhere(folder: Path) -> str | None:
     """Returns the id of the run that has finished elsewhere, where `folder` stands for it."""
     summary = read_run(folder, lambda line: None)
-    found = summary.facts.get(FACT) if summary is not None else None
-    return None if found is None else str(found)
+    run_id = summary.facts.get(FACT) if summary is not None else None
+    return None if run_id is None else str(run_id)
 
 
 def take_finished(
@@ -102,15 +102,15 @@ def _sweeps(experiment: Experiment, digest: str, own: str | None) -> list[Any]:
 
 def _jobs_of(experiment: Experiment, sweeps: Sequence[Any]) -> list[Any]:
     client = _client(experiment)
-    found = []
+    runs = []
     for sweep in reversed(sweeps):
         query = f"tags.mlflow.parentRunId = '{sweep.info.run_id}' and attributes.status = 'FINISHED'"
         page = client.search_runs([sweep.info.experiment_id], query)
-        found += page
+        runs += page
         while page.token:
             page = client.search_runs([sweep.info.experiment_id], query, page_token=page.token)
-            found += page
-    return found
+            runs += page
+    return runs
 
 
 def _summary(job: SweepJob, place: Path, run: Any) -> Summary:

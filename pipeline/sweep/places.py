@@ -122,8 +122,8 @@ def _refuse_own_devices(settings: SweepSettings, experiments: Sequence[Experimen
 def _visible_gpus() -> list[str]:
     """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     count = len(machine.gpus())
-    given = [part.strip() for part in os.environ.get(GPUS, "").split(",") if part.strip() not in ("", "-1")]
-    return given[:count] if given else [str(number) for number in range(count)]
+    visible = [part.strip() for part in os.environ.get(GPUS, "").split(",") if part.strip() not in ("", "-1")]
+    return visible[:count] if visible else [str(number) for number in range(count)]
 
 
 def _refuse_unseen(experiment: Experiment, each: int, are_there: bool) -> None:
@@ -151,7 +151,7 @@ def _refuse_clusters(experiments: Sequence[Experiment]) -> None:
     for experiment in experiments:
         is_whole = not experiment.cluster.takes_several
         if is_whole or experiment.choices.get("strategy") == "tpu":
-            what = f"cluster={experiment.choices.get('cluster')}" if is_whole else "strategy=tpu"
+            setting = f"cluster={experiment.choices.get('cluster')}" if is_whole else "strategy=tpu"
             raise UserError(
-                f"sweep.n_jobs with {what}: each job takes the whole of it", "one at a time", "sweep.n_jobs=1"
+                f"sweep.n_jobs with {setting}: each job takes the whole of it", "one at a time", "sweep.n_jobs=1"
             )

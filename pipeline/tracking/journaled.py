@@ -187,7 +187,7 @@ class JournaledTracker(Tracker):
                 f"skipped (kept as {DAMAGED}); the store is asked what it has"
             )
         lost = journal.run_id
-        found = not run.is_new
+        is_known = not run.is_new
         whole = journal.trusted and journal.run_id is not None
         if lost != run.run_id:
             if lost is not None:
@@ -196,12 +196,12 @@ class JournaledTracker(Tracker):
                     f"again, as run {run.run_id}"
                 )
             self._note_run()
-        if found and (lost != run.run_id or not journal.trusted or run.lacks(journal.taken)):
+        if is_known and (lost != run.run_id or not journal.trusted or run.lacks(journal.taken)):
             run.known = run.recorded()
             self._adopt(run.known, whole)
             journal.restart()
         spec = run.spec
-        if found and spec.parent and lost is not None:
+        if is_known and spec.parent and lost is not None:
             self._add_parent(spec.parent)
 
     def _adopt(self, recorded: Recorded, whole: bool) -> None:

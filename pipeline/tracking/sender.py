@@ -147,8 +147,8 @@ class Sender:
                 refused.append(f"{names_of(part)} ({_reason(alone)})")
         if len(values) <= 1:
             refused.append(f"{names_of(entry)} ({_reason(error)})")
-        for what in refused:
-            self._warn(f"tracking: the store refuses {what}")
+        for refusal in refused:
+            self._warn(f"tracking: the store refuses {refusal}")
         return "; ".join(refused) or None
 
     def _troubled(self, error: Exception) -> bool:

@@ -34,9 +34,9 @@ def refuse_useless(
         name = names[id(callback)]
         schedule = settings.schedule
         if isinstance(callback, _SETTING_RATES) and (schedule.name != "constant" or schedule.warmup_epochs):
-            given = f"schedule={schedule.name}" if schedule.name != "constant" else "schedule.warmup_epochs"
+            setting = f"schedule={schedule.name}" if schedule.name != "constant" else "schedule.warmup_epochs"
             raise UserError(
-                f"{name} sets the learning rate, and so does {given}",
+                f"{name} sets the learning rate, and so does {setting}",
                 "one of the two",
                 "schedule=constant" if schedule.name != "constant" else "schedule.warmup_epochs=0",
             )
