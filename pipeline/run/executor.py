@@ -18,8 +18,9 @@ from pipeline.planning.against import other_run
 from pipeline.planning.job import Job, PrunedError
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.ahead import reloading
+from pipeline.run.binding import bind, with_local_weights, with_other_run
 from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register, share_results
-from pipeline.run.runner import bind, run_stages, with_local_weights, with_other_run
+from pipeline.run.runner import StageRunner
 from pipeline.run_folder.settle import mark_killed
 from pipeline.run_folder.summary import StageOutcome, Summary, one_line
 from pipeline.system import pulse, signals
@@ -72,7 +73,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 console.warn(OPEN_PORTS)
                 _meet(task, console, run.summary)
             cache = job.experiment.outputs / "cache"
-            run_stages(stages, run.folder, cache, run.tracker, console, run.summary, job.on_epoch)
+            StageRunner(run.folder, cache, run.tracker, console, run.summary, job.on_epoch).run(stages)
             share_results(job.experiment, run)
             register(job.experiment, run, console)
             run.summary.status = "FINISHED"
@@ -111,7 +112,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
                 _meet(task, console, summary)
             if task.serves:
                 return _serve(servers, task)
-            run_stages(stages, Path(scratch), job.experiment.outputs / "cache", NullTracker(), console, summary)
+            cache = job.experiment.outputs / "cache"
+            StageRunner(Path(scratch), cache, NullTracker(), console, summary).run(stages)
         except Interrupted as interrupted:
             if interrupted.exit_code == FAILED:
                 console.error(f"this process is ended by {interrupted}")

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hydra.errors import HydraException
@@ -103,9 +104,7 @@ def checked(
         UserError: where any of the jobs is wrong, or all are refused.
     """
     first: Experiment | None = None
-    experiments: list[Experiment] = []
-    overrides: list[tuple[str, ...]] = []
-    refusals: list[UserError | None] = []
+    read_jobs: list[_ReadJob] = []
     noted = time.monotonic()
     for number, job in enumerate(composed, 1):
         place = f"job {number:,} of {total:,} ({' '.join(redact_overrides(job.overrides))})"
@@ -116,40 +115,52 @@ def checked(
             refusal = _refusal(experiment, job)
             if refusal is None:
                 experiment = debugged(experiment)
-            if refusal is None and None not in refusals:
-                check_surroundings(experiment)
+                if all(earlier.refusal is not None for earlier in read_jobs):
+                    check_surroundings(experiment)
         except (HydraException, OmegaConfBaseException, UserError) as error:
             reason = error if isinstance(error, UserError) else explain(error, list(dotted(job.document)))
             raise reason.within(place) from error
         if refusal is not None and not skips:
             raise refusal.within(place)
-        experiments.append(experiment)
-        overrides.append(job.overrides)
-        refusals.append(refusal)
+        read_jobs.append(_ReadJob(experiment, job.overrides, refusal))
         if time.monotonic() - noted > CHECK_NOTE_SECONDS:
             noted = time.monotonic()
             console.log(f"checked {number:,} of {total:,} jobs")
-    if None not in refusals and refusals[0] is not None:
+    refusals = [job.refusal for job in read_jobs if job.refusal is not None]
+    if len(refusals) == len(read_jobs):
         raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
-    shown = [redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job]) for job in overrides]  # without escapes
-    labels = job_labels(shown)
-    identities = [identity(experiment) for experiment in experiments]
+    labels = job_labels([job.shown for job in read_jobs])
+    identities = [identity(job.experiment) for job in read_jobs]
     if not repeats:
-        _refuse_equal(identities, labels, shown)
+        _refuse_equal(identities, labels, [job.shown for job in read_jobs])
     return [
         SweepJob(
             number=index + 1,
             label=labels[index],
-            experiment=experiment,
-            overrides=overrides[index],
-            shown=shown[index],
+            experiment=job.experiment,
+            overrides=job.overrides,
+            shown=job.shown,
             identity=identities[index],
-            sources=sources(experiment),
-            exit_code=None if refusal is None else WRONG_CONFIGURATION,
-            refused=None if refusal is None else str(redact(refusal.problem)),
+            sources=sources(job.experiment),
+            exit_code=None if job.refusal is None else WRONG_CONFIGURATION,
+            refused=None if job.refusal is None else str(redact(job.refusal.problem)),
         )
-        for index, (experiment, refusal) in enumerate(zip(experiments, refusals, strict=True))
+        for index, job in enumerate(read_jobs)
     ]
+
+
+@dataclass(frozen=True)
+class _ReadJob:
+    """A composed job that has been read; refusal: of a rule that it breaks, if any."""
+
+    experiment: Experiment
+    overrides: tuple[str, ...]
+    refusal: UserError | None
+
+    @cached_property
+    def shown(self) -> list[str]:
+        """The overrides without escapes and secrets."""
+        return redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in self.overrides])
 
 
 def monitored(experiment: Experiment) -> str:

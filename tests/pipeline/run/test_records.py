@@ -16,8 +16,9 @@ from mlflow.utils.validation import _validate_metric_name
 
 from pipeline.console import Console
 from pipeline.planning.plan import PlannedStage
+from pipeline.run.binding import BoundStage
 from pipeline.run.records import clean_metrics, metric_name, recorded
-from pipeline.run.runner import BoundStage, run_stages
+from pipeline.run.runner import StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import NullTracker
 from stages.errors import UserError
@@ -71,7 +72,7 @@ def run(folder: Path, **stages: Callable[..., Any]) -> tuple[Kept, Heard, Summar
         inputs = tuple(one for one in made if one in function.__code__.co_varnames[: function.__code__.co_argcount])
         bound.append(BoundStage(PlannedStage(name, "x.y", "", inputs, f"{name}_result"), function, None))
         made.append(f"{name}_result")
-    run_stages(bound, folder, folder, tracker, console, summary)
+    StageRunner(folder, folder, tracker, console, summary).run(bound)
     return tracker, console, summary
 
 
