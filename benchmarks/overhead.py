@@ -1,4 +1,4 @@
-"""Cost of recording in a training that goes on: tracking in a file and on a server, and checkpoints."""
+"""Cost of recording in a training that goes on: tracking in a file and on a server, system metrics, checkpoints."""
 
 import http.client
 import subprocess
@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import keras
 
@@ -15,6 +16,7 @@ from benchmarks.cases import step_of
 from benchmarks.measuring import Figures, Samples, Way, interleave, timed
 from pipeline.config.schemas import TrackingSettings
 from pipeline.system.ports import free_port
+from pipeline.tracking import system_metrics as sampling
 from pipeline.tracking.spec import RunSpec, open_tracker
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.progress import Progress
@@ -91,6 +93,37 @@ def tracking(rounds: int) -> Samples:
         }
         ways = {name: epochs(Path(scratch) / name, settings) for name, settings in stores.items()}
         return interleave(ways, rounds, warm_up=1)
+
+
+def system_metrics(rounds: int) -> Samples:
+    """Measures 50 steps with and without samples of the machine, recorded a hundred times as often as in a run.
+
+    `at the default interval`: the time of training with samples for that without.
+    """
+    training, often = Training(), sampling.EVERY_SECONDS / 100
+    counter = f"{sampling.SYSTEM}cpu_utilization_percentage"
+    taken: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        spec = RunSpec(TrackingSettings(kind="local"), Path(folder), Path(folder), "benchmark", "a run")
+        tracker = open_tracker(spec, print)
+        tracker.metrics(METRICS, step=1)  # from the first score on, samples are recorded as they are taken
+
+        def sampled() -> Figures:
+            first = tracker.next_step(counter)
+            with patch.multiple(sampling, FIRST_SECONDS=often, EVERY_SECONDS=often):
+                sampler = sampling.SystemMetrics(tracker, print)
+                began = time.perf_counter()
+                training.go()
+                seconds = time.perf_counter() - began
+                sampler.stop()
+            taken.append(tracker.next_step(counter) - first)
+            return {"seconds": seconds}
+
+        samples = interleave({"with": sampled, "without": timed(training.go)}, rounds, warm_up=1)
+    pairs = zip(samples["with"]["seconds"], samples["without"]["seconds"], taken[1:], strict=True)
+    costs = [(a - b) / count for a, b, count in pairs]
+    samples["with"]["at the default interval"] = [1 + cost / sampling.EVERY_SECONDS for cost in costs]
+    return samples
 
 
 def checkpoints(rounds: int) -> Samples:

@@ -27,7 +27,7 @@ def mnist(rounds: int) -> Samples:
 
         tutorial = partial(python, "-m", keras, str(prepared("mnist")), str(times))
         processes: dict[str, Callable[[], Figures]] = {
-            "pipeline": partial(_mnist_run, _with_images(Path(folder)), times),
+            "pipeline": partial(_mnist_run, with_images(Path(folder)), times),
             "pipeline, unprepared": unprepared,
             "Keras tutorial": tutorial,
             "Keras tutorial, cached": partial(tutorial, "cached"),
@@ -45,7 +45,7 @@ def _mnist_run(outputs: Path, times: Path) -> Figures:
     return pipeline(outputs, "experiment=mnist_cnn", data, "train.batch_size=128", callback)
 
 
-def _with_images(outputs: Path) -> Path:
+def with_images(outputs: Path) -> Path:
     """Prepares MNIST's images in `outputs`, which it returns."""
     left_out = [f"pipeline.{stage}=null" for stage in ("inspect", "train", "evaluate", "export")]
     pipeline(outputs, "experiment=mnist_cnn", f"data.dir={prepared('mnist')}", "tracking=off", *left_out)

@@ -1,10 +1,12 @@
 """Weights of a tracked run or of a model in MLflow, as a folder on this machine."""
 
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings
@@ -58,7 +60,11 @@ def model_folder(uri: str, tracking: TrackingSettings, outputs: Path, setting: s
 
     with one_error(setting, uri, fix):
         client = open_client(tracking, outputs)
-        return _download(client, logged_model(client, uri), store_uri(tracking, outputs), outputs)
+        model = logged_model(client, uri)
+        location = str(client.get_logged_model(model).artifact_location)
+        if location.startswith(("file:", "/")):
+            return _check_there(Path(unquote(urlsplit(location).path)), f"{setting}={uri}")
+        return _download(model, location, store_uri(tracking, outputs), outputs)
 
 
 @contextmanager
@@ -102,18 +108,37 @@ def logged_model(client: "MlflowClient", uri: str) -> str:
     return model
 
 
-def _download(client: "MlflowClient", model: str, store: str, outputs: Path) -> Path:
-    """Returns the folder of a logged model, which never changes: where it is, or a copy in the cache."""
+def _check_there(folder: Path, model: str) -> Path:
+    """Returns the folder of a logged model on this machine.
+
+    Args:
+        model: as the user named it, for errors.
+
+    Raises:
+        UserError: where it is gone; an `outputs` that has moved with its store is followed by `open_client`.
+    """
+    file = folder / "MLmodel"
+    if not file.is_file():
+        lost = next((path for path in [*reversed(file.parents), file] if not path.exists()), file)
+        raise UserError(
+            f"{model}: its files are no longer in {folder}",
+            f"{lost} as it was, or a link to where it is now",
+            f"ln -s <where it is now> {shlex.quote(str(lost))}",
+        )
+    return folder
+
+
+def _download(model: str, location: str, store: str, outputs: Path) -> Path:
+    """Returns a copy in the cache of a logged model, which never changes."""
     import mlflow.artifacts
 
-    place = client.get_logged_model(model).artifact_location
-    if str(place).startswith(("file:", "/")):
-        return Path(mlflow.artifacts.download_artifacts(artifact_uri=place, tracking_uri=store))
     copy = outputs / "cache" / model
     if not copy.exists():
         copy.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=copy.parent) as partial:
-            downloaded = mlflow.artifacts.download_artifacts(artifact_uri=place, dst_path=partial, tracking_uri=store)
+            downloaded = mlflow.artifacts.download_artifacts(
+                artifact_uri=location, dst_path=partial, tracking_uri=store
+            )
             with suppress(OSError):  # another job was faster
                 Path(downloaded).replace(copy)
     return copy

@@ -188,8 +188,15 @@ def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
         "mlflow.tensorflow.load_model(sys.argv[2])(tf.constant(x))]))\n"
         "print(json.dumps({'class_names': pyfunc.metadata.metadata['class_names'], "
         "'inputs': str(pyfunc.metadata.signature.inputs), 'flavors': sorted(pyfunc.metadata.flavors)}))\n"
-        "try: pyfunc.predict(x[:, :4]); print('no error')\n"
-        "except mlflow.exceptions.MlflowException: print('refused')\n"
+        "from mlflow.pyfunc import scoring_server; import pandas as pd; y = pyfunc.predict(x)\n"
+        "for wrong in (x[:, :4], x.astype('uint8'), x.tolist(), pd.DataFrame(x.reshape(len(x), -1))):\n"
+        "    try: pyfunc.predict(wrong); print('no error')\n"
+        "    except mlflow.exceptions.MlflowException: print('refused')\n"
+        "cells = pd.DataFrame({'images': [*x.astype('uint8')]}); assert (pyfunc.predict(cells) == y).all()\n"
+        "for name in ('inputs', 'instances'):\n"
+        "    body, schema = json.dumps({name: x.astype(int).tolist()}), pyfunc.metadata.get_input_schema()\n"
+        "    answer = scoring_server.invocations(body, 'application/json', pyfunc, schema)\n"
+        "    assert np.allclose(json.loads(answer.response)['predictions'], y, atol=1e-6)\n"
     )
     from sklearn.datasets import load_digits
 
@@ -204,7 +211,7 @@ def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
     assert "float32" in told["inputs"]
     assert "(-1, 8, 8, 1)" in told["inputs"]
     assert told["flavors"] == ["python_function", "tensorflow"]
-    assert done.stdout.splitlines()[1] == "refused"
+    assert done.stdout.splitlines()[1:5] == ["refused"] * 4
     by_pyfunc, by_tensorflow, by_flavor = np.load(finished / "out.npy")
     np.testing.assert_array_equal(by_pyfunc, by_tensorflow)
     np.testing.assert_array_equal(by_flavor, by_tensorflow)

@@ -10,6 +10,7 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline import serve
+from pipeline.run_folder.summary import Summary
 from pipeline.serving.models import mlflow_model, saved_model
 from pipeline.system.ports import free_port
 from stages.errors import UserError
@@ -39,7 +40,7 @@ def run(outputs: Path) -> Path:
 def test_the_store_is_that_in_which_the_run_was_recorded(run: Path, outputs: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    shutil.copytree(run, copied := tmp_path / "x")
+    shutil.copytree(run, copied := tmp_path / "far" / "from" / "x")
     shutil.copytree(run, nested := elsewhere / "runs" / "day" / "tiny")
     for model, given in ((run, outputs), (run, elsewhere), (copied, outputs), (nested, outputs), (run, tmp_path)):
         folder = mlflow_model(str(model), None, given)
@@ -48,7 +49,38 @@ def test_the_store_is_that_in_which_the_run_was_recorded(run: Path, outputs: Pat
     assert sorted(path.name for path in elsewhere.iterdir()) == ["runs"]
 
 
-@pytest.mark.parametrize("copy", ["x", "elsewhere/runs/day/tiny"])
+def test_a_model_is_found_where_outputs_has_moved_to(
+    run: Path, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder that has lost it, the error says which one is missing, and what to type."""
+    store = f"sqlite:///{outputs / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # in which MLflow looks the version's model up
+    client = MlflowClient(store)
+    uri = next(value for key, value in client.get_run(_run_id(run)).data.tags.items() if key == "model_uri")
+    client.create_registered_model("tiny")
+    client.create_model_version("tiny", uri, model_id=uri.removeprefix("models:/"))
+    moved = tmp_path / "moved ä"
+    outputs.rename(moved)
+    for model in ("models:/tiny/1", uri, str(moved / "runs" / "day" / "tiny")):
+        assert mlflow_model(model, None, moved).is_relative_to(moved / "artifacts")
+    (moved / "artifacts").rename(tmp_path / "lost")
+    for model in ("models:/tiny/1", uri):
+        with pytest.raises(UserError) as error:
+            saved_model(model, None, moved)
+        assert f"MODEL={model}: its files are no longer in {moved}/artifacts/tiny/models/" in str(error.value)
+        command = str(error.value).rpartition("Try: ")[2]
+        assert command == f"ln -s <where it is now> '{moved}/artifacts'"
+        assert len(str(error.value).splitlines()) == 1
+    typed = command.replace("<where it is now>", str(tmp_path / "lost"))
+    subprocess.run(typed, shell=True, check=True, timeout=10)
+    assert saved_model("models:/tiny/1", None, moved).is_relative_to(moved / "artifacts")
+
+
+def _run_id(run: Path) -> str:
+    return str(Summary.read(run).run_id)
+
+
+@pytest.mark.parametrize("copy", ["far/from/x", "elsewhere/runs/day/tiny"])
 def test_no_store_is_made(copy: str, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, copied := tmp_path / copy)
     before = sorted(tmp_path.rglob("*"))
