@@ -18,6 +18,7 @@ from pipeline.config.schemas import TrackingSettings
 from pipeline.system.ports import free_port
 from pipeline.tracking import system_metrics as sampling
 from pipeline.tracking.spec import RunSpec, open_tracker
+from pipeline.tracking.tracker import SYSTEM
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State
@@ -101,7 +102,7 @@ def system_metrics(rounds: int) -> Samples:
     `at the default interval`: the time of training with samples for that without.
     """
     training, often = Training(), sampling.EVERY_SECONDS / 100
-    counter = f"{sampling.SYSTEM}cpu_utilization_percentage"
+    counter = f"{SYSTEM}cpu_utilization_percentage"
     taken: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         spec = RunSpec(TrackingSettings(kind="local"), Path(folder), Path(folder), "benchmark", "a run")
