@@ -27,7 +27,7 @@ from pipeline.redaction.mask import redact, redact_file, redact_overrides
 from pipeline.run.description import NOTE, of_begun, of_run
 from pipeline.run.naming import run_name
 from pipeline.run.report import show_summary, show_times
-from pipeline.run_folder.lock import locked
+from pipeline.run_folder.lock import locked, warn_of_local_locks
 from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.outputs import unknown_to_git
 from pipeline.run_folder.settle import flush, record_end
@@ -93,6 +93,7 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
         folder.mkdir(parents=True, exist_ok=True)
         unknown_to_git(experiment.outputs)
         resources.enter_context(locked(folder))
+        warn_of_local_locks(experiment.outputs, console.warn)
         if job.resumed is not None and has_finished(folder):  # by another process
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
         if job.forked is not None:

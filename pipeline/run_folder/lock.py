@@ -2,11 +2,12 @@
 
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.paths import shorter
+from pipeline.system.mounts import local_locks
 from pipeline.system.signals import pause
 from stages.errors import UserError
 
@@ -46,6 +47,13 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
                     ) from error
                 pause(0.2)
         yield
+
+
+def warn_of_local_locks(folder: Path, warn: Callable[[str], None]) -> None:
+    """Warns where `folder` is on a file system whose locks do not hold between hosts, as far as its mount says so."""
+    reason = local_locks(folder)
+    if reason is not None:
+        warn(f"{reason}: its locks hold on one host alone. Start runs in {shorter(folder)} from this host only")
 
 
 def is_locked(folder: Path) -> bool:

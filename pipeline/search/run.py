@@ -12,7 +12,7 @@ from pipeline.planning.job import SweepRun
 from pipeline.planning.reuse import plan_of
 from pipeline.provenance.source_digest import new_for_other_code
 from pipeline.run.report import show_plan
-from pipeline.run_folder.lock import locked
+from pipeline.run_folder.lock import locked, warn_of_local_locks
 from pipeline.run_folder.origin import Origin
 from pipeline.search.best import FOLDER, write_experiment
 from pipeline.search.checks import Search
@@ -60,6 +60,7 @@ def _run_checked(search: Search, options: Options, console: Console, places: Seq
     else:
         console.log(f"resuming search {folder.name}")
     _say_plan(search, console)
+    warn_of_local_locks(first.outputs, console.warn)
     with locked(folder):
         study = Study(folder, search.plan, search.axes)
         search.sources.write(folder)

@@ -15,7 +15,7 @@ from pipeline.planning.reuse import plan_of
 from pipeline.provenance.source_digest import Sources
 from pipeline.run.naming import sweep_name
 from pipeline.run.report import show_plan
-from pipeline.run_folder.lock import locked
+from pipeline.run_folder.lock import locked, warn_of_local_locks
 from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.settle import send_rest
 from pipeline.sweep.batch import run_batch
@@ -65,6 +65,7 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
         console.log(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     else:
         console.log(f"resuming sweep {folder.name}: {len(jobs):,} jobs{at_once}")
+    warn_of_local_locks(first.outputs, console.warn)
     with locked(folder):
         everything.write(folder)
         Origin(first.name, jobs=index).write(folder)

@@ -1,0 +1,75 @@
+"""Mounted file systems, and whether their locks hold between hosts."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+WITHOUT_LOCKS = frozenset({"s3fs", "gcsfuse", "goofys", "mountpoint-s3", "blobfuse", "blobfuse2", "rclone", "sshfs"})
+"""Programs that mount object stores or other hosts' folders by FUSE, and keep `flock` to this host."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """kind: the file system's type, such as `nfs4`; source: a device or an address; options: the file system's."""
+
+    place: Path
+    kind: str
+    source: str
+    options: frozenset[str]
+
+
+def mount_of(folder: Path, mountinfo: str) -> Mount | None:
+    """Returns the mount that `folder`, an absolute path without links, is on; None where none is listed.
+
+    Args:
+        mountinfo: the text of /proc/self/mountinfo. Source: proc_pid_mountinfo(5).
+    """
+    found: Mount | None = None
+    for line in mountinfo.splitlines():
+        own, separator, of_kind = line.partition(" - ")
+        fields, kind = own.split(" "), of_kind.split(" ")
+        if not separator or len(fields) < 5 or len(kind) < 3:
+            continue
+        place = Path(_unescaped(fields[4]))
+        if folder.is_relative_to(place) and (found is None or place.is_relative_to(found.place)):
+            found = Mount(place, kind[0], _unescaped(kind[1]), frozenset(kind[2].split(",")))
+    return found
+
+
+def local_locks(folder: Path, mountinfo: str | None = None) -> str | None:
+    """Returns the reason why `flock` below `folder` certainly does not hold between hosts; None where it may.
+
+    Args:
+        mountinfo: the text of /proc/self/mountinfo; None: it is read, and without it nothing is known.
+    """
+    if mountinfo is None:
+        try:
+            mountinfo = MOUNTS.read_text(errors="surrogateescape")
+        except OSError:
+            return None
+    mount = mount_of(folder.resolve(), mountinfo)
+    if mount is None:
+        return None
+    name = mount.kind.removeprefix("fuse.")
+    program = mount.source if mount.kind == "fuse" else name
+    if mount.kind.startswith("fuse") and program in WITHOUT_LOCKS:
+        return f"{mount.place} is mounted by {program}"
+    wrong = _OPTIONS.get(name, frozenset()) & mount.options
+    return f"{mount.place} is {mount.kind} mounted with {', '.join(sorted(wrong))}" if wrong else None
+
+
+_OPTIONS = {
+    "nfs": frozenset({"nolock", "local_lock=all", "local_lock=flock"}),
+    "nfs4": frozenset({"local_lock=all", "local_lock=flock"}),
+    "lustre": frozenset({"localflock"}),
+    "cifs": frozenset({"nobrl"}),
+    "smb3": frozenset({"nobrl"}),
+}
+"""Options by which the locks of a file system stay on this host. Sources: nfs(5), mount.lustre(8), mount.cifs(8)."""
+
+
+def _unescaped(text: str) -> str:
+    """Returns a field of mountinfo, in which the kernel writes blanks and backslashes as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
