@@ -15,6 +15,7 @@ from stages.checkpoints.saved import restore_trained, save_trained
 from stages.checkpoints.state import State, progress_of
 from stages.data.batches import InputFunction, distributed, evaluation_input, steps_per_epoch, training_input
 from stages.errors import UserError
+from stages.evaluation.test_set import VALIDATED, digest_of
 from stages.networks.inference_memory import scoring_batch
 from stages.networks.precision import keras_floats
 from stages.optimization.losses import accuracy, class_weight, cross_entropy
@@ -104,7 +105,7 @@ def fit(
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": settings.steps_per_call or 1, **needed}
     files = write_files(model, report.progress, best, folder)
-    record = Record(params, timing.metrics() | gpu_peak(strategy), files)
+    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary={VALIDATED: digest_of(dataset.val)})
     return result_of(model, report.progress, best, settings, record)
 
 

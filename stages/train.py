@@ -13,6 +13,7 @@ from stages.checkpoints.saved import restore_trained, save_trained
 from stages.checkpoints.state import progress_of, restore_weights
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
+from stages.evaluation.test_set import VALIDATED, digest_of
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
@@ -86,7 +87,12 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     trained = built.validation.present_model()
     files = write_files(trained, built.progress, best, folder)
     chosen = {name: params[name] for name in ("jit", "jit_reason", "steps_per_call")}
-    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary={"train": chosen})
+    record = Record(
+        params,
+        timing.metrics() | gpu_peak(strategy),
+        files,
+        summary={"train": chosen, VALIDATED: digest_of(dataset.val)},
+    )
     return result_of(trained, built.progress, best, settings, record)
 
 

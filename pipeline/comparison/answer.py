@@ -2,7 +2,7 @@
 
 from pipeline.comparison.columns import interval_text, metric_column, points
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.rows import Row, is_lower_better
+from pipeline.comparison.rows import Row, are_validated_alike, is_lower_better
 
 
 def choice(comparison: Comparison) -> str:
@@ -14,6 +14,8 @@ def choice(comparison: Comparison) -> str:
         return f"no best setting: debug runs only check that a setting works, and {len(comparison.rows)} did"
     if len(comparison.rows) == 1:
         return f"one setting: nothing to choose between ({_number(comparison.rows[0])})"
+    if not are_validated_alike([row for row in comparison.rows if not row.is_debug]):
+        return "no best setting: the runs were validated on different examples, and none is chosen on test"
     if metric is None:
         return "no best setting: the runs have no validation metric in common, and none is chosen on test"
     if best is None:

@@ -17,6 +17,7 @@ from pipeline.provenance.identity import WITHOUT_EFFECT
 from pipeline.run_folder.finding import debug_kind
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
 from pipeline.run_folder.summary import NAME, best_metric
+from stages.evaluation.test_set import VALIDATED
 
 PREDICTIONS = "predictions.parquet"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -31,6 +32,7 @@ class ComparedRun:
     settings: overrides, and of a run that is no job also the options of every group; choices: those options.
     devices: TensorFlow's names. monitor: the metric by which its best epoch was chosen, such as `val/best_loss`.
     test_set: digests of the test examples and of their pixels, where it has been evaluated.
+    validated: digest of the validation examples; None: unknown.
     default_seed: the seed where none was typed.
     """
 
@@ -47,6 +49,7 @@ class ComparedRun:
     test_set: tuple[str, str] | None = None
     reason: str | None = None
     default_seed: str | None = None
+    validated: str | None = None
 
     @property
     def has_finished(self) -> bool:
@@ -136,6 +139,7 @@ def _compared(
         (str(examples), str(facts.get("test_pixels") or "")) if examples else None,
         summary.get("error"),
         None if facts.get("seed") is None else str(facts["seed"]),
+        facts.get(VALIDATED),
     )
 
 

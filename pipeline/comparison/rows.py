@@ -108,14 +108,21 @@ def chosen_metric(rows: Sequence[Row]) -> str | None:
     """Returns the validation metric on which the best row is chosen.
 
     That by which all runs chose their best epoch; where they differ in that, the best validation accuracy, as losses
-    of different settings need not be on one scale; None where some have none.
+    of different settings need not be on one scale; None where some have none, or they are of different examples.
     """
+    if not are_validated_alike(rows):
+        return None
     monitors = {run.monitor for row in rows for run in row.runs}
     candidates = [monitors.pop()] if len(monitors) == 1 else []
     for name in (*candidates, "val/best_accuracy"):
         if name is not None and rows and all(name in run.metrics for row in rows for run in row.runs):
             return name
     return None
+
+
+def are_validated_alike(rows: Sequence[Row]) -> bool:
+    """Returns whether no two runs are known to have been validated on different examples."""
+    return len({run.validated for row in rows for run in row.runs} - {None}) < 2
 
 
 def best_row(rows: Sequence[Row], metric: str | None) -> Row | None:

@@ -28,6 +28,13 @@ Compose = Callable[[Sequence[str]], Composed]
 """Returns the configuration of the command line with the overrides of one trial."""
 
 
+OF_VALIDATION = (
+    "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.train_split",
+    "data.val_split",
+)  # fmt: skip
+"""Settings that decide which examples the metric of a trial is of."""
+
+
 @dataclass
 class Search:
     """A search that is known to work.
@@ -59,6 +66,13 @@ def checked_search(
         UserError: where the search is wrong.
     """
     axes = with_whole_numbers(axes, compose([axis.line_of_end(0) for axis in axes if axis.choices]).document)
+    for axis in axes:
+        if axis.key in OF_VALIDATION:
+            raise UserError(
+                f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
+                "axes that leave the validation examples as they are, or a sweep, which chooses none",
+                f"python -m pipeline -m {axis.key}=<value>,<value>",
+            )
     first: Experiment | None = None
     refused: UserError | None = None
     files: dict[str, str] = {}

@@ -61,7 +61,8 @@ class Display:
         self.console.log(line, style="bold red")
         if "(traceback in" not in reason:
             names = [name for name in (LOG, OUTPUT) if (folder / name).exists()]
-            self.console.log(f"{'':4} see {' and '.join(names)} in {shorter(folder)}")
+            if names:
+                self.console.log(f"{'':4} see {' and '.join(names)} in {shorter(folder)}")
 
     def table(self) -> Table:
         """Returns the jobs that run, and how many have ended and wait."""

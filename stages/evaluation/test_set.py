@@ -1,4 +1,4 @@
-"""Test sets told apart: digests of their examples and of their pixels."""
+"""Test sets and validation sets told apart: digests of their examples and of their pixels."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,6 +8,8 @@ import numpy as np
 from stages.results import Split
 
 EXAMPLES, PIXELS = "test_examples", "test_pixels"
+VALIDATED = "val_examples"
+"""In the facts of a summary: the digest of the examples by which the best epoch was chosen."""
 
 
 def facts_of(split: Split) -> dict[str, str]:
@@ -16,14 +18,19 @@ def facts_of(split: Split) -> dict[str, str]:
     test_examples: of numbers (or files) and labels, in order. test_pixels: the images' shape and a digest of all
     pixels, which are others for the same examples at another size; empty where nobody has read them all.
     """
-    content = hashlib.blake2b(digest_size=16)
-    content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
-    content.update(np.ascontiguousarray(split.labels, np.int32).data)
-    facts = {EXAMPLES: content.hexdigest(), PIXELS: ""}
+    facts = {EXAMPLES: digest_of(split), PIXELS: ""}
     if split.is_at_hand:
         pixels = hashlib.blake2b(split.described.digests.data, digest_size=16).hexdigest()
         facts[PIXELS] = f"{'x'.join(map(str, split.images.shape[1:]))} {pixels}"
     return facts
+
+
+def digest_of(split: Split) -> str:
+    """Returns a digest of the examples' numbers (or files) and labels, in order: 32 hexadecimal digits."""
+    content = hashlib.blake2b(digest_size=16)
+    content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
+    content.update(np.ascontiguousarray(split.labels, np.int32).data)
+    return content.hexdigest()
 
 
 def is_same_test_set(facts: Mapping[str, str], other: Mapping[str, str]) -> bool:

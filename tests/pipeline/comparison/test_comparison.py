@@ -187,6 +187,17 @@ def test_without_validation_nothing_is_chosen(tmp_path: Path) -> None:
     assert choice(comparison) == "no best setting: val/best_accuracy is not a number in any"
 
 
+def test_runs_validated_on_different_examples_have_no_best(tmp_path: Path) -> None:
+    """Scores on other examples, or of other data, say nothing about which setting is better."""
+    comparison = compared(tmp_path, made(ONE, val_loss=0.5), made(BFLOAT16, val_loss=0.4, validated="other"))
+    assert (comparison.best, comparison.chosen_on) == (None, None)
+    assert choice(comparison) == (
+        "no best setting: the runs were validated on different examples, and none is chosen on test"
+    )
+    unknown = compared(tmp_path / "earlier", made(ONE, val_loss=0.5), made(BFLOAT16, val_loss=0.4, validated=None))
+    assert unknown.best is unknown.rows[1]
+
+
 def test_one_job_and_none(tmp_path: Path) -> None:
     alone = compared(tmp_path, made(ONE))
     assert choice(alone) == "one setting: nothing to choose between (1 seed)"

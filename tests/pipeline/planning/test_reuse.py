@@ -75,6 +75,7 @@ def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Pat
     assert {name: second["metrics"][name] for name in tested} == {name: first["metrics"][name] for name in tested}
     assert np.array_equal(probabilities(trained), probabilities(again))
     assert second["weights"] == first["weights"]
+    assert second["facts"]["val_examples"] == first["facts"]["val_examples"]
     assert second["metrics"]["val/best_loss"] == first["metrics"]["val/best_loss"]
     again_line = "these run again, as their results are not saved: strategy, load, augment, model"
     assert f"reused normalize, train; {again_line}" in printed

@@ -188,6 +188,8 @@ def test_a_search_by_covariance_runs(outputs: Path) -> None:
         (["sweep=tpe", "seed=1,2", "strategy=multi_worker"], "sweep.pruner=none"),
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
         (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search for this"),
+        (["sweep=tpe", "data.split_seed=1,2"], "validated on different examples"),
+        (["sweep=tpe", "data=digits,synthetic"], "validated on different examples"),
         (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
     ],
 )
