@@ -65,7 +65,7 @@ def _execute(arguments: Arguments) -> int:
     """Executes the command and returns the exit code. Help is printed before anything heavy is imported."""
     if arguments.help:
         print(help_text(read_options(arguments.folders, arguments.primary)), end="")
-        return 0
+        return streams.all_written(0)
     if arguments.version:
         from importlib.metadata import version
 
@@ -106,10 +106,10 @@ def _compose_and_run(arguments: Arguments) -> int:
     try:
         if arguments.info:
             composer.info(arguments.info)
-            return 0
+            return streams.all_written(0)
         if arguments.show:
             composer.show(arguments.package, arguments.resolve)
-            return 0
+            return streams.all_written(0)
         code = _run(composer)
         signals.ended(code)
         return code

@@ -16,7 +16,8 @@ from rich.table import Table
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving.app import scores
 from pipeline.serving.models import encoded_function, load, saved_model
-from pipeline.system import environment
+from pipeline.system import environment, streams
+from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -25,7 +26,7 @@ BATCH = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument."""
+    """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument, 141 unread."""
     parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
     parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them")
@@ -66,6 +67,8 @@ def _classify(options: argparse.Namespace) -> int:
     rows: list[list[str]] = []
     failed = 0
     for file, answer in _answers(classify, files):
+        if not streams.is_read():
+            return CLOSED_OUTPUT.exit_code
         if isinstance(answer, str):
             print(f"error: {file}: {answer}", file=sys.stderr)
             failed += 1
@@ -96,21 +99,25 @@ def _table(rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yields the files, and those of folders that are images by their names.
+    """Yields the files, and those of folders that are images by their names and not hidden, as training takes them.
 
     Raises:
         UserError: where there is no such file, or no image in a folder.
     """
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+            inside = sorted(file for file in path.rglob("*") if _is_image(file.relative_to(path)) and not file.is_dir())
             if not inside:
                 raise UserError(f"{path} has no images in it", f"files that end in {', '.join(SUFFIXES)}")
             yield from inside
-        elif path.is_file():
+        elif path.is_file() or path.is_fifo():  # as /dev/stdin may be
             yield path
         else:
             raise UserError(f"{path} is not there", "an image, or a folder of images")
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 
 def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any] | str]]:

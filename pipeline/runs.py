@@ -12,6 +12,7 @@ from pipeline.command_line.command import command_parser, exit_code, print_warni
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
 from pipeline.sweep.catalog import CatalogEntry, read_catalog, select
+from stages.errors import UserError
 
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
@@ -30,9 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
+    if options.last is not None and options.last < 1:
+        raise UserError(f"--last={options.last}", "1 run or more", "--last=1")
     entries = select(read_catalog(options.outputs, print_warning), options.filter)
     if options.last is not None:
-        entries = entries[-max(options.last, 0) :] if options.last > 0 else []
+        entries = entries[-options.last :]
     if options.json:
         print(json.dumps(redact([entry.as_dict() for entry in entries]), indent=2))
     elif entries:

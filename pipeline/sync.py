@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.command_line.command import INTERRUPTED, command_parser, print_error
+from pipeline.command_line.command import INTERRUPTED, command_parser, print_error, run_command
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.redaction.mask import guard_output, learn_arguments
@@ -129,4 +129,4 @@ if __name__ == "__main__":
     streams.guard()
     learn_arguments(sys.argv[1:])
     guard_output()
-    sys.exit(main())
+    run_command(main)

@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+VALIDATED = "val_examples"
+"""In the facts of a summary: a digest of the examples by which the best epoch was chosen."""
+
 KNOWN_IMAGES = "known_test_images"
 """In the facts of a summary: how many test images a reused model was trained on."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from pipeline.exit_codes import WRONG_CONFIGURATION
+from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import default_outputs
 from pipeline.redaction.mask import redact
 from pipeline.system import streams
@@ -37,7 +37,10 @@ def _absolute(text: str) -> Path:
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Returns the exit code of `work`; 2 for a UserError, which is printed, and 130 after Ctrl-C."""
+    """Returns the exit code of `work`; 130 after Ctrl-C.
+
+    2 for a UserError, and 1 for a file that cannot be read or written, which are printed.
+    """
     try:
         return work()
     except UserError as error:
@@ -45,6 +48,10 @@ def exit_code(work: Callable[[], int]) -> int:
         return WRONG_CONFIGURATION
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        print_error(f"{place}{error.strerror or error}")
+        return FAILED
 
 
 def print_error(line: str) -> None:
@@ -56,6 +63,6 @@ def print_warning(line: str) -> None:
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with the exit code of `main`."""
+    """Ends the process with the exit code of `main`; 1 where part of what it has printed is lost."""
     streams.guard()
-    sys.exit(main())
+    sys.exit(streams.all_written(main()))

@@ -17,7 +17,7 @@ from pipeline.provenance.identity import WITHOUT_EFFECT
 from pipeline.run_folder.finding import debug_kind
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
 from pipeline.run_folder.summary import NAME, best_metric
-from stages.evaluation.test_set import VALIDATED
+from stages.reuse import VALIDATED
 
 PREDICTIONS = "predictions.parquet"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

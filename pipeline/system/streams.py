@@ -6,10 +6,14 @@ import os
 import sys
 from typing import Any
 
+from pipeline.exit_codes import FAILED
 from pipeline.system import signals
 
 CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
 """Errors of writing to a stream without a reader; EIO is a closed terminal."""
+
+_errors: dict[int, OSError] = {}
+"""By descriptor, the first error of writing to it."""
 
 
 class _Sink(io.FileIO):
@@ -23,6 +27,7 @@ class _Sink(io.FileIO):
         try:
             return super().write(content)
         except OSError as error:
+            _errors.setdefault(self._number, error)
             if error.errno in CLOSED:
                 _to_nowhere(self._number)  # for native code, which writes to it, too
                 if self._number == 1:
@@ -43,6 +48,21 @@ def guard() -> None:
             _to_nowhere(number)
     sys.stdout = _stream(1, sys.stdout)
     sys.stderr = _stream(2, sys.stderr)
+
+
+def all_written(code: int) -> int:
+    """Returns the exit code of a command that has printed its result: 1 in place of 0 where part of it is lost."""
+    sys.stdout.flush()
+    error = _errors.get(1)
+    if error is None or error.errno in CLOSED:  # a reader that has enough closes its end
+        return code
+    print(f"error: standard output: {error.strerror}, so part of it is lost", file=sys.stderr)
+    return code or FAILED
+
+
+def is_read() -> bool:
+    """Returns whether standard output still has a reader, as far as it has been written to."""
+    return 1 not in _errors or _errors[1].errno not in CLOSED
 
 
 def _stream(number: int, before: Any) -> Any:

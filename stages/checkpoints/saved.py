@@ -9,10 +9,9 @@ import numpy as np
 from stages.checkpoints.files import Checkpoint, read, write
 from stages.data.known_images import DIGESTS, TRAINED, count_known, too_good
 from stages.errors import UserError
-from stages.evaluation.test_set import VALIDATED
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
-from stages.reuse import KNOWN_IMAGES
+from stages.reuse import KNOWN_IMAGES, VALIDATED
 
 NAME = TRAINED.name
 

@@ -8,8 +8,6 @@ import numpy as np
 from stages.results import Split
 
 EXAMPLES, PIXELS = "test_examples", "test_pixels"
-VALIDATED = "val_examples"
-"""In the facts of a summary: the digest of the examples by which the best epoch was chosen."""
 
 
 def facts_of(split: Split) -> dict[str, str]:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,28 @@ def test_a_terminal_gets_a_table_of_whole_names(run: Path, image: Path, monkeypa
 def test_fewer_than_one_class_is_refused(top: int, run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict.main([str(run), str(image), f"--top={top}"]) == 2
     assert capsys.readouterr().err == f"error: --top={top}. Expected 1 class or more. Try: --top=1\n"
+
+
+def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hidden files, such as those that macOS leaves beside each image, and folders by an image's name are none."""
+    for name in ("a.bmp", "inside/b.BMP", "folder.png/c.bmp", "._a.bmp", ".hidden/d.bmp", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(IMAGE)
+    assert predict.main([str(run), str(tmp_path), "--top=1"]) == 0
+    printed = capsys.readouterr()
+    names = [line.partition("\t")[0] for line in printed.out.splitlines()]
+    assert names == [str(tmp_path / name) for name in ("a.bmp", "folder.png/c.bmp", "inside/b.BMP")]
+    assert printed.err == ""
+
+
+def test_a_reader_that_has_enough_ends_it(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "image.bmp").write_bytes(IMAGE)
+    words = [str(run), *[str(tmp_path)] * 50_000]
+    command = commands.start(*words, module="pipeline.predict", stdout=subprocess.PIPE)
+    assert command.stdout is not None
+    assert command.stdout.readline().count("\t") == 6
+    command.stdout.close()
+    assert command.wait(commands.HEARD_SECONDS) == 141
 
 
 def test_an_interrupt_while_it_classifies_ends_it_without_a_traceback(run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""Commands whose result is what they print do not end as if all of it were printed where it is not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.made_runs import MadeRun, make_sweep
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize("arguments", ["pipeline --help", "pipeline --cfg job", "pipeline.runs --outputs={place}"])
+def test_a_full_disk_behind_standard_output_is_an_error(arguments: str, tmp_path: Path) -> None:
+    command = f"'{sys.executable}' -m {arguments.format(place=tmp_path)}"
+    full, closed, read = (by_shell(f"{command} {ending}") for ending in (">/dev/full", ">&-", "| head -c 1"))
+    said = "error: standard output: No space left on device, so part of it is lost\n"
+    assert (full.returncode, full.stderr) == (1, said)
+    assert [(done.returncode, done.stderr) for done in (closed, read)] == [(0, "")] * 2
+
+
+def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    make_sweep(tmp_path / "sweeps" / "s", [MadeRun({"seed": "1"}, None)])
+    done = by_shell(f"'{sys.executable}' -m pipeline.compare --outputs='{tmp_path}' --to='{tmp_path}/file/in'")
+    assert done.returncode == 1
+    assert done.stderr == f"error: {tmp_path}/file/in: Not a directory\n"
+
+
+def by_shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
