@@ -44,7 +44,7 @@ class Run:
         Raises:
             UserError: where there is no run in the folder.
         """
-        summary = read_run(self.folder, lambda line: None)
+        summary = read_run(self.folder)
         if summary is None:
             raise UserError(f"{self.folder} holds no run", "the folder of a run", "python -m pipeline.runs")
         return summary

@@ -62,7 +62,7 @@ def _tracked(outputs: Path) -> list[Path]:
 
 
 def _was_tracked(folder: Path) -> bool:
-    summary = rebuild.read_run(folder, lambda line: None)
+    summary = rebuild.read_run(folder)
     return (folder / NAME).is_file() or (summary is not None and summary.run_id is not None)
 
 

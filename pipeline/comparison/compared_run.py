@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
-from pipeline.provenance.identity import WITHOUT_EFFECT
+from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.finding import debug_kind
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
 from pipeline.run_folder.summary import NAME, best_metric
@@ -145,7 +145,7 @@ def _compared(
 
 def _settings(overrides: Sequence[str]) -> dict[str, str]:
     parts = (override.lstrip("+~").partition("=") for override in overrides)
-    return {name: _canonical(value) for name, _, value in parts if not _is_without_effect(name)}
+    return {name: _canonical(value) for name, _, value in parts if not is_among(name, WITHOUT_EFFECT)}
 
 
 def _canonical(text: str) -> str:
@@ -166,10 +166,6 @@ def _recorded(configuration: Mapping[str, Any], name: str) -> str | None:
     return _canonical(node if isinstance(node, str) else json.dumps(node))
 
 
-def _is_without_effect(name: str) -> bool:
-    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in WITHOUT_EFFECT)
-
-
 def _status(status: str | None, entry: Mapping[str, Any]) -> str:
     """Returns the status of a job: that of its run, unless its process has ended without one."""
     exit_code = entry.get("exit_code")
@@ -186,5 +182,5 @@ def _summary(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / NAME).read_text()))
     except (OSError, ValueError, TypeError):
-        rebuilt = read_run(folder, lambda line: None)
+        rebuilt = read_run(folder)
         return asdict(rebuilt) if rebuilt is not None else {}

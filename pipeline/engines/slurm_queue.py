@@ -115,7 +115,7 @@ def queued_folder(experiment: Experiment) -> Path | None:
     for path in sorted((experiment.outputs / "runs" / experiment.name).glob(f"*/{NAME}"), reverse=True):
         folder = path.parent
         note = _note(path.parent)
-        if note is None or note.identity != wanted or read_run(folder, lambda line: None) is not None:
+        if note is None or note.identity != wanted or read_run(folder) is not None:
             continue
         if queued(folder) is not None:
             return folder

@@ -122,11 +122,7 @@ def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | No
     return None
 
 
-def _ignore(line: str) -> None:
-    """Drops a warning that another reader of the same file makes."""
-
-
-def unfinished_in(folder: Path, warn: Callable[[str], None] = _ignore) -> Summary | None:
+def unfinished_in(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Summary | None:
     """Returns the unfinished run in `folder`, or None; calls `warn` for each damaged file."""
     summary = read_run(folder, warn)
     return None if summary is None or summary.status == "FINISHED" else summary
@@ -134,7 +130,7 @@ def unfinished_in(folder: Path, warn: Callable[[str], None] = _ignore) -> Summar
 
 def has_finished(folder: Path) -> bool:
     """Returns whether `folder` holds a run that is FINISHED."""
-    summary = read_run(folder, _ignore)
+    summary = read_run(folder)
     return summary is not None and summary.status == "FINISHED"
 
 

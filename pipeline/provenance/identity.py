@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import shlex
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -49,12 +50,14 @@ def _slow_digest(name: str, value: str) -> str:
     return hashlib.scrypt(value.encode(), salt=name.encode(), n=2**14, r=8, p=1, dklen=16).hex()
 
 
-def relevant_settings(document: Any, ignored: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in flatten(document)
-        if not any(name == prefix or name.startswith(f"{prefix}.") for prefix in ignored)
-    }
+def relevant_settings(document: Any, ignored: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings of a configuration by their dotted names, but those that are `ignored`."""
+    return {name: value for name, value in flatten(document) if not is_among(name, ignored)}
+
+
+def is_among(name: str, settings: Iterable[str]) -> bool:
+    """Returns whether the dotted `name` is one of `settings`, or below one of them."""
+    return any(name == setting or name.startswith(f"{setting}.") for setting in settings)
 
 
 def as_override(name: str, value: Any) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.provenance.identity import WITHOUT_EFFECT
+from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "decay"}
 """Settings by the words that people use for them, where a name would fill a table's column."""
@@ -38,7 +38,7 @@ def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) 
     Args:
         overrides: without secrets; those that change no result are left out.
     """
-    chosen = [text for text in overrides if not _is_without_effect(_key(text))]
+    chosen = [text for text in overrides if not is_among(_key(text), (*WITHOUT_EFFECT, *_CHOOSES_A_RUN))]
     return f"{label(chosen, groups) or DEFAULTS} {folder.name[-8:]}"
 
 
@@ -73,7 +73,3 @@ def _key(override: str) -> str:
 def _short(key: str) -> str:
     name = key.rpartition(".")[2]
     return SHORT.get(name, name)
-
-
-def _is_without_effect(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in (*WITHOUT_EFFECT, *_CHOOSES_A_RUN))

@@ -122,7 +122,8 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     """Returns how fast training was, and what its time went into."""
     metrics = summary.metrics
     rows = []
-    rates = [f"{metrics[f'train/{unit}_per_second']:,.0f} {unit}/s" for unit in UNITS if _rate(unit) in metrics]
+    by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
+    rates = [f"{rate:,.0f} {unit}/s" for unit, rate in by_unit.items() if rate is not None]
     if rates and "train/step_milliseconds" in metrics:
         step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
         rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
@@ -130,7 +131,3 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     if parts:
         rows.append(("training", ", ".join(f"{TRAINING[name]} {seconds:.1f} s" for name, seconds in parts.items())))
     return rows
-
-
-def _rate(unit: str) -> str:
-    return f"train/{unit}_per_second"

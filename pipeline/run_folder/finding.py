@@ -78,7 +78,7 @@ def all_run_folders(outputs: Path) -> list[Path]:
 
 
 def _has_id(folder: Path, text: str) -> bool:
-    summary = read_run(folder, lambda line: None)
+    summary = read_run(folder)
     return summary is not None and (summary.run_id or "").startswith(text)
 
 

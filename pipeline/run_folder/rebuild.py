@@ -19,7 +19,7 @@ from pipeline.tracking.tracker import SYSTEM
 Warn = Callable[[str], None]
 
 
-def read_run(folder: Path, warn: Warn) -> Summary | None:
+def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
     """Returns the summary of the run in `folder`, rebuilt where the file is damaged; None where there is no run.
 
     Args:

@@ -50,7 +50,7 @@ class Display:
         if not again:
             self._ended.add(folder)
         self._running = [process for process in self._running if process.job.folder != folder]
-        summary = read_run(folder, lambda line: None)
+        summary = read_run(folder)
         if code == DONE and summary is not None:
             self.console.log(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
             return

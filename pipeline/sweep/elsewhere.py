@@ -32,7 +32,7 @@ def sweep_digest(jobs: Sequence[SweepJob]) -> str:
 
 def was_elsewhere(folder: Path) -> str | None:
     """Returns the id of the run that has finished elsewhere, where `folder` stands for it."""
-    summary = read_run(folder, lambda line: None)
+    summary = read_run(folder)
     run_id = summary.facts.get(FACT) if summary is not None else None
     return None if run_id is None else str(run_id)
 
@@ -74,7 +74,7 @@ def take_finished(
     for job in jobs:
         run = finished.get((job.identity, job.sources.digest))
         place = folder / job.folder
-        if run is not None and read_run(place, lambda line: None) is None:
+        if run is not None and read_run(place) is None:
             place.mkdir(exist_ok=True)
             summary = _summary(job, place, run)
             Origin.of(summary).write(place)

@@ -172,7 +172,7 @@ class ForeignSweep:
         write_index([job.entry for job in self._jobs], self._folder, status)
 
     def _returned(self, job: SweepJob, composed: Composed, folder: Path) -> JobReturn:
-        summary = read_run(folder / job.folder, lambda line: None)
+        summary = read_run(folder / job.folder)
         returned = JobReturn(overrides=list(job.overrides), cfg=composed.document, working_dir=str(folder / job.folder))
         if job.exit_code == DONE and summary is not None:
             returned.status = JobStatus.COMPLETED

@@ -202,14 +202,14 @@ class State:
 
     def _sum(self, variable: Variable) -> np.ndarray:
         """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""
-        value = variable.value if isinstance(variable, keras.Variable) else variable
+        value = _as_tensorflow(variable)
         if has_workers(self._strategy):
             return np.array(value.read_value())[None]
         parts = self._strategy.distribution.experimental_local_results(value)
         return np.stack([np.array(part.read_value()) for part in parts])
 
     def _restore_sum(self, variable: Variable, values: np.ndarray) -> None:
-        value = variable.value if isinstance(variable, keras.Variable) else variable
+        value = _as_tensorflow(variable)
         parts = self._strategy.distribution.experimental_local_results(value)
         if len(parts) != len(values) or has_workers(self._strategy):
             zeros = [np.zeros_like(values[0])] * len(parts)
@@ -245,9 +245,15 @@ def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
             variable.assign(array)
 
 
+def _as_tensorflow(variable: Variable) -> Any:
+    """Returns TensorFlow's variable behind one of Keras."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
 def _value(variable: Variable) -> np.ndarray:
-    value = variable.value if isinstance(variable, keras.Variable) else variable
-    return np.array(tf.convert_to_tensor(value))  # a copy: the next step may overwrite the tensor's memory
+    return np.array(
+        tf.convert_to_tensor(_as_tensorflow(variable))
+    )  # a copy: the next step may overwrite the tensor's memory
 
 
 def _form(variable: Variable) -> str:
