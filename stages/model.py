@@ -75,23 +75,11 @@ def model(
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)
     _refuse_own_steps(network.core)
-    if network.has_own_loss and dataset.mixing is not None:
-        raise UserError(
-            f"{type(network.core).__name__} has a compute_loss of its own, which may not know mixed labels",
-            "augment.mixup=0 and augment.cutmix=0, or a network without it",
-            "augment.mixup=0 augment.cutmix=0",
-        )
+    _refuse_own_loss(network, dataset)
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
-    images = tf.cast(dataset.train.images[:2], tf.float32)
-    outputs = _check_outputs(network(images, training=False), dataset.num_classes, settings.outputs, policy)
-    if outputs == "logits" != settings.outputs and _squashes(network, images):
-        raise UserError(
-            "the network ends in a sigmoid, whose values are neither logits nor probabilities that add up to 1",
-            "a last layer without an activation, or with a softmax",
-            "model.outputs=logits, to train on them as logits all the same",
-        )
+    outputs = _outputs(network, dataset, settings.outputs, policy)
     params = {
         **loaded,
         "outputs": outputs,
@@ -226,6 +214,32 @@ def _refuse_own_steps(core: keras.Model) -> None:
             )
     if not core.trainable_variables:
         raise UserError(f"{core.name} has no weights that are trained", "at least one", "trainable layers")
+
+
+def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
+    if network.has_own_loss and dataset.mixing is not None:
+        raise UserError(
+            f"{type(network.core).__name__} has a compute_loss of its own, which may not know mixed labels",
+            "augment.mixup=0 and augment.cutmix=0, or a network without it",
+            "augment.mixup=0 augment.cutmix=0",
+        )
+
+
+def _outputs(network: keras.Model, dataset: Dataset, declared: str, policy: str) -> str:
+    """Returns `logits` or `probabilities`: what the network returns for two images.
+
+    Raises:
+        UserError: where it is neither, or something else than declared.
+    """
+    images = tf.cast(dataset.train.images[:2], tf.float32)
+    outputs = _check_outputs(network(images, training=False), dataset.num_classes, declared, policy)
+    if outputs == "logits" != declared and _squashes(network, images):
+        raise UserError(
+            "the network ends in a sigmoid, whose values are neither logits nor probabilities that add up to 1",
+            "a last layer without an activation, or with a softmax",
+            "model.outputs=logits, to train on them as logits all the same",
+        )
+    return outputs
 
 
 def _squashes(network: keras.Model, images: tf.Tensor) -> bool:
