@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from stages.callbacks.callbacks import Callbacks, build_callbacks, prepare_callbacks
+from stages.callbacks.build import build_callbacks, prepare_callbacks
+from stages.callbacks.callback_list import Callbacks
 from stages.callbacks.timing import Timing
 from stages.checkpoints.files import Checkpoints, newest
 from stages.checkpoints.forks import forked, with_schedule
@@ -70,8 +71,8 @@ def fit(
         state = State(strategy, model, dataset, settings, all_callbacks)
         checkpoints = Checkpoints(place, settings, reporter.is_secret)
         report = FitReport(dataset, settings, rate, reporter, state, checkpoints, stop, validation.score, checkpoint)
-        first_epoch = report.progress.epoch
-        training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first_epoch * per_epoch)
+        first_step = report.progress.epoch * per_epoch
+        training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
         report.callbacks = Callbacks(
             [*all_callbacks, report],
             reporter.warn,
@@ -84,21 +85,8 @@ def fit(
             steps=per_epoch,
         )
         prepare_callbacks(report.callbacks, settings, checkpoint is not None)
-        if report.progress.finished:  # it was interrupted after training
-            report.callbacks.on_train_begin()
-            report.callbacks.on_train_end()
-        else:
-            model.network.fit(
-                distributed(strategy.distribution, _weighted(training, weights)),
-                steps_per_epoch=per_epoch,
-                initial_epoch=first_epoch,
-                epochs=settings.epochs,
-                validation_data=validation.input(settings.epochs),
-                validation_steps=validation.steps,
-                callbacks=report.callbacks,
-                shuffle=False,  # the input is
-                verbose=0,
-            )
+        batches = distributed(strategy.distribution, _weighted(training, weights))
+        _run(model.network, batches, validation, report)
     report.progress.outside = dict(report.callbacks.outside)
     reporter.doing("writing the best weights")
     if settings.restore_best:
@@ -110,6 +98,26 @@ def fit(
 
 
 allow_reuse(fit, save_trained, restore_trained)
+
+
+def _run(network: keras.Model, batches: Any, validation: "_Validation", report: FitReport) -> None:
+    """Runs the epochs that are left; if none is, the callbacks alone: the run was interrupted after training."""
+    if report.progress.finished:
+        report.callbacks.on_train_begin()
+        report.callbacks.on_train_end()
+        return
+    settings = report.settings
+    network.fit(
+        batches,
+        steps_per_epoch=steps_per_epoch(report.dataset.train, settings.batch_size),
+        initial_epoch=report.progress.epoch,
+        epochs=settings.epochs,
+        validation_data=validation.input(settings.epochs),
+        validation_steps=validation.steps,
+        callbacks=report.callbacks,
+        shuffle=False,  # the input is
+        verbose=0,
+    )
 
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, shift: int) -> Rate:

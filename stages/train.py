@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stages.callbacks.callbacks import build_callbacks, save_weights
+from stages.callbacks.best_weights import save_weights
+from stages.callbacks.build import build_callbacks
 from stages.callbacks.timing import Timing
 from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.checkpoints.forks import forked, with_schedule

@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass, field
 
 import keras
 
-from stages.callbacks.callbacks import Callbacks
+from stages.callbacks.callback_list import Callbacks
 from stages.checkpoints.files import Checkpoint, Checkpoints
 from stages.checkpoints.forks import is_fork, report_fork
 from stages.checkpoints.progress import Progress

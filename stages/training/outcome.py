@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from stages.callbacks.callbacks import BestWeights
+from stages.callbacks.best_weights import BestWeights
 from stages.checkpoints.progress import Progress
 from stages.plots.charts import plot_history
 from stages.results import Model, Record, Trained

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.callbacks.callbacks import Callbacks, prepare_callbacks
+from stages.callbacks.build import prepare_callbacks
+from stages.callbacks.callback_list import Callbacks
 from stages.checkpoints.files import Checkpoint, Checkpoints
 from stages.checkpoints.forks import is_fork, report_fork
 from stages.checkpoints.progress import Progress

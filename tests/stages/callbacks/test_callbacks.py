@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import pytest
 
-from stages.callbacks.callbacks import Callbacks, Plateau, build_callbacks, prepare_callbacks
+from stages.callbacks.build import Plateau, build_callbacks, prepare_callbacks
+from stages.callbacks.callback_list import Callbacks
 from stages.errors import UserError
 from stages.export import export
 from stages.fit import fit

@@ -1,0 +1,115 @@
+"""Builds the callbacks of a training from its settings, and prepares them for each of its phases."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from stages.callbacks.best_weights import BestWeights
+from stages.callbacks.callback_list import Callbacks
+from stages.callbacks.profiler import Profiler
+from stages.callbacks.rules import refuse_useless
+from stages.callbacks.timing import Timing
+from stages.checkpoints.serialization import state_of
+from stages.errors import UserError
+from stages.reporter import Reporter
+from stages.settings.train import TrainSettings
+from stages.targets import import_target
+
+
+def build_callbacks(
+    settings: TrainSettings,
+    reporter: Reporter,
+    timing: Timing | None = None,
+    folder: Path | None = None,
+    metrics: Sequence[keras.metrics.Metric] = (),
+) -> tuple[BestWeights, Callbacks]:
+    """Returns the callback that keeps the best weights, and all callbacks in the order of their calls.
+
+    Args:
+        reporter: receives warnings of attributes that a checkpoint cannot hold. timing: counts their time.
+        folder: the run's, for the profiler's trace. metrics: the network's own.
+
+    Raises:
+        UserError: for a callback that cannot be made, or that cannot work with these settings.
+    """
+    best = BestWeights(settings.monitor)
+    callbacks: list[keras.callbacks.Callback] = [best]
+    if settings.early_stopping_patience:
+        mode = "max" if best.sign > 0 else "min"
+        patience = settings.early_stopping_patience
+        callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
+    if settings.schedule.name == "plateau":
+        callbacks.append(Plateau(settings))
+    names: dict[int, str] = {}
+    for index, entry in enumerate(settings.callbacks):
+        callback = _imported(entry, index)
+        if isinstance(callback, Profiler):
+            callback.folder = str(folder or "")
+        callbacks.append(callback)
+        names[id(callback)] = f"train.callbacks[{index}] {type(callback).__name__}"
+        left_out = state_of(callback, "", {})[1]
+        if left_out:
+            name = type(callback).__name__
+            reporter.warn(f"train.callbacks[{index}]: a checkpoint does not keep {name}'s {', '.join(left_out)}")
+    refuse_useless([callback for callback in callbacks if id(callback) in names], names, settings, metrics)
+    return best, Callbacks(callbacks, reporter.warn, timing, names)
+
+
+class Plateau(keras.callbacks.ReduceLROnPlateau):
+    """Lowers the learning rate where `monitor` no longer improves, by the settings of the schedule `plateau`."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        super().__init__(
+            settings.monitor,
+            factor=settings.schedule.decay_factor,
+            patience=settings.schedule.patience,
+            min_delta=0.0,  # as in early stopping
+            mode="max" if settings.monitor.endswith("accuracy") else "min",
+        )
+        self.reset_least_rate(settings)
+
+    def reset_least_rate(self, settings: TrainSettings) -> None:
+        """Sets the least rate by the peak of the phase; Keras resets the rest in `on_train_begin`."""
+        self.min_lr = settings.schedule.final_share * settings.optimizer.learning_rate
+
+
+def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:
+    """Prepares all callbacks for a phase of the training, before `on_train_begin` is called for it.
+
+    Early stopping and plateau start again in every phase, by `on_train_begin`: their patience, their best value, and
+    the least learning rate, which is relative to the phase's own. The best weights are those of all phases.
+
+    Args:
+        settings: of the phase. continues: whether the run has trained before, in this phase or another; a CSVLogger
+            then appends to its file.
+    """
+    for callback in callbacks.callbacks:
+        if continues and isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+        if isinstance(callback, Plateau):
+            callback.reset_least_rate(settings)
+
+
+def _imported(entry: Any, index: int) -> keras.callbacks.Callback:
+    if isinstance(entry, keras.callbacks.Callback):
+        return entry
+    settings = dict(entry) if isinstance(entry, Mapping) else {}
+    target = str(settings.pop("_target_", ""))
+    try:
+        callback = import_target(target)(**settings)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"train.callbacks[{index}]={entry} cannot be made ({error})",
+            "a mapping with the `_target_` of a Keras callback and its arguments",
+            "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
+        ) from error
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        raise UserError(
+            f"train.callbacks[{index}]: {target} would bring back weights, and train all epochs again",
+            "callbacks that leave the weights alone",
+        )
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise UserError(f"train.callbacks[{index}]: {target} is no Keras callback", "a keras.callbacks.Callback")
+    return callback
