@@ -14,8 +14,8 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
-from pipeline.serving.app import scores
-from pipeline.serving.models import encoded_function, load, saved_model
+from pipeline.serving.classification import encoded_function, load, scores
+from pipeline.serving.models import saved_model
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError

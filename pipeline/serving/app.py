@@ -4,15 +4,14 @@ import asyncio
 import base64
 import binascii
 import json
-import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.serving.classification import encoded_function, scores
 from pipeline.serving.limits import App, BodyLimit, PlainErrors
-from pipeline.serving.models import encoded_function
 from pipeline.system.environment import quiet_stderr
 
 if TYPE_CHECKING:
@@ -120,26 +119,3 @@ def _is_decodable(classify: Any, image: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any]]:
-    """Returns `class_name`, `score` and `probabilities` of each encoded image.
-
-    Args:
-        classify: the signature `serve_bytes` of a SavedModel.
-
-    Raises:
-        ValueError: where one of them cannot be decoded.
-    """
-    tensorflow = import_module("tensorflow")
-    try:
-        answer = classify(tensorflow.constant(encoded, tensorflow.string))
-    except tensorflow.errors.OpError as error:
-        bitmap = re.search(r"a BMP of [^\"']*", error.message)
-        why = bitmap.group() if bitmap else "JPEG, PNG, BMP or GIF expected"
-        raise ValueError(f"the image cannot be decoded: {why}") from error
-    names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
-    return [
-        {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}
-        for name, score, row in zip(names, best, rows, strict=True)
-    ]

@@ -1,22 +1,16 @@
-"""Exported models by the run that exported them or by their address in MLflow."""
+"""Exported models, by the run that exported them or by their address in MLflow."""
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.finding import find_run
-from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.health import SQLITE
 from pipeline.tracking.weights import ADDRESSES, model_folder
 from stages.errors import UserError
-
-BYTES = "serve_bytes"
-"""The signature of a SavedModel that takes encoded images."""
 
 Store = tuple[TrackingSettings, Path | None]
 """The settings by which a store is opened, and the folder of a local one."""
@@ -137,24 +131,3 @@ def _refuse_missing(uri: str) -> None:
     file = uri.removeprefix(SQLITE).partition("?")[0]
     if uri.startswith(SQLITE) and not Path(file).is_file():
         raise UserError(f"{file} is not there", "a store of MLflow", "--tracking-uri=<address>")
-
-
-def load(folder: Path) -> Any:
-    """Returns the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
-    with quiet_stderr():
-        return import_module("tensorflow").saved_model.load(str(folder))
-
-
-def encoded_function(loaded: Any) -> Any:
-    """Returns the function of a loaded SavedModel that takes encoded images, string [N].
-
-    Raises:
-        UserError: where it has none.
-    """
-    if BYTES not in loaded.signatures:
-        raise UserError(
-            f"the model has no {BYTES}: its images have neither 1 nor 3 channels, or an earlier version exported it",
-            "a model of gray or color images, exported by this version",
-            "python -m pipeline from=export run=<run>",
-        )
-    return loaded.signatures[BYTES]

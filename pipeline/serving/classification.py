@@ -1,0 +1,56 @@
+"""Classification of encoded images by a SavedModel that has been exported."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pipeline.system.environment import quiet_stderr
+from stages.errors import UserError
+
+BYTES = "serve_bytes"
+"""The signature of a SavedModel that takes encoded images."""
+
+
+def load(folder: Path) -> Any:
+    """Returns the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
+    with quiet_stderr():
+        return import_module("tensorflow").saved_model.load(str(folder))
+
+
+def encoded_function(loaded: Any) -> Any:
+    """Returns the function of a loaded SavedModel that takes encoded images, string [N].
+
+    Raises:
+        UserError: where it has none.
+    """
+    if BYTES not in loaded.signatures:
+        raise UserError(
+            f"the model has no {BYTES}: its images have neither 1 nor 3 channels, or an earlier version exported it",
+            "a model of gray or color images, exported by this version",
+            "python -m pipeline from=export run=<run>",
+        )
+    return loaded.signatures[BYTES]
+
+
+def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any]]:
+    """Returns `class_name`, `score` and `probabilities` of each encoded image.
+
+    Args:
+        classify: the signature `serve_bytes` of a SavedModel.
+
+    Raises:
+        ValueError: where one of them cannot be decoded.
+    """
+    tensorflow = import_module("tensorflow")
+    try:
+        answer = classify(tensorflow.constant(encoded, tensorflow.string))
+    except tensorflow.errors.OpError as error:
+        bitmap = re.search(r"a BMP of [^\"']*", error.message)
+        why = bitmap.group() if bitmap else "JPEG, PNG, BMP or GIF expected"
+        raise ValueError(f"the image cannot be decoded: {why}") from error
+    names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
+    return [
+        {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}
+        for name, score, row in zip(names, best, rows, strict=True)
+    ]
