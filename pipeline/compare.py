@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="settings of what the others are compared with; the first if left out",
     )
     parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="writes the files there (a sweep's: beside it)")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="writes the files there (a sweep's: into its folder)")
     options = parser.parse_args(arguments)
     return exit_code(lambda: _compare(options))
 
@@ -55,12 +55,18 @@ def _compare(options: argparse.Namespace) -> int:
     else:
         comparison = _of_runs(options.what, options.outputs, baseline, columns)
     show(comparison)
-    folder = options.to or sweep
+    folder = options.to or (sweep and _place(sweep, options))
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in write(comparison, folder):
             print(shorter(path))
     return 0
+
+
+def _place(sweep: Path, options: argparse.Namespace) -> Path:
+    """Returns the sweep's folder for the comparison that it ended with and that MLflow has; else one of its own."""
+    words = [word for word in (options.baseline, options.columns) if word]
+    return sweep / "comparisons" / re.sub(r"[^\w.=,+-]+", "-", " ".join(words))[:100] if words else sweep
 
 
 def show(comparison: Comparison) -> None:

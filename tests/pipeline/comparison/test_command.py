@@ -41,6 +41,18 @@ def test_the_last_sweep_by_default(outputs: Path, capsys: pytest.CaptureFixture[
     assert max(map(len, printed.splitlines()[:5])) <= 80
 
 
+def test_another_baseline_leaves_the_comparison_of_the_sweep_as_mlflow_has_it(outputs: Path) -> None:
+    assert ran(outputs) == 0
+    folder = outputs / "sweeps" / "20260102-000000-bbbb"
+    before = {path: path.read_bytes() for path in folder.glob("comparison.*")}
+    assert ran(outputs, "--baseline", "strategy=mirrored", "--columns", "my/score") == 0
+    assert {path: path.read_bytes() for path in folder.glob("comparison.*")} == before
+    [written] = folder.glob("comparisons/*/comparison.md")
+    assert written.parent.name == "strategy=mirrored-my-score"
+    assert written.read_bytes() != before[folder / "comparison.md"]
+    assert sweep_of([], outputs) == folder
+
+
 def test_a_sweep_by_its_name_or_folder(outputs: Path) -> None:
     name = "20260101-000000-aaaa"
     for word in (name, str(outputs / "sweeps" / name)):
