@@ -1,0 +1,106 @@
+"""A command of several jobs, all of whose processes are killed at random moments, and which is then repeated."""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.entities import Run
+
+from pipeline.config.schemas import TrackingSettings
+from pipeline.tracking.store import open_client
+from tests.chaos.command import LIMIT_SECONDS, kill_all, prepared
+from tests.conftest import ROOT
+
+
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(f"python -m {module}", description=description)
+    made.add_argument("--kills", type=int, default=8)
+    made.add_argument("--seed", type=int, default=1)
+    return made
+
+
+def run(outputs: Path, arguments: Sequence[str], kill_after: float | None = None) -> tuple[int, float]:
+    """Runs `python -m pipeline <arguments>` and returns its exit code and its seconds.
+
+    kill_after: seconds after which all its processes are killed at once.
+    """
+    began = time.monotonic()
+    with (outputs.parent / "printed.txt").open("a") as log:
+        command = [sys.executable, "-m", "pipeline", *arguments, f"outputs={outputs}"]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            return process.wait(LIMIT_SECONDS if kill_after is None else kill_after), time.monotonic() - began
+        except subprocess.TimeoutExpired:
+            kill_all(process.pid)
+            process.wait(10)
+            if kill_after is None:
+                raise
+            return -9, time.monotonic() - began
+
+
+def recorded(outputs: Path, jobs: int) -> list[Run]:
+    """Returns the runs in the store; asserts that each is there once, FINISHED, with no step of a metric twice."""
+    client = mlflow.MlflowClient(f"sqlite:///{outputs}/mlflow.db")
+    [own] = client.search_experiments(filter_string="name != 'Default'")
+    found: list[Run] = list(client.search_runs([own.experiment_id]))
+    assert len(found) == 1 + jobs, [run.info.run_name for run in found]
+    assert {run.info.status for run in found} == {"FINISHED"}, [(run.info.run_name, run.info.status) for run in found]
+    for run in found:
+        for name in run.data.metrics:
+            steps = [point.step for point in client.get_metric_history(run.info.run_id, name)]
+            assert len(steps) == len(set(steps)), (run.info.run_name, name)
+    return found
+
+
+def count_survived(
+    given: argparse.Namespace,
+    arguments: Sequence[str],
+    results: Callable[[Path], Any],
+    uninterrupted: Sequence[str] | None = None,
+) -> tuple[int, int]:
+    """Kills and repeats the command; returns how many kills it has survived, and how many there were.
+
+    Args:
+        given: what `parser` has read.
+        results: reads what the command must come to, and asserts what the store must have.
+        uninterrupted: arguments of the command that it is compared with; None: the same.
+    """
+    chance, survived, done = random.Random(given.seed), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        open_client(TrackingSettings(kind="local"), Path(folder))
+
+        def fresh() -> Path:
+            return prepared(Path(tempfile.mkdtemp(dir=folder)), Path(folder) / "mlflow.db")
+
+        outputs = fresh()
+        code, seconds = run(outputs, uninterrupted or arguments)
+        expected = results(outputs)
+        if uninterrupted is not None:
+            outputs = fresh()
+            code, seconds = run(outputs, arguments)
+            assert results(outputs) == expected
+        print(f"uninterrupted: exit code {code} in {seconds:.1f} s, seed {given.seed}", flush=True)
+        while done < given.kills:
+            outputs = fresh()
+            code, moments = -9, []
+            while code == -9:
+                moment = chance.uniform(1, seconds) if done < given.kills else None
+                code, took = run(outputs, arguments, moment)
+                if code == -9:
+                    done += 1
+                    moments.append(f"{took:.1f}")
+            try:
+                assert code == 0, (outputs.parent / "printed.txt").read_text()[-2000:]
+                assert results(outputs) == expected
+                survived += len(moments)
+                print(f"  killed after {', '.join(moments) or 'none'} s: survived", flush=True)
+            except AssertionError as error:
+                print(f"  killed after {', '.join(moments)} s: {error}", flush=True)
+    return survived, done
