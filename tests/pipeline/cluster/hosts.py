@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +40,38 @@ class Host:
 @contextmanager
 def two_hosts(names: tuple[str, str] = ("a", "b")) -> Iterator[list[Host]]:
     """Two hosts with a link between them, known to each other by `names`; skips the test where it may not be."""
+    with _namespaces(names) as hosts:
+        first, second = hosts
+        ends = ("veth0", "type", "veth", "peer", "name", "veth0", "netns", second.namespace)
+        _ip("-n", first.namespace, "link", "add", *ends)
+        for host in hosts:
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
+            host.link("up")
+        yield hosts
+
+
+@contextmanager
+def bridged_hosts(names: Sequence[str]) -> Iterator[list[Host]]:
+    """Any number of hosts, all linked to a bridge on the first, known to each other by `names`; else as `two_hosts`."""
+    with _namespaces(names) as hosts:
+        first, *others = hosts
+        _ip("-n", first.namespace, "link", "add", "bridge0", "type", "bridge")
+        _ip("-n", first.namespace, "address", "add", f"{first.address}/24", "dev", "bridge0")
+        _ip("-n", first.namespace, "link", "set", "bridge0", "up")
+        for number, host in enumerate(others):
+            ends = (f"port{number}", "type", "veth", "peer", "name", "veth0", "netns", host.namespace)
+            _ip("-n", first.namespace, "link", "add", *ends)
+            _ip("-n", first.namespace, "link", "set", f"port{number}", "master", "bridge0", "up")
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
+            host.link("up")
+        yield hosts
+
+
+@contextmanager
+def _namespaces(names: Sequence[str]) -> Iterator[list[Host]]:
     if shutil.which("ip") is None or os.geteuid():
         pytest.skip("network namespaces need Debian's iproute2 and root")
-    hosts = [Host(f"pipeline-{os.getpid()}-{index}", f"10.77.0.{index + 1}") for index in range(2)]
+    hosts = [Host(f"pipeline-{os.getpid()}-{index}", f"10.77.0.{index + 1}") for index in range(len(names))]
     known = "127.0.0.1 localhost\n" + "".join(
         f"{host.address} {name}\n" for host, name in zip(hosts, names, strict=True)
     )
@@ -57,13 +86,7 @@ def two_hosts(names: tuple[str, str] = ("a", "b")) -> Iterator[list[Host]]:
             place.mkdir(parents=True)
             held.callback(shutil.rmtree, place)
             (place / "hosts").write_text(known)  # `ip netns exec` puts it in the place of /etc/hosts
-        first, second = hosts
-        ends = ("veth0", "type", "veth", "peer", "name", "veth0", "netns", second.namespace)
-        _ip("-n", first.namespace, "link", "add", *ends)
-        for host in hosts:
-            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
             _ip("-n", host.namespace, "link", "set", "lo", "up")
-            host.link("up")
         yield hosts
 
 

@@ -13,10 +13,12 @@ import pytest
 import yaml
 
 from pipeline.engines.tf_config import task_of_environment
-from stages.settings.strategy import MultiWorkerSettings
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.conftest import ROOT
 
-JOB, TFJOB = (ROOT / "docs" / "kubernetes" / name for name in ("job.yaml", "tfjob.yaml"))
+JOB, TFJOB, SERVERS = (
+    ROOT / "docs" / "kubernetes" / name for name in ("job.yaml", "tfjob.yaml", "tfjob-parameter-server.yaml")
+)
 SCHEMAS = "1.37"
 """Version of Kubernetes."""
 
@@ -49,17 +51,19 @@ def test_the_job_is_what_kubernetes_takes() -> None:
     assert rule["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
 
 
-def test_the_tfjob_is_what_the_training_operator_takes() -> None:
+@pytest.mark.parametrize("path", [TFJOB, SERVERS], ids=lambda path: path.stem)
+def test_a_tfjob_is_what_the_training_operator_takes(path: Path) -> None:
     pytest.importorskip("kubeflow.training")
     from kubeflow.training.api_client import ApiClient
 
-    [document] = documents(TFJOB).values()
+    [document] = documents(path).values()
     response = type("Response", (), {"data": json.dumps(document)})
     client = ApiClient()
     assert client.sanitize_for_serialization(client.deserialize(response, "KubeflowOrgV1TFJob")) == document
-    [container] = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-    assert container["name"] == "tensorflow"
-    assert container["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
+    for replicas in document["spec"]["tfReplicaSpecs"].values():
+        [container] = replicas["template"]["spec"]["containers"]
+        assert container["name"] == "tensorflow"
+        assert container["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
 
 
 @pytest.mark.parametrize("path", ["Dockerfile", "docs/serving/Dockerfile"])
@@ -90,25 +94,29 @@ def pods_of_job() -> list[tuple[list[str], dict[str, str]]]:
     ]
 
 
-def pods_of_tfjob() -> list[tuple[list[str], dict[str, str]]]:
-    """Returns the same of the TFJob, with the `TF_CONFIG` of the training-operator 1.9 (`genTFConfigJSONStr`)."""
-    job = documents(TFJOB)["TFJob"]
-    worker = job["spec"]["tfReplicaSpecs"]["Worker"]
-    [container] = worker["template"]["spec"]["containers"]
-    addresses = [f"{job['metadata']['name']}-worker-{index}.default.svc:2222" for index in range(worker["replicas"])]
-    cluster = {"worker": addresses}
-    return [
-        (
-            list(container["args"]),
-            {
-                "TF_CONFIG": json.dumps(
-                    {"cluster": cluster, "task": {"type": "worker", "index": index}, "environment": "cloud"},
-                    separators=(",", ":"),
-                )
-            },
-        )
-        for index in range(worker["replicas"])
-    ]
+def pods_of_tfjob(path: Path = TFJOB) -> list[tuple[list[str], dict[str, str]]]:
+    """Returns the same of a TFJob, with the `TF_CONFIG` of the training-operator 1.9 (`genTFConfigJSONStr`)."""
+    job = documents(path)["TFJob"]
+    kinds = {kind.lower(): replicas for kind, replicas in job["spec"]["tfReplicaSpecs"].items()}
+    cluster = {
+        kind: [f"{name}.default.svc:2222" for name in names_of(job["metadata"]["name"], kind, replicas["replicas"])]
+        for kind, replicas in sorted(kinds.items())  # as Go writes a map
+    }
+    pods = []
+    for kind, replicas in kinds.items():
+        [container] = replicas["template"]["spec"]["containers"]
+        for index in range(replicas["replicas"]):
+            config = {"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"}
+            pods.append((list(container["args"]), {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}))
+    return pods
+
+
+def names_of(job: str, kind: str, replicas: int) -> list[str]:
+    return [f"{job}-{kind}-{index}" for index in range(replicas)]
+
+
+def pods_with_servers() -> list[tuple[list[str], dict[str, str]]]:
+    return pods_of_tfjob(SERVERS)
 
 
 def test_the_image_runs_the_pipeline() -> None:
@@ -126,3 +134,15 @@ def test_every_pod_learns_its_place(
         monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
         task = task_of_environment(MultiWorkerSettings(deterministic=False))
         assert (task.name, task.is_chief) == (f"worker-{index}", index == 0)
+
+
+def test_every_pod_of_a_cluster_with_servers_learns_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: [])
+    tasks = []
+    for arguments, variables in pods_with_servers():
+        assert {"strategy=parameter_server", "cluster=tf_config"} <= set(arguments)
+        monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
+        tasks.append(task_of_environment(ParameterServerSettings(deterministic=False)))
+    assert [task.name for task in tasks] == ["chief-0", "server-0", "worker-0", "worker-1"]
+    assert [task.is_chief for task in tasks] == [True, False, False, False]
+    assert [task.address for task in tasks][1] == "train-ps-0.default.svc:2222"
