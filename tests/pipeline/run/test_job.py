@@ -19,6 +19,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from sklearn.datasets import load_digits
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
@@ -188,28 +189,23 @@ def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
         "mlflow.tensorflow.load_model(sys.argv[2])(tf.constant(x))]))\n"
         "print(json.dumps({'class_names': pyfunc.metadata.metadata['class_names'], "
         "'inputs': str(pyfunc.metadata.signature.inputs), 'flavors': sorted(pyfunc.metadata.flavors)}))\n"
-        "from mlflow.pyfunc import scoring_server; import pandas as pd; y = pyfunc.predict(x)\n"
+        "from mlflow.pyfunc.scoring_server import invocations as serve; import pandas as pd; y = pyfunc.predict(x)\n"
         "for wrong in (x[:, :4], x.astype('uint8'), x.tolist(), pd.DataFrame(x.reshape(len(x), -1))):\n"
         "    try: pyfunc.predict(wrong); print('no error')\n"
         "    except mlflow.exceptions.MlflowException: print('refused')\n"
         "cells = pd.DataFrame({'images': [*x.astype('uint8')]}); assert (pyfunc.predict(cells) == y).all()\n"
-        "for name in ('inputs', 'instances'):\n"
-        "    body, schema = json.dumps({name: x.astype(int).tolist()}), pyfunc.metadata.get_input_schema()\n"
-        "    answer = scoring_server.invocations(body, 'application/json', pyfunc, schema)\n"
+        "for body in (json.dumps({name: x.astype(int).tolist()}) for name in ('inputs', 'instances')):\n"
+        "    answer = serve(body, 'application/json', pyfunc, pyfunc.metadata.get_input_schema())\n"
         "    assert np.allclose(json.loads(answer.response)['predictions'], y, atol=1e-6)\n"
     )
-    from sklearn.datasets import load_digits
-
     images = load_digits().images[:64, ..., None].astype(np.float32)
-    folder = only_folder(finished)
     np.save(finished / "images.npy", images)
-    paths = [f"{finished}/images.npy", f"{folder}/export/saved_model", f"{finished}/out.npy"]
+    paths = [f"{finished}/images.npy", f"{only_folder(finished)}/export/saved_model", f"{finished}/out.npy"]
     command = [sys.executable, "-c", script, f"sqlite:///{finished}/mlflow.db", uri, *paths]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True, cwd=finished)
     told = json.loads(done.stdout.splitlines()[0])
     assert told["class_names"] == list("0123456789")
-    assert "float32" in told["inputs"]
-    assert "(-1, 8, 8, 1)" in told["inputs"]
+    assert all(text in told["inputs"] for text in ("float32", "(-1, 8, 8, 1)"))
     assert told["flavors"] == ["python_function", "tensorflow"]
     assert done.stdout.splitlines()[1:5] == ["refused"] * 4
     by_pyfunc, by_tensorflow, by_flavor = np.load(finished / "out.npy")
