@@ -1,7 +1,9 @@
 """The connection to Ray: to the cluster at an address, or to one of this command's own, which ends with it."""
 
+import fcntl
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -29,6 +32,11 @@ RAY = (sys.executable, "-c", "from ray.scripts.scripts import main; main()")
 """The command `ray` of this environment."""
 
 POLL_SECONDS = 0.2
+
+FOLDER = "pipeline-ray-"
+"""Beginning of the names of folders for Ray's files. Ray's sockets are in them, whose paths have 107 bytes at most."""
+
+LOCK = "lock"
 
 END_SECONDS = 3.0
 """Seconds for Ray's processes to end by themselves."""
@@ -81,7 +89,7 @@ def connected(settings: RayCluster) -> Iterator[None]:
     address = address_of(settings)
     if address is not None:
         _probe(settings, address)
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder, _variables(address):
+    with own_folder() as folder, _variables(address):
         import ray
 
         if ray.is_initialized():  # by a notebook's own call
@@ -99,6 +107,24 @@ def connected(settings: RayCluster) -> Iterator[None]:
             yield
         finally:
             _shut_down(started)
+
+
+@contextmanager
+def own_folder() -> Iterator[str]:
+    """Yields a new folder for Ray's files, removed with the block; those that killed commands left are removed first.
+
+    Its lock tells: it is held as long as the command lives.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        with suppress(OSError), (left / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=FOLDER, ignore_cleanup_errors=True) as folder,
+        Path(folder, LOCK).open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 def _shut_down(started: Sequence[psutil.Process]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import optuna
 import psutil
 import pytest
 
@@ -30,6 +31,10 @@ TWO = (
 """Of 23 steps each."""
 
 SWEEP = ("-m", "deterministic=true", "model=mlp", "train.epochs=1", "seed=1,2", *BARE)
+SEARCH = (
+    "sweep=tpe", "sweep.trials=3", "sweep.startup_trials=1", "sweep.seed=1", "deterministic=true", "model=mlp",
+    "train.epochs=1", "optimizer.learning_rate=tag(log,interval(1e-4,1))", *BARE,
+)  # fmt: skip
 LAWS = ("train/loss", "val/loss", "test/loss", "test/accuracy")
 RAY = re.compile(r"^ray::|raylet/raylet |gcs/gcs_server ")
 
@@ -165,6 +170,20 @@ def test_a_sweep_in_actors_has_the_table_of_a_local_one(outputs: Path, tmp_path:
         tables.append([{name: row[name] for name in LAWS} for row in found])
     assert len(tables[0]) == 2
     assert tables[0] == tables[1]
+
+
+@needs_ray
+def test_a_search_in_actors_finds_what_a_local_one_does(outputs: Path, tmp_path: Path, pipeline_command: Any) -> None:
+    """Each trial is drawn from the values of those before, which come back from the nodes."""
+    found = []
+    for folder, cluster in ((outputs, ("cluster=ray",)), (tmp_path / "local", ("tracking=off",))):
+        ran = pipeline_command(*SEARCH, *cluster, f"outputs={folder}")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        [database] = folder.glob("sweeps/*/study.db")
+        study = optuna.load_study(study_name="search", storage=f"sqlite:///{database}")
+        found.append([(trial.params, trial.values, trial.intermediate_values) for trial in study.trials])
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
 
 
 @needs_ray
