@@ -46,8 +46,8 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any]]:
     try:
         answer = classify(tensorflow.constant(encoded, tensorflow.string))
     except tensorflow.errors.OpError as error:
-        bitmap = re.search(r"a BMP of [^\"']*", error.message)
-        why = bitmap.group() if bitmap else "JPEG, PNG, BMP or GIF expected"
+        reason = re.search(r"a (BMP of|GIF whose) [^\"'\]]*", error.message)
+        why = reason.group() if reason else "JPEG, PNG, BMP or GIF expected"
         raise ValueError(f"the image cannot be decoded: {why}") from error
     names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
     return [

@@ -26,8 +26,9 @@ def decode(content: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -
 
     Decoded, put upright by its EXIF tag, converted to gray or RGB without transparency, and resized by Pillow's
     bilinear filter in Pillow's own whole numbers. EXIF data is found in JPEG and PNG; an orientation that only XMP
-    states is not. A graph with this function raises InvalidArgumentError for bytes that are no whole image, and for a
-    BMP of other than 8, 24 or 32 bits or with compression.
+    states is not. A graph with this function raises InvalidArgumentError for bytes that are no whole image of these
+    four formats (TensorFlow reads others, which training refuses), for a BMP of other than 8, 24 or 32 bits or with
+    compression, and for a GIF whose first frame does not fill it.
 
     Args:
         resize: `stretch`, `crop` or `pad`; see `stages.data.decode.Decoder`.
@@ -35,7 +36,9 @@ def decode(content: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -
     is_jpeg = tf.strings.substr(content, 0, 2) == b"\xff\xd8"
     is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
     is_bmp = tf.strings.substr(content, 0, 2) == b"BM"
-    with tf.control_dependencies([_refuse_large(content, is_jpeg, is_png)]):
+    is_gif = tf.strings.substr(content, 0, 4) == b"GIF8"
+    is_known = tf.debugging.Assert(is_jpeg | is_png | is_bmp | is_gif, ["no JPEG, PNG, BMP or GIF"])
+    with tf.control_dependencies([is_known, _refuse_large(content, is_jpeg, is_png, is_gif)]):
         pixels = tf.cond(
             is_jpeg,
             lambda: tf.io.decode_jpeg(content, dct_method="INTEGER_ACCURATE"),
@@ -55,12 +58,19 @@ def _no() -> tf.Tensor:
     return tf.constant(-1, tf.int64)
 
 
-def _refuse_large(content: tf.Tensor, is_jpeg: tf.Tensor, is_png: tf.Tensor) -> tf.Operation:
-    """Refuses a JPEG or PNG of more than MOST_PIXELS by its header, before memory is taken for its pixels."""
+def _refuse_large(content: tf.Tensor, is_jpeg: tf.Tensor, is_png: tf.Tensor, is_gif: tf.Tensor) -> tf.Operation:
+    """Refuses an image of more than MOST_PIXELS by its header, before memory is taken for its pixels.
+
+    TensorFlow itself refuses a large BMP, whose pixels are in the file.
+    """
     sides = tf.cond(
         is_jpeg,
         lambda: tf.cast(tf.io.extract_jpeg_shape(content)[:2], tf.int64),
-        lambda: _sides_of_png(content) * tf.cast(is_png, tf.int64),
+        lambda: tf.cond(
+            is_gif,
+            lambda: _sides_of_gif(content),
+            lambda: _sides_of_png(content) * tf.cast(is_png, tf.int64),
+        ),
     )
     return tf.debugging.assert_less_equal(
         sides[0] * sides[1],
@@ -72,6 +82,44 @@ def _refuse_large(content: tf.Tensor, is_jpeg: tf.Tensor, is_png: tf.Tensor) -> 
 def _sides_of_png(content: tf.Tensor) -> tf.Tensor:
     header = _bytes(content, 16, 8)
     return tf.stack([_number(header[:4]), _number(header[4:])])
+
+
+def _sides_of_gif(content: tf.Tensor) -> tf.Tensor:
+    """Returns width and height of a GIF, int64 [2].
+
+    Source: GIF89a Specification (CompuServe, 1990): blocks of 0x21 (extension) and 0x2C (image) follow the header and
+    its color table; the parts of an extension are preceded by their length, and end with 0.
+
+    Raises:
+        InvalidArgumentError: where its first frame does not fill it: Pillow has the background around it, TensorFlow
+            the frame alone.
+    """
+    header, length = _bytes(content, 0, 13), tf.cast(tf.strings.length(content), tf.int64)
+    has_table, size = header[10] >= 128, header[10] % 8 + 1
+    begin = 13 + tf.where(has_table, 3 * tf.bitwise.left_shift(tf.constant(1, tf.int64), size), 0)
+
+    def step(place: tf.Tensor, inside: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        value = _bytes(content, place, 1)[0]
+        is_extension, is_image = ~inside & (value == 0x21), ~inside & (value == 0x2C)
+        after_block = tf.where(is_extension, place + 2, length)  # else an image, or damage
+        following = tf.where(inside, place + 1 + value, after_block)
+        return following, is_extension | (inside & (value > 0)), tf.where(is_image, place, image)
+
+    _, _, image = tf.while_loop(
+        lambda place, inside, image: (image < 0) & (place < length),
+        step,
+        (begin, tf.constant(False), _no()),
+        maximum_iterations=_MOST_BLOCKS,
+    )
+    little = tf.constant(True)
+    frame = _bytes(content, image + 1, 8)
+    sides = [_number(header[place : place + 2], little) for place in (6, 8)]
+    corner = [_number(frame[place : place + 2], little) for place in (0, 2)]
+    filled = [_number(frame[place : place + 2], little) for place in (4, 6)]
+    fills = (image >= 0) & tf.reduce_all(tf.stack([*corner, *filled]) == tf.stack([0, 0, *sides]))
+    why = "a GIF whose first frame does not fill it: convert it to PNG"
+    with tf.control_dependencies([tf.debugging.Assert(fills, [why])]):
+        return tf.stack(sides)
 
 
 def _bmp(content: tf.Tensor) -> tf.Tensor:

@@ -173,6 +173,36 @@ def test_a_bmp_that_tensorflow_would_read_otherwise_is_refused(content: bytes, s
         in_graph((32, 24, 3), "stretch")(content)
 
 
+def gif(screen: tuple[int, int], frame: tuple[int, int, int, int]) -> bytes:
+    """Returns a GIF of 20×30 pixels that says it has these width and height, and of its frame left, top and both."""
+    begin = encoded(photo(30, 20).convert("1").convert("P"), "GIF")
+    place = begin.index(b",", 13 + 3 * 2 ** (begin[10] % 8 + 1))
+    sides = b"".join(side.to_bytes(2, "little") for side in (*screen, *frame))
+    return begin[:6] + sides[:4] + begin[10 : place + 1] + sides[4:] + begin[place + 9 :]
+
+
+def test_the_graph_reads_what_training_reads_and_nothing_else() -> None:
+    """Formats that TensorFlow knows beside these, GIFs whose first frame is a part, and bombs of few bytes."""
+    graph, training = in_graph((12, 10, 3), "stretch"), Decoder((12, 10, 3), "stretch")
+    photos = [photo(30, 20), photo(20, 30)]
+    comment = encoded(photos[0].convert("P"), "GIF", comment=b"c" * 700)
+    for content in (comment, encoded(photos[0], "GIF", save_all=True, append_images=photos[1:])):
+        np.testing.assert_array_equal(graph(content), training(content))
+    np.testing.assert_array_equal(graph(gif((20, 30), (0, 0, 20, 30))), training(gif((20, 30), (0, 0, 20, 30))))
+    part = "a GIF whose first frame does not fill it"
+    refused = {
+        encoded(photos[0], "WEBP"): "no JPEG, PNG, BMP or GIF",
+        b"\xff\x0a" + bytes(40): "no JPEG, PNG, BMP or GIF",  # JPEG XL
+        gif((20, 30), (5, 5, 10, 10)): part,
+        gif((20, 30), (0, 0, 20, 29)): part,
+        comment[: comment.index(b"ccc")]: part,
+        gif((20_000, 20_000), (0, 0, 20_000, 20_000)): "over 80 million pixels",
+    }
+    for content, said in refused.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+            graph(content)
+
+
 @pytest.mark.parametrize("resize", ["stretch", "crop", "pad"])
 @pytest.mark.parametrize("shape", [(32, 24, 3), (28, 28, 1)], ids=["color", "gray"])
 def test_the_graph_decodes_to_the_bit_as_training_does(resize: str, shape: tuple[int, int, int]) -> None:
