@@ -112,7 +112,7 @@ CASES: dict[str, Case] = {
     "BatchNorm synchronized": Case(examples=897, network={"_target_": f"{__name__}.with_batch_norm"}, train=_sgd()),
     "own loss, penalty and metric": Case(network={"_target_": f"{__name__}.with_own_loss"}, train=_sgd()),
     "Adam, dropout": Case(
-        bound=1.0, network=CnnSettings(filters=[8, 16], dropout=0.5), train={"optimizer": AdamSettings()}
+        examples=897, network=CnnSettings(filters=[8, 16], dropout=0.5), train={"optimizer": AdamSettings()}
     ),
     "XLA (mlp)": Case(network=MlpSettings(hidden=[64]), jit=True, train=_sgd()),
     "float64": Case(bound=1e-12, policy="float64", train=_sgd()),
@@ -139,11 +139,17 @@ def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
 
 
 def step_of(
-    where: Strategy, model: Model, optimizer: keras.optimizers.Optimizer, settings: TrainSettings, jit: bool = False
+    where: Strategy,
+    model: Model,
+    dataset: Dataset,
+    optimizer: keras.optimizers.Optimizer,
+    settings: TrainSettings,
+    jit: bool = False,
 ) -> Step:
     """Returns a step by the loss that `settings` asks for."""
     loss = cross_entropy(model.outputs, settings.label_smoothing)
-    return Step(where, Gradients(model, loss, settings, where.in_sync, jit), optimizer, settings)
+    gradients = Gradients(model, loss, settings, where.in_sync, jit)
+    return Step(where, gradients, optimizer, settings, len(dataset.train))
 
 
 def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, dict[str, float]]:
@@ -159,7 +165,7 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
     with where.distribution.scope():
         rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4, policy=built.policy)
         optimizer = build_optimizer(settings.optimizer, rate, built.policy)
-    step = step_of(where, built, optimizer, settings, case.jit)
+    step = step_of(where, built, dataset, optimizer, settings, case.jit)
     if where.coordinator is None:
         means = Loop(where, step, dataset, settings).run(0, steps)
     else:

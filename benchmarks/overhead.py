@@ -61,7 +61,7 @@ class Training:
         with self.device.distribution.scope():
             optimizer = keras.optimizers.Adam()
         self.model.network.compile(optimizer)
-        self.step = step_of(self.device, self.model, optimizer, self.settings)
+        self.step = step_of(self.device, self.model, self.dataset, optimizer, self.settings)
         self.loop = Loop(self.device, self.step, self.dataset, self.settings)
         self.progress = Progress()
 

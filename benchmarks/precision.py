@@ -103,7 +103,9 @@ def pipeline(dataset: Dataset, network: object, policy: str, batch: int) -> Call
     )
     with WHERE.distribution.scope():
         optimizer = keras.optimizers.Adam()
-    engine = Loop(WHERE, step_of(WHERE, built(dataset, network, policy), optimizer, settings), dataset, settings)
+    engine = Loop(
+        WHERE, step_of(WHERE, built(dataset, network, policy), dataset, optimizer, settings), dataset, settings
+    )
     done = 0
 
     def run() -> None:

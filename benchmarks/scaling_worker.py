@@ -53,7 +53,7 @@ def measure(where: Strategy, workers: int) -> dict[str, float]:
     )
     with where.distribution.scope():
         optimizer = build_optimizer(settings.optimizer, 0.01, built.policy)
-    loop = Loop(where, step_of(where, built, optimizer, settings), dataset, settings)
+    loop = Loop(where, step_of(where, built, dataset, optimizer, settings), dataset, settings)
     calls = iter(range(CALLS))
     call = _median(lambda: loop.run(next(calls) * STEPS, STEPS), CALLS)
     gradients = sum(int(np.prod(variable.shape)) for variable in built.network.trainable_variables) * 4

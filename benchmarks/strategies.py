@@ -80,8 +80,6 @@ def _difference(
 ) -> str:
     if (name, where.partition(" ")[0]) in REFUSED:
         return "refused"
-    if name == "Adam, dropout":  # every replica drops units of its own
-        return "–"
     try:
         return f"{np.abs(weights() - one[name][0]).max():.0e}".replace("0e+00", "0")
     except UserError:

@@ -17,7 +17,8 @@ from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import last_function
 from stages.networks.layer_policies import effective_policy, layer_policies
 from stages.networks.model_parallel import place
-from stages.networks.precision import cast_exactly, draw_in_float32, float32_initial_values, keras_floats
+from stages.networks.precision import cast_exactly, float32_initial_values, keras_floats
+from stages.networks.random_layers import prepare_random_layers
 from stages.networks.rescaling import with_scaling
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
@@ -69,7 +70,7 @@ def model(
         with tf.device("/cpu:0"):
             return build(placed=False, policy=policy, patterns=patterns)
 
-    draw_in_float32()
+    prepare_random_layers()
     cast_exactly()
     keras.utils.set_random_seed(derive(settings.seed, "model"))
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):

@@ -27,7 +27,7 @@ def main() -> None:
         given = replace(settings(), optimizer=optimizer, steps_per_call=2)
         model = small_cnn(dataset, where, policy)
         with where.distribution.scope():
-            step = step_of(where, model, build_optimizer(optimizer, 0.002), given)
+            step = step_of(where, model, dataset, build_optimizer(optimizer, 0.002), given)
         loop = Coordinated(where, step, dataset, given)
         for epoch in range(3):
             step.reset()

@@ -160,9 +160,7 @@ def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
         fixed_rows: see `rows_of_replica`.
     """
     replica, replicas = place
-    examples = tf.size(in_order, tf.int64)
-    start = (step % -(-examples // batch_size)) * batch_size
-    count = tf.minimum(examples - start, batch_size)
+    start, count = _examples_of_step(step, tf.size(in_order, tf.int64), batch_size)
     rows, weights = rows_of_replica(count, replica, replicas, fixed_rows)
     if fixed_rows is not None:
         missing = tf.maximum(fixed_rows - tf.size(rows), 0)
@@ -285,12 +283,50 @@ def rows_of_replica(
         fixed_rows: to which every per-replica batch is filled up, so that it may be empty where not all examples fit
             into one.
     """
-    replica = tf.cast(replica, tf.int64)
-    is_short = count < replicas if fixed_rows is None else tf.logical_and(count < replicas, count <= fixed_rows)
-    start = tf.where(is_short, tf.zeros_like(count), replica * count // replicas)
-    end = tf.where(is_short, count, (replica + 1) * count // replicas)
-    weight = tf.where(is_short, tf.constant(1.0 / replicas, tf.float64), tf.constant(1.0, tf.float64))
+    start, end = _range_of_replica(count, replica, replicas, fixed_rows)
+    weight = tf.where(
+        _is_short(count, replicas, fixed_rows), tf.constant(1.0 / replicas, tf.float64), tf.constant(1.0, tf.float64)
+    )
     return tf.range(start, end), tf.fill([end - start], weight)
+
+
+def first_of_replica(
+    count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None = None
+) -> tf.Tensor:
+    """Returns the first of the rows that `rows_of_replica` returns, int64 []; also where it returns none."""
+    return _range_of_replica(count, replica, replicas, fixed_rows)[0]
+
+
+def first_row_of_step(
+    step: tf.Tensor, examples: int, batch_size: int, place: tuple[tf.Tensor | int, int], fixed_rows: int | None = None
+) -> tf.Tensor:
+    """Returns the first row, int64 [], that `replica_batch` takes of the global batch of `step` of the run.
+
+    Args:
+        examples: of the split.
+    """
+    _, count = _examples_of_step(step, tf.constant(examples, tf.int64), batch_size)
+    return first_of_replica(count, *place, fixed_rows)
+
+
+def _examples_of_step(step: tf.Tensor, examples: tf.Tensor, batch_size: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where in the order of its epoch the global batch of `step` begins, and its number of examples."""
+    start = (step % -(-examples // batch_size)) * batch_size
+    return start, tf.minimum(examples - start, batch_size)
+
+
+def _range_of_replica(
+    count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    replica = tf.cast(replica, tf.int64)
+    is_short = _is_short(count, replicas, fixed_rows)
+    start = tf.where(is_short, tf.zeros_like(count), replica * count // replicas)
+    return start, tf.where(is_short, count, (replica + 1) * count // replicas)
+
+
+def _is_short(count: tf.Tensor, replicas: int, fixed_rows: int | None) -> tf.Tensor:
+    """Returns whether every replica computes the whole batch, as there are fewer examples than replicas."""
+    return count < replicas if fixed_rows is None else tf.logical_and(count < replicas, count <= fixed_rows)
 
 
 def places(count: int, batch_size: int, replica: int, replicas: int, fixed_shapes: bool = False) -> np.ndarray:

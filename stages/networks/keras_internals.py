@@ -6,7 +6,7 @@ Checked with Keras 3.15, on TensorFlow's backend.
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import core, random
 from keras.src.models import Functional
+from keras.src.random import seed_generator
 from keras.src.utils import naming
 
 BACKEND = {"core": core, "random": random}
@@ -168,6 +169,25 @@ def reset_names() -> None:
 def one_line(error: object, longest: int = 240) -> str:
     """Returns a message of Keras in one line, cut at `longest` characters."""
     return " ".join(str(error).split())[:longest]
+
+
+def next_seed(seed: int | keras.random.SeedGenerator | None) -> tf.Tensor:
+    """Returns the next seed of a random layer, int32 [2], as functions of `keras.random` take it.
+
+    Keras 3.15: `keras.src.random.seed_generator.draw_seed`, then `_cast_seed` of the backend's `random`.
+    """
+    return random._cast_seed(seed_generator.draw_seed(seed))
+
+
+def noise_dimensions(inputs: tf.Tensor, noise_shape: Sequence[Any] | None) -> list[Any]:
+    """Returns the sizes of the noise for dropout of `inputs`: numbers where they are fixed, else int32 [].
+
+    Keras 3.15: `_get_concrete_noise_shape` of the backend's `random`; None in `noise_shape` is the size of `inputs`.
+    """
+    sizes = list(keras.ops.shape(inputs))
+    if noise_shape is None:
+        return sizes
+    return [own if size is None else size for size, own in zip(noise_shape, sizes, strict=True)]
 
 
 def wrap_backend(module: str, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

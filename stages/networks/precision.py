@@ -1,4 +1,4 @@
-"""Precision of a network: its last layer's dtype, and random numbers that do not depend on it."""
+"""Precision of a network: its last layer's dtype, and initial weights that do not depend on it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +9,6 @@ import keras
 import tensorflow as tf
 
 from stages.networks.keras_internals import wrap_backend
-
-_DRAWS = ("normal", "uniform", "truncated_normal", "gamma", "beta", "binomial")
-"""Functions of Keras' TensorFlow backend that draw floats of a `dtype` (keras/src/backend/tensorflow/random.py)."""
 
 
 def last_dtype() -> str:
@@ -69,29 +66,18 @@ def cast_exactly() -> None:
     wrap_backend("core", "cast", exact)
 
 
-def draw_in_float32() -> None:
-    """Has Keras' random layers draw in float32 and round, in this process, from now on.
-
-    So dropout drops the same units in every precision, and at its rate, for which the 128 values of a uniform bfloat16
-    are too few. Layers that compute in float32 are unaffected.
-    """
-    for name in _DRAWS:
-        wrap_backend("random", name, _drawn)
-    wrap_backend("random", "dropout", _dropout)
-
-
 def _rounded(initializer: Any, dtype: Any) -> Any:
     """Returns an initializer, or a value, equal to `initializer` in float32 rounded to the dtype."""
     if isinstance(initializer, str):
         initializer = keras.initializers.get(initializer)
     if callable(initializer):
-        return lambda shape, dtype=None: _through_float32(lambda dtype: initializer(shape, dtype=dtype), dtype)
+        return lambda shape, dtype=None: through_float32(lambda dtype: initializer(shape, dtype=dtype), dtype)
     if dtype is None or isinstance(initializer, (tf.Variable, keras.Variable)):
         return initializer
-    return _through_float32(lambda _: initializer, dtype)
+    return through_float32(lambda _: initializer, dtype)
 
 
-def _through_float32(values: Callable[[Any], Any], dtype: Any) -> Any:
+def through_float32(values: Callable[[Any], Any], dtype: Any) -> Any:
     """Returns `values(dtype)`, or, for a float that is not float32, `values("float32")` rounded to it."""
     if not _is_other_float(dtype):
         return values(dtype)
@@ -103,22 +89,3 @@ def _is_other_float(dtype: Any) -> bool:
         return False
     name = keras.backend.standardize_dtype(dtype)
     return keras.backend.is_float_dtype(name) and name != "float32"
-
-
-def _drawn(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    @wraps(draw)
-    def drawn(*arguments: Any, dtype: Any = None, **options: Any) -> tf.Tensor:
-        return _through_float32(lambda dtype: draw(*arguments, dtype=dtype, **options), dtype)
-
-    return drawn
-
-
-def _dropout(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    @wraps(original)
-    def dropout(inputs: tf.Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> tf.Tensor:
-        if rate in (0.0, 1.0) or not _is_other_float(inputs.dtype):
-            return original(inputs, rate, noise_shape, seed)
-        mask = original(tf.ones_like(inputs, tf.float32), rate, noise_shape, seed) > 0
-        return tf.where(mask, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
-
-    return dropout

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from stages.data.batches import Batch, rows_of_replica
+from stages.data.batches import Batch, first_of_replica, rows_of_replica
 from stages.distribution.sharding import shards, whole
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
+from stages.networks.random_layers import drawing_for_rows
 from stages.optimization.losses import Loss, accuracy, class_weight
 from stages.results import Model
 from stages.seeds import derive
@@ -34,6 +35,16 @@ class Result(NamedTuple):
     sums: dict[str, tf.Tensor]
     state: list[tf.Tensor]
     metrics: list[tf.Tensor]
+
+
+class Draws(NamedTuple):
+    """What random layers draw by.
+
+    states: values of their Keras SeedGenerators, int [2] each. first_row: of the batch in its global batch, int64 [].
+    """
+
+    states: list[tf.Tensor]
+    first_row: tf.Tensor
 
 
 class Gradients:
@@ -82,23 +93,30 @@ class Gradients:
                 )
             self._function = self._compute
 
-    def __call__(self, batch: Batch, step: tf.Tensor, replica: tf.Tensor, scale: tf.Tensor) -> Result:
-        """Returns the result of this replica's `batch` in `step` of the run; `scale`, [], is the loss scale."""
+    def __call__(self, batch: Batch, step: tf.Tensor, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
+        """Returns the result of a replica's `batch` in `step` of the run.
+
+        Args:
+            first_row: of the batch in its global batch, int64 [].
+            scale: the loss scale, [] of `dtype`.
+        """
         images, labels, weights = batch
         batch = images, labels, tf.cast(weights, self.dtype)
         trainable = [tf.convert_to_tensor(variable) for variable in self.variables]
         untrained = [tf.convert_to_tensor(variable.value) for variable in self._untrained]
         metrics = [tf.convert_to_tensor(variable.value) for variable in self.metrics]
+        states = self._random_states(step)
         total: Result | None = None
         for part in range(self._parts):
+            part_of_batch, first = self._part(batch, part)
             previous = [] if total is None else total.gradients  # in sequence, or no memory would be saved
             with tf.control_dependencies(previous):
                 result = self._function(
-                    self._part(batch, part),
+                    part_of_batch,
                     trainable,
                     untrained,
                     metrics,
-                    self._random_states(step, replica, part),
+                    Draws(states, first_row + first),
                     scale,
                 )
             for index, value in zip(self._changed, result.state, strict=True):
@@ -107,23 +125,24 @@ class Gradients:
         assert total is not None
         return total
 
-    def _part(self, batch: Batch, part: int) -> Batch:
+    def _part(self, batch: Batch, part: int) -> tuple[Batch, tf.Tensor]:
+        """Returns a part of the batch, for accumulation, and its first row in the batch."""
         if self._parts == 1:
-            return batch
-        rows, weights = rows_of_replica(tf.shape(batch[1], tf.int64)[0], part, self._parts)
+            return batch, tf.constant(0, tf.int64)
+        count = tf.shape(batch[1], tf.int64)[0]
+        rows, weights = rows_of_replica(count, part, self._parts)
         images, labels, own_weights = (tf.gather(values, rows) for values in batch)
-        return images, labels, own_weights * tf.cast(weights, self.dtype)
+        return (images, labels, own_weights * tf.cast(weights, self.dtype)), first_of_replica(count, part, self._parts)
 
-    def _random_states(self, step: tf.Tensor, replica: tf.Tensor, part: int) -> list[tf.Tensor]:
-        """Returns states of the random layers that are a function of (seed, step, replica, part).
+    def _random_states(self, step: tf.Tensor) -> list[tf.Tensor]:
+        """Returns states of the random layers that are a function of (seed, step), so that a run can start at any step.
 
-        So a run can start at any step. A Keras SeedGenerator counts its own calls, the same in every replica.
+        A Keras SeedGenerator counts its own calls.
         """
-        states = []
-        for variable, seed in zip(self._random, self._seeds, strict=True):
-            key = seed + tf.cast(replica, tf.int64) * 1009 + part * 100_003
-            states.append(tf.cast(tf.stack([key, step * 256]), variable.dtype))
-        return states
+        return [
+            tf.cast(tf.stack([tf.constant(seed, tf.int64), step * 256]), variable.dtype)
+            for variable, seed in zip(self._random, self._seeds, strict=True)
+        ]
 
     def _compute(
         self,
@@ -131,14 +150,15 @@ class Gradients:
         trainable: list[tf.Tensor],
         untrained: list[tf.Tensor],
         metrics: list[tf.Tensor],
-        random: list[tf.Tensor],
+        draws: Draws,
         scale: tf.Tensor,
     ) -> Result:
         images, labels, weights = batch
         variables = [*self._trainable, *self._untrained, *self.metrics, *self._random]
-        values = [*whole(self._trainable, trainable), *untrained, *metrics, *random]
+        values = [*whole(self._trainable, trainable), *untrained, *metrics, *draws.states]
         examples = tf.reduce_sum(weights)
-        with keras.StatelessScope(zip(variables, values, strict=True), collect_losses=True) as scope:
+        stateless = keras.StatelessScope(zip(variables, values, strict=True), collect_losses=True)
+        with stateless as scope, drawing_for_rows(draws.first_row, labels):
             outputs = self.model.network(images, training=True)
             if self.model.has_own_loss:
                 loss = self._own_loss(images, labels, outputs)
@@ -187,13 +207,12 @@ class Gradients:
             tf.TensorSpec([None, classes], tf.float32) if mixed else tf.TensorSpec([None], tf.int32),
             tf.TensorSpec([None], self.dtype),
         )
-        random = specs(self._random)
         return (
             batch,
             specs(self.variables),
             specs(self._untrained),
             specs(self.metrics),
-            random,
+            Draws(specs(self._random), tf.TensorSpec([], tf.int64)),
             tf.TensorSpec([], self.dtype),
         )
 

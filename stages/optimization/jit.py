@@ -92,7 +92,8 @@ def _first_batch(dataset: Dataset, batch_size: int, strategy: Strategy) -> Batch
 
 def _seconds(gradients: Gradients, batch: Batch) -> float:
     began = time.perf_counter()
-    result = gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0, gradients.dtype))
+    start = tf.constant(0, tf.int64)
+    result = gradients(batch, start, start, tf.constant(1.0, gradients.dtype))
     for gradient in result.gradients:
         gradient.numpy()  # waits
     return time.perf_counter() - began

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import Batch
+from stages.data.batches import Batch, first_row_of_step
 from stages.distribution.accumulators import Totals
 from stages.optimization.ema import EMA
 from stages.optimization.gradients import Gradients
@@ -28,12 +28,21 @@ class Step:
     """
 
     def __init__(
-        self, strategy: Strategy, gradients: Gradients, optimizer: keras.optimizers.Optimizer, settings: TrainSettings
+        self,
+        strategy: Strategy,
+        gradients: Gradients,
+        optimizer: keras.optimizers.Optimizer,
+        settings: TrainSettings,
+        examples: int,
     ) -> None:
+        """Prepares steps over a training split of `examples`."""
         self.optimizer = optimizer
         self.gradients = gradients
         self._model = model = gradients.model
         self._clip_norm = settings.optimizer.clip_norm
+        self._examples = examples
+        self._batch_size = settings.batch_size
+        self._fixed_rows = -(-settings.batch_size // strategy.in_sync) if strategy.fixed_shapes else None
         variables = gradients.variables
         scaled = model.policy in ("mixed_float16", "float16")
         with strategy.distribution.scope():
@@ -53,7 +62,9 @@ class Step:
     def _train(self, batch: Batch, step: tf.Tensor) -> None:
         replica = tf.distribute.get_replica_context()
         scale = tf.constant(1.0, self.gradients.dtype) if self.loss_scale is None else self.loss_scale.factor()
-        result = self.gradients(batch, step, replica.replica_id_in_sync_group, scale)
+        place = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
+        first_row = first_row_of_step(step, self._examples, self._batch_size, place, self._fixed_rows)
+        result = self.gradients(batch, step, first_row, scale)
         examples = result.sums["examples"]
         state = result.state if replica.num_replicas_in_sync == 1 else _weighted(result.state, examples, replica)
         sums = _sum(replica, [examples, *result.gradients, *state])

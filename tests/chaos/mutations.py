@@ -22,6 +22,7 @@ NUMPY = "tests/stages/networks/test_float64.py::test_everything_at_once_is_numpy
 BATCHES = "tests/stages/data/test_batches.py"
 LOOP = "tests/stages/training/test_loop.py"
 STRATEGIES = "tests/stages/distribution/test_strategies.py"
+RANDOM_LAYERS = "tests/stages/networks/test_random_layers.py"
 CHECKPOINTS = "tests/stages/training/test_checkpoints.py"
 SIGNALS = "tests/pipeline/system/test_signals.py"
 REUSE = "tests/pipeline/planning/test_reuse.py"
@@ -59,12 +60,19 @@ MUTATIONS = (
         f"{STRATEGIES}::test_an_overflow_in_one_replica_skips_one_step_everywhere[mirrored 2]",
     ),
     mutation(
-        "stages/optimization/gradients.py", "* 1009", "* 0",
-        f"{LOOP}::test_replicas_drop_different_units_and_a_step_the_same_again",
+        "stages/optimization/gradients.py", "first_row + first", "first_row",
+        f"{LOOP}::test_parts_of_a_batch_drop_what_the_whole_one_does",
+    ),
+    mutation(
+        "stages/optimization/train_step.py", "step, first_row, scale", "step, 0 * first_row, scale",
+        f"{STRATEGIES}::test_a_strategy_equals_one_device[Adam, dropout-mirrored 2]",
+    ),
+    mutation(
+        "stages/networks/random_layers.py", "begin % _BLOCK", "begin * 0", RANDOM_LAYERS,
     ),
     mutation(
         "stages/optimization/gradients.py", "step * 256", "step * 0",
-        f"{LOOP}::test_replicas_drop_different_units_and_a_step_the_same_again",
+        f"{LOOP}::test_other_rows_and_steps_drop_other_units_and_the_same_ones_the_same",
     ),
     mutation(
         "stages/evaluation/eval_step.py", "predicted = tf.argmax(", "predicted = tf.argmin(",

@@ -60,7 +60,7 @@ def start(
     """Returns a loop that is about to take its first step."""
     with where.distribution.scope():
         optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate, model.policy)
-    return Loop(where, step_of(where, model, optimizer, given, jit), dataset, given, first_step)
+    return Loop(where, step_of(where, model, dataset, optimizer, given, jit), dataset, given, first_step)
 
 
 def after_steps(

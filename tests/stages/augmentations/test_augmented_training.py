@@ -155,7 +155,7 @@ def test_a_pure_label_counts_as_the_class_does() -> None:
         loss = cross_entropy(built.outputs, 0.1)
         gradients = Gradients(replace(built, mixed_labels=mixed), loss, given, 1)
         batch = (images, tf.one_hot(labels, 10) if mixed else labels, tf.fill([30], 0.5))
-        results.append(gradients(batch, tf.constant(0, tf.int64), tf.constant(0), tf.constant(1.0)))
+        results.append(gradients(batch, tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(1.0)))
     for one, other in zip(results[0].gradients, results[1].gradients, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert [float(value) for result in results for value in result.metrics] == [15.0, 15.0]

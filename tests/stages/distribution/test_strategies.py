@@ -90,8 +90,10 @@ def test_a_case_trains(name: str) -> None:
     assert_trained(name, one_device(name)[0])
 
 
-EQUAL = [name for name, case in CASES.items() if case.bound < 1]
-SHARES = ["SGD, a last batch of 4", "SGD, a last batch of 1", "accumulation in 3 parts", "BatchNorm synchronized"]
+SHARES = [
+    "SGD, a last batch of 4", "SGD, a last batch of 1", "accumulation in 3 parts", "BatchNorm synchronized",
+    "Adam, dropout",
+]  # fmt: skip
 """Cases in which it matters how many replicas share a batch."""
 
 PLACED = [
@@ -107,12 +109,16 @@ and losses do not depend on it, and AdamW's decay no more than Adam's slots."""
 CHOSEN: Mapping[str, list[str]] = {
     "default": ["SGD, a last batch of 1", "XLA (mlp)", "mixed_float16"],
     "another device": ["Adam, a last batch of 1", "EMA 0.9", "XLA (mlp)", "mixed_float16"],
-    "mirrored 2": EQUAL,
+    "mirrored 2": list(CASES),
     "mirrored 3": [*SHARES, "SGD, batches of 63", "own loss, penalty and metric", "smoothed labels, class weights"],
     "mirrored 4, hierarchical copy": [*SHARES[1:], "norm clipped at 0.5", "mixed_float16", "float64"],
     "central_storage 2": [*PLACED, "SGD, a last batch of 1", "own loss, penalty and metric", "XLA (mlp)"],
     "central_storage 3": [*SHARES[1:], "EMA 0.9"],
-    "model_parallel 2": [*PLACED, "SGD, even batches"],  # a loss of one's own is refused, and XLA is for one device
+    "model_parallel 2": [
+        *PLACED,
+        "SGD, even batches",
+        "Adam, dropout",
+    ],  # a loss of one's own is refused, and XLA is for one device
 }
 PAIRS = [(name, where) for where in STRATEGIES for name in CHOSEN[where]]
 
@@ -136,7 +142,7 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, np.nda
     return dict(np.load(path))
 
 
-@pytest.mark.parametrize("name", [name for name in ON_WORKERS if CASES[name].bound < 1])
+@pytest.mark.parametrize("name", ON_WORKERS)
 def test_two_workers_equal_one_device(name: str, two_workers: Mapping[str, np.ndarray]) -> None:
     found = {key.rpartition("/")[2]: value for key, value in two_workers.items() if key.rpartition("/")[0] == name}
     weights = found.pop("weights")
@@ -145,7 +151,6 @@ def test_two_workers_equal_one_device(name: str, two_workers: Mapping[str, np.nd
 
 @pytest.mark.parametrize("where", ["default", "mirrored 2", "central_storage 2", "model_parallel 2"])
 def test_a_run_is_bit_identical_to_its_repetition(where: str) -> None:
-    """With dropout, which is another in each replica."""
     first, again = (run(CASES["Adam, dropout"], STRATEGIES[where](), STEPS) for _ in range(2))
     np.testing.assert_array_equal(first[0], again[0])
     assert first[1] == again[1]

@@ -113,7 +113,18 @@ def test_k_steps_in_one_call_equal_single_steps() -> None:
     np.testing.assert_array_equal(flat(whole.network), flat(model.network))
 
 
-def test_dropout_is_a_function_of_seed_step_and_replica() -> None:
+def test_parts_of_a_batch_drop_what_the_whole_one_does() -> None:
+    dataset = real_digits(200)  # batches of 64, the last of 8
+    whole, parts = (
+        after_steps(one_device(), dataset, settings(optimizer=adam(**own)), 12, build=partial(small_cnn, dropout=0.5))[
+            0
+        ]
+        for own in ({}, {"accumulation": 3})
+    )
+    np.testing.assert_allclose(flat(whole.network), flat(parts.network), atol=1e-6)
+
+
+def test_dropout_is_a_function_of_seed_step_and_row() -> None:
     """A loop that starts at step 7 drops what the one from the start drops at step 7."""
     dataset, where = real_digits(200), mirrored(2)
 
@@ -129,18 +140,19 @@ def test_dropout_is_a_function_of_seed_step_and_replica() -> None:
     assert loss_of(0) == pytest.approx(loss_of(7), abs=1e-7)
 
 
-def test_replicas_drop_different_units_and_a_step_the_same_again() -> None:
+def test_other_rows_and_steps_drop_other_units_and_the_same_ones_the_same() -> None:
     dataset, where = real_digits(64), mirrored(2)
     loop = start(where, small_cnn(dataset, where, dropout=0.5), dataset, settings())
     pixels = tf.cast(dataset.train.images, tf.float32)
     batch = (pixels, tf.constant(dataset.train.labels), tf.ones([64]))
 
-    def loss(step: int, replica: int) -> float:
-        result = loop.step.gradients(batch, tf.constant(step, tf.int64), tf.constant(replica), tf.constant(1.0))
+    def loss(step: int, row: int) -> float:
+        first_row = tf.constant(row, tf.int64)
+        result = loop.step.gradients(batch, tf.constant(step, tf.int64), first_row, tf.constant(1.0))
         return float(result.sums["loss"])
 
     assert loss(0, 0) == loss(0, 0)
-    assert len({loss(0, 0), loss(0, 1), loss(1, 0), loss(1, 1)}) == 4
+    assert len({loss(0, 0), loss(0, 64), loss(1, 0), loss(1, 64)}) == 4
 
 
 def overflowing(dataset: Dataset, example: int) -> Dataset:

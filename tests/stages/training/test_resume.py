@@ -104,7 +104,7 @@ def test_loss_scale_ema_and_sums_are_restored(tmp_path: Path) -> None:
         with where.distribution.scope():
             optimizer = build_optimizer(told.optimizer, 0.001)
         model.network.compile(optimizer)
-        step = step_of(where, model, optimizer, told)
+        step = step_of(where, model, DATASET, optimizer, told)
         return step, State(where, model, DATASET, told, (), step)
 
     (first, before), (second, after) = made(), made()

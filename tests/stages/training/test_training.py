@@ -58,10 +58,15 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 def run(
-    where: Strategy, engine: Any = train, settings: type = TrainSettings, is_streamed: bool = False, **given: Any
+    where: Strategy,
+    engine: Any = train,
+    settings: type = TrainSettings,
+    is_streamed: bool = False,
+    dropout: float = 0.0,
+    **given: Any,
 ) -> tuple[Trained, np.ndarray]:
     dataset = streamed(real_digits(900)) if is_streamed else real_digits(900)
-    built = small_cnn(dataset, where)
+    built = small_cnn(dataset, where, dropout=dropout)
     defaults = {"epochs": 2, "batch_size": 60, "seed": 1, "schedule": ScheduleSettings(), "optimizer": SgdSettings()}
     trained = engine(built, dataset, where, settings(**{**defaults, **given}))
     return trained, flat(trained.model.network)
@@ -227,6 +232,11 @@ def test_fit_equals_the_loop(given: str, where: str, iterated: list[tf.data.Data
     ours, our_weights = by_the_loop(given)
     assert np.abs(our_weights - their_weights).max() <= 1e-6
     assert_same_history(theirs, ours, 1e-5, but=("val/loss",) if "smoothed" in given else ())
+
+
+def test_replicas_of_fit_drop_what_one_device_drops() -> None:
+    one, two = (run(place, fit, FitSettings, dropout=0.5, epochs=1)[1] for place in (one_device(), mirrored(2)))
+    assert np.abs(one - two).max() <= 1e-6
 
 
 def test_fit_refuses_what_keras_would_get_wrong() -> None:
