@@ -102,7 +102,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tup
     outputs = tmp_path_factory.mktemp("outputs")
     (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
     done = commands.run(
-        "-m", "debug=fast", "strategy=one_device,multi_worker", "model.network.dropout=0", "model.network.filters=[8]",
+        "-m", "debug=fast", "strategy=one_device,multi_worker", "model.network.filters=[8]",
         "export.register=digits", "export.alias=champion", f"outputs={outputs}", cwd=outputs,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

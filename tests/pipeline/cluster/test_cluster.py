@@ -105,7 +105,7 @@ def start(outputs: Path) -> Iterator[Start]:
 
 def test_two_workers_end_as_one_device_does(start: Start, pipeline_command: Any, tmp_path: Path) -> None:
     """The whole command: equal numbers, one run, one export, a log for the other worker."""
-    given = ("train.epochs=2", "train.batch_size=63", "model.network.dropout=0", SHORT[1], BARE[0])
+    given = ("train.epochs=2", "train.batch_size=63", SHORT[1], BARE[0])
     two = start("strategy=multi_worker", *given)
     assert two.end() == 0, two.printed
     one = pipeline_command(*given, "tracking=off", f"outputs={tmp_path}/one")

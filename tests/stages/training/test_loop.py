@@ -115,11 +115,10 @@ def test_k_steps_in_one_call_equal_single_steps() -> None:
 
 def test_parts_of_a_batch_drop_what_the_whole_one_does() -> None:
     dataset = real_digits(200)  # batches of 64, the last of 8
+    build = partial(small_cnn, dropout=0.5)
     whole, parts = (
-        after_steps(one_device(), dataset, settings(optimizer=adam(**own)), 12, build=partial(small_cnn, dropout=0.5))[
-            0
-        ]
-        for own in ({}, {"accumulation": 3})
+        after_steps(one_device(), dataset, settings(optimizer=adam(accumulation=count)), 12, build=build)[0]
+        for count in (1, 3)
     )
     np.testing.assert_allclose(flat(whole.network), flat(parts.network), atol=1e-6)
 

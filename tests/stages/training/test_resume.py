@@ -146,7 +146,7 @@ def test_a_training_that_was_over_is_not_trained_again(whole: Whole, tmp_path: P
 
 def test_the_number_of_devices_may_change(tmp_path: Path) -> None:
     """From two replicas to one device, or to four."""
-    shorter: dict[str, Any] = {"dropout": 0, "epochs": 3}
+    shorter: dict[str, Any] = {"epochs": 3}
     whole, told = run(one_device(), None, **shorter)
     assert whole is not None
     stopped, first = run(mirrored(2), tmp_path / "2", 13, **shorter)
