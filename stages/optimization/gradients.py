@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What random layers draw by.
+    """Source of the random numbers of layers.
 
     states: values of their Keras SeedGenerators, int [2] each. first_row: of the batch in its global batch, int64 [].
     """
