@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import default_outputs
@@ -16,19 +16,35 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as a shell's."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes `outputs=<folder>` as `python -m pipeline` does, beside `--outputs <folder>`."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(
+            [f"--{word}" if word.startswith("outputs=") else word for word in words], namespace
+        )
+
+
 def command_parser(name: str, description: str | None, examples: str | None = None) -> argparse.ArgumentParser:
     """Returns the parser of `python -m pipeline.<name>`, with the option `outputs`: an absolute path.
 
     Args:
         examples: what `--help` shows below the options, as it stands.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         f"python -m pipeline.{name}",
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--outputs", type=_absolute, default=default_outputs(), metavar="FOLDER", help="where runs are")
+    parser.add_argument(
+        "--outputs",
+        type=_absolute,
+        default=default_outputs(),
+        metavar="FOLDER",
+        help="where runs are; also outputs=FOLDER",
+    )
     return parser
 
 

@@ -53,7 +53,7 @@ def refused(*arguments: str) -> str:
 
 @pytest.mark.smoke
 def test_without_a_run_there_is_no_page(tmp_path: Path) -> None:
-    said = refused("--outputs", str(tmp_path))
+    said = refused(f"outputs={tmp_path}")
     assert re.fullmatch(r"error: no run under .* is tracked .*Try: python -m pipeline\n", said)
 
 

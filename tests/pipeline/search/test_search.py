@@ -93,7 +93,7 @@ def test_the_table_of_runs_has_the_search_and_its_trials(
     [row] = [line for line in lines if "sweep of " in line]
     assert re.search(r"FINISHED +sweep of synthetic_mlp +20", row), row
     assert sum("synthetic_mlp" in line and "sweep of" not in line for line in lines) >= 5
-    assert runs.main(["kind=sweep", "--json", f"--outputs={folder.parents[1]}"]) == 0
+    assert runs.main(["kind=sweep", "--json", f"outputs={folder.parents[1]}"]) == 0
     [entry] = json.loads(capsys.readouterr().out)
     assert (entry["kind"], entry["folder"]) == ("sweep", str(folder))
 

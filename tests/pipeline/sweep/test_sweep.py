@@ -288,7 +288,7 @@ def test_what_became_of_a_job_is_told(tmp_path: Path) -> None:
 
 
 def test_there_is_nothing_to_compare(pipeline_command: Command, tmp_path: Path) -> None:
-    done = pipeline_command("--outputs", str(tmp_path), module="pipeline.compare", trains=False)
+    done = pipeline_command(f"outputs={tmp_path}", module="pipeline.compare", trains=False)
     assert done.returncode == 2
     assert "there is no sweep" in done.stderr
     with pytest.raises(UserError, match="holds no sweep"):
