@@ -1,7 +1,10 @@
 """Limits of requests, which MLflow's scoring server does not have, and errors in one line."""
 
+import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -28,6 +31,8 @@ class BodyLimit:
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
         parts = await self._parts(receive, int(declared) if declared.isdigit() else self._most + 1)
+        if parts and parts[-1]["type"] == "http.disconnect":  # within the body: there is nobody to answer
+            return
         if parts is None:
             line = f"the body is larger than {self._most / 2**20:g} MiB; send fewer images at once"
             await respond(send, 413, line)
@@ -59,8 +64,29 @@ def _replay(parts: list[Message], receive: Receive) -> Receive:
     return replayed
 
 
+@dataclass
+class _Answer:
+    """An answer on its way: sent as it comes, or kept where it is an error."""
+
+    send: Send
+    status: int = 200
+    body: bytes = b""
+
+    @property
+    def is_error(self) -> bool:
+        return self.status >= 400
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        if not self.is_error:
+            await self.send(message)
+        else:
+            self.body += message.get("body", b"")
+
+
 class PlainErrors:
-    """Makes every error one line under `error`: no traceback, which would show this machine's folders."""
+    """Makes every error one line under `error`, and here: no traceback, which would show this machine's folders."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -69,20 +95,19 @@ class PlainErrors:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, body = 200, b""
-
-        async def plain(message: Message) -> None:
-            nonlocal status, body
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            if status < 400:
-                await send(message)
-            elif message["type"] == "http.response.body":
-                body += message.get("body", b"")
-                if not message.get("more_body", False):
-                    await respond(send, status, _line(body))
-
-        await self._app(scope, receive, plain)
+        answer = _Answer(send)
+        try:
+            await self._app(scope, receive, answer.take)
+        except asyncio.CancelledError:  # the server ends before the request does
+            return
+        except RecursionError:
+            answer = _Answer(send, 400, b"the JSON is nested too deeply")
+        except Exception as error:
+            if not answer.is_error:  # part of the answer may be sent
+                raise
+            print(f"error: {scope['path']}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        if answer.is_error:
+            await respond(send, answer.status, _line(answer.body))
 
 
 async def respond(send: Send, status: int, line: str) -> None:

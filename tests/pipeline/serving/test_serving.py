@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -137,6 +138,7 @@ WRONG: dict[str, tuple[str, str | None, bytes, int]] = {
     ),
     "broken JSON": ("/invocations", JSON, b"{", 400),
     "JSON that is a list": ("/invocations", JSON, b"[1]", 400),
+    "JSON of 100,000 brackets": ("/invocations", JSON, b"[" * 100_000, 400),
     "an empty body": ("/invocations", JSON, b"", 400),
     "another content type": ("/invocations", "text/html", b"<p>", 415),
     "no content type": ("/invocations", None, b"{}", 415),
@@ -189,6 +191,17 @@ def test_an_undeclared_large_body_is_not_kept(served: tuple[str, int]) -> None:
     assert connection.getresponse().status == 413
     assert psutil.Process(served[1]).memory_info().rss - before < 2 * MOST_BYTES
     assert post(served[0], encoded(), "image/png", "/images")[0] == 200
+
+
+def test_a_client_that_leaves_within_its_request_leaves_no_traceback(served: tuple[str, int], outputs: Path) -> None:
+    host, port = served[0].removeprefix("http://").split(":")
+    for path in ("/images", "/invocations"):
+        for length in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
+            with socket.create_connection((host, int(port)), 30) as connection:
+                head = [f"POST {path} HTTP/1.1".encode(), b"Host: x", b"Content-Type: application/json", length]
+                connection.sendall(b"\r\n".join([*head, b"", b"5\r\n[1,2,"]))
+    assert post(served[0], encoded(), "image/png", "/images")[0] == 200
+    assert "Traceback" not in (outputs / "served.txt").read_text()
 
 
 def test_it_listens_on_loopback_alone(served: tuple[str, int]) -> None:
