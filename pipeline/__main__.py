@@ -165,7 +165,8 @@ def _run_sweep(composer: "Composer") -> int:
     from pipeline.sweep.jobs import refuse_too_many
     from pipeline.sweep.run import run_sweep
 
-    total, first = composer.count(), composer.first()
+    total = composer.count()
+    first = composer.first()
     refuse_too_many(total, read(first.document, first.choices).max_jobs)
     return run_sweep(composer.jobs(), total, _console(composer), composer.sweep)
 

@@ -223,7 +223,8 @@ def _locked_entry(entry: Path) -> Iterator[None]:
 
 def _remove_all(removable: Sequence[Removable]) -> int:
     """Removes the listed files that are still unused; returns the exit code."""
-    freed, failures = 0, 0
+    freed = 0
+    failures = 0
     for item in removable:
         try:
             with item.locked_owner():

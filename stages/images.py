@@ -13,8 +13,11 @@ import numpy as np
 
 from stages.errors import UserError
 
-CHUNK, CHUNK_BYTES = 1024, 2**25
-"""Images, and their bytes, that are in memory at once while they are decoded or described."""
+CHUNK = 1024
+"""Images that are in memory at once while they are decoded or described."""
+
+CHUNK_BYTES = 2**25
+"""Bytes of these images."""
 
 DESCRIBED_VALUES = 2**18
 """Values of small images that are described by one call."""

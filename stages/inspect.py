@@ -18,8 +18,14 @@ from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
 from stages.settings.inspect import InspectSettings
 
-CLASSES, EXAMPLES, BATCH = 10, 12, 32
-"""Classes in a gallery, images of each, and images of the first batch."""
+CLASSES = 10
+"""Classes in a gallery."""
+
+EXAMPLES = 12
+"""Images of each class in it."""
+
+BATCH = 32
+"""Images of the first batch that are shown."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
 from stages.settings.images import NormalizeSettings
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 """Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
 
 

@@ -75,7 +75,8 @@ def advice(experiment: Experiment) -> Iterator[str]:
     name = policy(experiment)
     if name is None or isinstance(strategy, TpuSettings):
         return
-    gpus, flags = machine.gpus(), machine.cpu_flags()
+    gpus = machine.gpus()
+    flags = machine.cpu_flags()
     on_cpu = not gpus or any("cpu" in str(device).lower() for device in getattr(strategy, "devices", []))
     slow = f"precision={name} is no faster than float32 on"
     if name == "float64":

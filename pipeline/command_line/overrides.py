@@ -153,7 +153,8 @@ def sweep_length(override: Override) -> int:
 
 
 def _without_steps(override: Override) -> UserError:
-    key, value = override.get_key_element(), override.value()
+    key = override.get_key_element()
+    value = override.value()
     assert isinstance(value, IntervalSweep)
     start, end = float(value.start or 0), float(value.end or 0)
     return UserError(

@@ -7,7 +7,8 @@ from pipeline.comparison.rows import Row, are_validated_alike, is_lower_better
 
 def choice(comparison: Comparison) -> str:
     """Returns which row is best, and on what it was chosen."""
-    best, metric = comparison.best, comparison.chosen_on
+    best = comparison.best
+    metric = comparison.chosen_on
     if not comparison.rows:
         return "no run has finished"
     if all(row.is_debug for row in comparison.rows):

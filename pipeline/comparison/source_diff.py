@@ -7,7 +7,8 @@ from pipeline.paths import CHECKOUT
 from pipeline.provenance.code_state import git
 from pipeline.tracking.journal import Journal
 
-COMMIT, PATCH = "mlflow.source.git.commit", "code/diff.patch"
+COMMIT = "mlflow.source.git.commit"
+PATCH = "code/diff.patch"
 
 
 def source_diff(first: Path, second: Path, repository: Path | None = None) -> str | None:
@@ -36,7 +37,8 @@ def source_diff(first: Path, second: Path, repository: Path | None = None) -> st
 
 def _tree(top: Path, run: Path, scratch: Path, variables: dict[str, str]) -> str | None:
     """Returns the name of the tree that the run was made with: its commit with its uncommitted changes."""
-    commit, patch = None, ""
+    commit = None
+    patch = ""
     for entry in Journal(run).entries:
         if entry.call == "tags":
             commit = entry.arguments["values"].get(COMMIT, commit)

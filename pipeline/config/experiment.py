@@ -102,8 +102,10 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         for group, schema in _SCHEMA_OF.items():
             _refuse_without_schema(document, group, schema)
         settings = {stage: _settings(document, stage) for stage in pipeline}
-        tracking, cluster = OmegaConf.to_object(document.tracking), OmegaConf.to_object(document.cluster)
-        sweep, debug = read_sweep(document), _read_debug(document)
+        tracking = OmegaConf.to_object(document.tracking)
+        cluster = OmegaConf.to_object(document.cluster)
+        sweep = read_sweep(document)
+        debug = _read_debug(document)
         assert isinstance(tracking, TrackingSettings)
         assert isinstance(cluster, ClusterSettings)
     except OmegaConfBaseException as error:

@@ -16,8 +16,14 @@ from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
 from stages.settings.ranges import choice, number
 
-LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE = 200, 5000, 2000
-"""Bytes of a folder's name, leaving room for a suffix; characters of a tag in MLflow; of a note, a part of one."""
+LONGEST_NAME = 200
+"""Bytes of a folder's name, leaving room for a suffix."""
+
+LONGEST_TAG = 5000
+"""Characters of a tag in MLflow."""
+
+LONGEST_NOTE = 2000
+"""Characters of a note, which is a part of a tag."""
 
 
 MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"

@@ -7,7 +7,9 @@ import subprocess
 
 from pipeline.cluster.task import WrongTaskError
 
-FIRST_PORT, PORTS, RANGES = 10_000, 64, 340
+FIRST_PORT = 10_000
+PORTS = 64
+RANGES = 340
 """Ports of a step: PORTS of them, from one of RANGES places below those that Linux hands out (from 32768)."""
 
 SCONTROL_SECONDS = 30

@@ -249,7 +249,8 @@ class _Order:
 
 def _member(heartbeats: Pulse, order: _Order) -> None:
     """Runs in the process of one member of the cluster."""
-    job, task = order.job, order.task
+    job = order.job
+    task = order.task
     assert job.folder is not None
     if not task.is_chief:
         log = os.open(job.folder / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -20,9 +20,14 @@ from pipeline.redaction.shapes import HEADER, PRIVATE_KEY, SCHEME, SERVICES, USE
 
 MASK = "***"
 
-SHORTEST, SHORTEST_WORD, SHORTEST_NUMBER, PLAIN_FROM = 4, 6, 8, 12
+SHORTEST = 4
+SHORTEST_WORD = 6
+SHORTEST_NUMBER = 8
 """Shortest values that are masked anywhere: in general, of letters alone, and of digits alone; shorter ones would hide
-common words. From PLAIN_FROM characters on they are also masked within words."""
+common words."""
+
+PLAIN_FROM = 12
+"""Characters from which on they are also masked within words."""
 
 LARGEST_FILE = 10_000_000
 TEXT_FILES = words_of(".txt .csv .tsv .json .jsonl .md .log .yaml .yml .html .xml .toml .ini .cfg .py")

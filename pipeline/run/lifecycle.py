@@ -121,7 +121,8 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
 
 
 def _first_summary(job: Job, folder: Path, code: str) -> Summary:
-    experiment, resumed = job.experiment, job.resumed
+    experiment = job.experiment
+    resumed = job.resumed
     return Summary(
         run_id=resumed.run_id if resumed else None,
         status="RUNNING",
@@ -191,7 +192,8 @@ def describe(job: Job, run: Run) -> None:
 
 def register(experiment: Experiment, run: Run, console: Console) -> None:
     """Records that the model is to be registered: `export.register`; its alias, if its test metrics can be believed."""
-    settings, evaluated = experiment.settings.get("export"), experiment.settings.get("evaluate")
+    settings = experiment.settings.get("export")
+    evaluated = experiment.settings.get("evaluate")
     if experiment.debug is not None:
         if isinstance(settings, ExportSettings) and settings.register is not None:
             console.log(f"{settings.register} gets no version: this is a debug run")
@@ -247,7 +249,8 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     Args:
         started: when the user began to wait, in seconds of `time.monotonic()`.
     """
-    summary, tracker = run.summary, run.tracker
+    summary = run.summary
+    tracker = run.tracker
     if run.sampled is not None:
         run.sampled.stop()
     summary.run_id = tracker.run_id  # another id where the store had lost the run

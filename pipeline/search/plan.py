@@ -26,7 +26,8 @@ KNOWN = (
 
 _HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|score|iou|dice|r2")
 
-LARGEST_STARTUP, STARTUP_SHARE = 10, 4
+LARGEST_STARTUP = 10
+STARTUP_SHARE = 4
 
 
 @dataclass(frozen=True)

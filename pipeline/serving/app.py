@@ -63,7 +63,8 @@ def build_app(folder: Path, most_bytes: int = MOST_BYTES) -> App:
         UserError: where the model does not take encoded images.
     """
     with quiet_stderr():
-        pyfunc, server = import_module("mlflow.pyfunc"), import_module("mlflow.pyfunc.scoring_server")
+        pyfunc = import_module("mlflow.pyfunc")
+        server = import_module("mlflow.pyfunc.scoring_server")
         model = pyfunc.load_model(str(folder))
     app = server.init(ScoredModel(model))
     classify = encoded_function(model.get_raw_model())

@@ -44,7 +44,8 @@ class BodyLimit:
     async def _parts(self, receive: Receive, declared: int) -> list[Message] | None:
         """Returns the messages of the body, or None where it is too large."""
         parts: list[Message] = []
-        seen, more = 0, True
+        seen = 0
+        more = True
         while more and seen < DRAINED_BYTES:
             message = await receive()
             seen += len(message.get("body", b""))

@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 FACT = "finished_elsewhere"
 """In the facts of a summary: the id of the run that has finished elsewhere, of which only this is here."""
 
-SWEEP_DIGEST, IDENTITY, CODE, CONTINUES = "sweep.digest", "identity", "code", "continues_sweep"
-"""Tags by which a server tells that two sweeps, or two jobs, are the same; and the sweep that another one continues."""
+SWEEP_DIGEST = "sweep.digest"
+"""Tag by which a server tells that two sweeps are the same."""
+
+IDENTITY = "identity"
+CODE = "code"
+"""Tags by which it tells that two jobs are."""
+
+CONTINUES = "continues_sweep"
+"""Tag with the sweep that another one continues."""
 
 
 def sweep_digest(jobs: Sequence[SweepJob]) -> str:

@@ -48,7 +48,8 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     Raises:
         UserError: where there are too few GPUs, or an experiment names one that it would not see.
     """
-    count, each = settings.n_jobs, settings.devices_per_job
+    count = settings.n_jobs
+    each = settings.devices_per_job
     if count > 1:
         _refuse_clusters(experiments)
     if any(experiment.cluster.places_jobs for experiment in experiments):

@@ -29,8 +29,11 @@ BEFORE_RUN_SECONDS = 0.2
 """Before a job's run has begun nothing is lost: a signal need not wait for a safe place."""
 
 
-LOG, OUTPUT = "pipeline.log", "output.log"
-"""In the job's folder: what it says, without secrets; and what else its process prints, masked when the run ends."""
+LOG = "pipeline.log"
+"""In the job's folder: what it says, without secrets."""
+
+OUTPUT = "output.log"
+"""In the job's folder: what else its process prints, masked when the run ends."""
 
 
 class JobProcess:
@@ -50,7 +53,8 @@ class JobProcess:
         self.exit_code: int | None = None
         self._console = console
         self._process = place.start(_work, (_placed(job), place.environment(job.experiment), fresh_process.servers()))
-        hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
+        hang_seconds = job.experiment.hang_seconds
+        limit = job.experiment.job_timeout_seconds
         self._watch = Watch(self._process, hang_seconds) if hang_seconds is not None else None
         self._deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
         self._reason = LOST

@@ -16,8 +16,11 @@ TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
 """A tick that takes longer was one of a process that did not run: it was stopped, or its machine slept."""
 
-REQUESTS, REQUEST_SECONDS = 3, 5.0
-"""Requests by which a process is ended, the last of them by force, and the time in which one may be heeded."""
+REQUESTS = 3
+"""Requests by which a process is ended, the last of them by force."""
+
+REQUEST_SECONDS = 5.0
+"""Seconds in which a request may be heeded."""
 
 
 class _Itself:

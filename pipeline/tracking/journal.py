@@ -19,7 +19,8 @@ from typing import Any
 from pipeline.system.sealed import seal, unseal
 from stages.storage.atomic import atomic_write, fsync
 
-NAME, SENT = "tracking.jsonl", "tracking.sent"
+NAME = "tracking.jsonl"
+SENT = "tracking.sent"
 DAMAGED = f"damaged-{NAME}"
 ENDED = ("FINISHED", "FAILED", "KILLED")
 LONGEST_LINE_BYTES = 64 * 2**20

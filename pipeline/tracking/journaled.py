@@ -179,7 +179,8 @@ class JournaledTracker(Tracker):
 
     def _agree(self) -> None:
         """Has the journal and the store agree on which run this is, and on what of it is still to be sent."""
-        journal, run = self._journal, self._run
+        journal = self._journal
+        run = self._run
         if journal.damaged:
             journal.repair()
             self._warn(

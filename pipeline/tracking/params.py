@@ -16,7 +16,9 @@ MOST_ELEMENTS = 16
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 
-CARD, CONFIGURATION, INPUT_EXAMPLE = "model_card.md", "config.yaml", "input_example.json"
+CARD = "model_card.md"
+CONFIGURATION = "config.yaml"
+INPUT_EXAMPLE = "input_example.json"
 """Files of a run that are kept with its model, in the folder `export` or in the run's own."""
 
 SERVING_EXAMPLE = "serving_input_example.json"

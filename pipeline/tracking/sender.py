@@ -12,7 +12,8 @@ from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
 
 RETRY_SECONDS = 2.0
-TOLD_AFTER_SECONDS, TOLD_EVERY_SECONDS = 3.0, 15.0
+TOLD_AFTER_SECONDS = 3.0
+TOLD_EVERY_SECONDS = 15.0
 POLL_SECONDS = 0.1
 SLOWEST_ANSWERS = 3.0
 """Limit of the next answer, as a multiple of the slowest one so far."""

@@ -9,8 +9,11 @@ from typing import Any
 
 from pipeline.tracking.tracker import SYSTEM, Tracker
 
-FIRST_SECONDS, EVERY_SECONDS = 2.0, 10.0
-"""Seconds before the first sample, and between two of them: the interval is that of MLflow's own clients."""
+FIRST_SECONDS = 2.0
+"""Seconds before the first sample."""
+
+EVERY_SECONDS = 10.0
+"""Seconds between two samples: the interval of MLflow's own clients."""
 
 MOST_WAITING = 60
 """Samples that wait for the run's first score. MLflow's compare page begins with the metric that came first."""

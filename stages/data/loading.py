@@ -47,7 +47,9 @@ def _load(
     images: Mapping[str, Images]
     if settings.cache == "disk" and cache is not None:
         prepared = prepare(source, cache, settings.on_error, reporter)
-        listing, described, invalid = prepared.listing, prepared.described, prepared.invalid
+        listing = prepared.listing
+        described = prepared.described
+        invalid = prepared.invalid
         shape: tuple[int, ...] = prepared.shape
         rows = splits_of(listing, settings)
         held_in = "memory" if _fits(shape, settings.memory_gib) else "disk"

@@ -90,7 +90,8 @@ def decoded(
     source: Source, listing: Listing, on_error: str, reporter: Reporter, note: str
 ) -> Iterator[tuple[np.ndarray, list[int], list[Invalid]]]:
     """Yields the images in order, CHUNK at a time: an array, the numbers of its rows, and the invalid examples."""
-    count, chunk = len(listing.labels), chunk_of(source.image_shape)
+    count = len(listing.labels)
+    chunk = chunk_of(source.image_shape)
     with ThreadPoolExecutor(WORKERS) as pool:
         for start in range(0, count, chunk):
             numbers = range(start, min(start + chunk, count))

@@ -32,7 +32,8 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
     The last batch of a shortened split has as many examples as that of the whole one, as it is the one that replicas
     share unevenly. The examples are spread over the split, as it may be sorted by class.
     """
-    batch, steps = settings.batch_size, settings.steps
+    batch = settings.batch_size
+    steps = settings.steps
     splits = {name: _some(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()}
     if settings.same_batch:
         one = _in_memory(_some(dataset.train, min(batch, len(dataset.train))))

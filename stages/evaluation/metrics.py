@@ -8,8 +8,12 @@ import numpy as np
 from stages.evaluation.predicted import ROWS, TOP, Predicted
 from stages.safe_places import safe_place
 
-ACCURACY, LOG_LOSS, TOP_ACCURACY, CALIBRATION = "accuracy", "log_loss", "top5_accuracy", "ece"
-ROC_AUC, AVERAGE_PRECISION = "roc_auc", "average_precision"
+ACCURACY = "accuracy"
+LOG_LOSS = "log_loss"
+TOP_ACCURACY = "top5_accuracy"
+CALIBRATION = "ece"
+ROC_AUC = "roc_auc"
+AVERAGE_PRECISION = "average_precision"
 MACRO = {"precision": "macro_precision", "recall": "macro_recall", "f1": "macro_f1"}
 
 LEAST = np.finfo(np.float32).eps

@@ -14,7 +14,9 @@ from stages.plots.galleries import plot_batch
 from stages.results import Dataset
 from stages.storage.atomic import atomic_write
 
-METRICS, METRICS_TABLE, BY_CLASS = "test_metrics.md", "test_metrics.csv", "test_by_class.csv"
+METRICS = "test_metrics.md"
+METRICS_TABLE = "test_metrics.csv"
+BY_CLASS = "test_by_class.csv"
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,8 @@ class _Server:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number in (1, 2):
             os.dup2(printed.fileno(), number)
-        lines, answers = connection.makefile("r"), connection.makefile("w")
+        lines = connection.makefile("r")
+        answers = connection.makefile("w")
         first = json.loads(lines.readline())
         os.environ.clear()
         os.environ.update(first["environment"])  # the number of threads, which the first operation reads

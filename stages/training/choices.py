@@ -15,7 +15,8 @@ def with_choices(settings: TrainSettings, progress: Progress, strategy: Strategy
     """
     if not _are_of(progress, strategy):
         return settings
-    jit, steps = progress.choices.get("jit"), progress.choices.get("steps_per_call")
+    jit = progress.choices.get("jit")
+    steps = progress.choices.get("steps_per_call")
     return replace(
         settings,
         jit=jit if settings.jit in ("auto", "measure") and jit is not None else settings.jit,

@@ -45,7 +45,8 @@ class Coordinated:
         once = tf.data.Dataset.from_tensors
         whole = tf.function(lambda: once((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
-        distribution, size = strategy.distribution, settings.batch_size
+        distribution = strategy.distribution
+        size = settings.batch_size
         changes = RandomChanges(dataset, size, settings.seed)
 
         # No method, as in the loop: the iterator must not be left to the garbage collector.

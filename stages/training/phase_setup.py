@@ -70,7 +70,10 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
         resumed: the progress of the phase so far.
         cache: the folder that runs share; takes the features of a frozen backbone.
     """
-    model, strategy, reporter, callbacks = training.model, training.strategy, training.reporter, training.callbacks
+    model = training.model
+    strategy = training.strategy
+    reporter = training.reporter
+    callbacks = training.callbacks
     settings = phase.settings
     number = phase.index + 1
     trained, frozen = phase.set_trainable(model.network)

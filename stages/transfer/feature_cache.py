@@ -78,7 +78,8 @@ def on_features(
     try:
         key = _key(cut.front, dataset)
     except (NotImplementedError, TypeError, ValueError):  # a layer without a configuration: not cached
-        cache, key = None, ""
+        cache = None
+        key = ""
     arrays = _cached(cache, key, compute, reporter)
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
     whole = np.finfo(np.float32)
