@@ -18,7 +18,7 @@ from pipeline.redaction.mask import redact
 from pipeline.run_folder.finding import find_run
 from pipeline.sweep.catalog import run_entry, runs_in, select
 from pipeline.sweep.comparison import compare, latest
-from pipeline.sweep.index import INDEX
+from pipeline.sweep.index import find_sweep
 from stages.errors import UserError
 
 EXAMPLES = """what to compare:
@@ -93,11 +93,7 @@ def sweep_of(words: Sequence[str], outputs: Path) -> Path | None:
         return latest(outputs)
     if len(words) > 1:
         return None
-    path = Path(words[0]).expanduser()
-    for folder in (path, outputs / "sweeps" / words[0]):
-        if (folder / INDEX).is_file():
-            return folder.resolve()
-    return None
+    return find_sweep(words[0], outputs)
 
 
 def _of_runs(

@@ -13,7 +13,7 @@ from pipeline.run_folder.lock import is_locked
 from pipeline.run_folder.origin import NAME as ORIGIN
 from pipeline.run_folder.rebuild import read_run
 from pipeline.run_folder.summary import Summary, best_metric
-from pipeline.sweep.index import INDEX, read_index
+from pipeline.sweep.index import is_sweep, read_index, sweep_folders
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 
@@ -63,8 +63,7 @@ def read_catalog(outputs: Path, warn: Callable[[str], None] = lambda line: None)
         warn: gets a line for each damaged file.
     """
     entries = runs_in(outputs, warn)
-    sweeps = sorted({path.parent for name in (INDEX, ORIGIN) for path in outputs.glob(f"sweeps/*/{name}")})
-    entries += [entry for folder in sweeps if (entry := _sweep(folder, warn)) is not None]
+    entries += [entry for folder in sweep_folders(outputs) if (entry := _sweep(folder, warn)) is not None]
     return sorted(entries, key=lambda entry: (entry.started, entry.kind != "sweep", str(entry.folder)))
 
 
@@ -80,7 +79,7 @@ def run_entry(summary: Summary) -> CatalogEntry:
     overrides = dict(override.lstrip("+~").split("=", 1) for override in summary.overrides if "=" in override)
     validation = best_metric((summary.weights or {}).get("monitor", ""))
     return CatalogEntry(
-        "job" if any((folder.parent / name).is_file() for name in (INDEX, ORIGIN)) else "run",
+        "job" if is_sweep(folder.parent) else "run",
         folder,
         status_now(summary.status, folder),
         summary.name,

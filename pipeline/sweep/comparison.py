@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.comparison.compared_run import read_job
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.sweep.index import INDEX, read_index
+from pipeline.sweep.index import is_sweep, read_index, sweep_folders
 from stages.errors import UserError
 
 
@@ -15,7 +15,7 @@ def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Se
     Raises:
         UserError: where it holds no sweep, or an argument fits no job.
     """
-    if not (folder / INDEX).is_file():
+    if not is_sweep(folder):
         raise UserError(
             f"{folder} holds no sweep",
             "a folder under outputs/sweeps",
@@ -32,7 +32,7 @@ def latest(outputs: Path) -> Path:
     Raises:
         UserError: where there is none.
     """
-    folders = sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
+    folders = sweep_folders(outputs)
     if not folders:
         raise UserError(
             f"there is no sweep in {outputs / 'sweeps'}",

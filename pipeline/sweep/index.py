@@ -10,8 +10,10 @@ from pipeline.paths import shorter
 from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run_folder.origin import NAME as ORIGIN
 from pipeline.run_folder.origin import Origin
+from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
+from stages.settings.places import resolved
 from stages.storage.atomic import atomic_write
 
 INDEX = "sweep.json"
@@ -54,6 +56,22 @@ def read_index(folder: Path, warn: Callable[[str], None] = lambda line: None) ->
         return "RUNNING", list(origin.jobs)
 
 
+def find_sweep(text: str, outputs: Path) -> Path | None:
+    """Returns the sweep that a user means by its folder or its folder's name; None where there is none."""
+    places = (resolved(text), resolved(str(outputs / "sweeps" / text)))
+    return next((place for place in places if place is not None and is_sweep(place)), None)
+
+
+def sweep_folders(outputs: Path) -> list[Path]:
+    """Returns the folders of the sweeps under `outputs`, the oldest first."""
+    return sorted({path.parent for name in (INDEX, ORIGIN) for path in (outputs / "sweeps").glob(f"*/{name}")})
+
+
+def is_sweep(folder: Path) -> bool:
+    """Returns whether `folder` holds a sweep, also one whose list of jobs is missing; a run has a summary."""
+    return (folder / INDEX).is_file() or ((folder / ORIGIN).is_file() and not (folder / SUMMARY).is_file())
+
+
 def sweep_status(folder: Path) -> str | None:
     """Returns the status of the sweep in `folder`, or None where there is none."""
     try:
@@ -82,19 +100,18 @@ def unfinished(
         UserError: where the sweep that is asked for is not of the same jobs.
     """
     choice = experiment.resume
-    sweeps = experiment.outputs / "sweeps"
     if choice == "never":
         return None
     if choice != "auto":
-        folder = Path(choice) if _is_sweep(Path(choice)) else sweeps / choice
-        if not _is_sweep(folder) or _jobs(read_index(folder, log)[1]) != _jobs(index):
+        folder = find_sweep(choice, experiment.outputs)
+        if folder is None or _jobs(read_index(folder, log)[1]) != _jobs(index):
             raise UserError(
                 f"resume={choice} is no sweep of these jobs",
-                f"auto, never, a folder in {shorter(sweeps)}",
+                f"auto, never, a folder in {shorter(experiment.outputs / 'sweeps')}",
                 "resume=auto",
             )
-        return folder.resolve()
-    for folder in sorted({path.parent for name in (INDEX, ORIGIN) for path in sweeps.glob(f"*/{name}")}, reverse=True):
+        return folder
+    for folder in reversed(sweep_folders(experiment.outputs)):
         try:
             status, before = read_index(folder, log)
         except UserError as error:
@@ -107,10 +124,6 @@ def unfinished(
                 log(new_for_other_code(sources, folder, folder.name, "sweep"))
             return None if done or not same_code else folder
     return None
-
-
-def _is_sweep(folder: Path) -> bool:
-    return (folder / INDEX).is_file() or (folder / ORIGIN).is_file()
 
 
 def _jobs(index: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
