@@ -72,14 +72,18 @@ def postgresql() -> Iterator[str]:
 def mlflow_server(
     store: str, kept: Path | str, port: int | None = None, ending: signal.Signals = signal.SIGTERM
 ) -> Iterator[str]:
-    """A real MLflow server on `store`, which serves the artifacts in `kept`; ended with the block, by `ending`."""
+    """A real MLflow server on `store`, which serves the artifacts in `kept`; ended with the block, by `ending`.
+
+    Without its runners of jobs, of which MLflow would start eight processes, for evaluations of language models.
+    """
     port = free_port() if port is None else port
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
         "--backend-store-uri", store, "--serve-artifacts", "--artifacts-destination", str(kept),
     ]  # fmt: skip
     with tempfile.TemporaryFile("w+") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        variables = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=variables)
         with stopped(server, ending):
             address = f"http://127.0.0.1:{port}"
             wait_for(f"{address}/health", server)

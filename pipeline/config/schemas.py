@@ -1,5 +1,6 @@
 """Schemas of the configuration: names, types, defaults and ranges, for Hydra."""
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -230,8 +231,9 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
 }
 
 
+@functools.cache
 def register_schemas() -> None:
-    """Registers the dataclasses in Hydra as `schema/<group>`, from which the YAML options start."""
+    """Registers the dataclasses in Hydra, once, as `schema/<group>`, from which the YAML options start."""
     store = ConfigStore.instance()
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():

@@ -29,12 +29,13 @@ from pipeline.tracking.store import open_client
 from stages.checkpoints.files import EMA
 from stages.storage.atomic import PARTIAL
 from tests.chaos.command import command, enter, prepared
-from tests.pipeline.experiments import BARE, experiment
+from tests.pipeline.experiments import TRAINED, experiment
 
-EPOCHS, STEPS = 5, 21
-EVERY_STEPS = 8
+EPOCHS, STEPS = 5, 7
+EVERY_STEPS = 3
 GIVEN = (
     f"train.epochs={EPOCHS}",
+    "train.batch_size=192",
     "model.network.filters=[8,16]",
     "model.network.dropout=0.2",
     "augment=flip_rotate",
@@ -46,7 +47,7 @@ GIVEN = (
     "train.steps_per_call=1",
     f"train.checkpoint_every_steps={EVERY_STEPS}",
     "train.callbacks=[{_target_: tests.chaos.killer.Kill}]",
-    *BARE,
+    *TRAINED,
 )
 STRATEGIES = {
     "one_device": ("strategy=one_device", "deterministic=true"),

@@ -29,13 +29,13 @@ from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.store import open_client
 from tests.chaos.command import command, enter, prepared, printed
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import SMALL, experiment
 
 EPOCHS = 2
 GIVEN = (
+    *SMALL,
     f"train.epochs={EPOCHS}",
-    "model.network.filters=[4,8]",
-    "train.checkpoint_every_steps=8",
+    "train.checkpoint_every_steps=2",
     "deterministic=true",
 )
 LAST_EPOCH = re.compile(rf"^epoch +{EPOCHS}/{EPOCHS} ", re.MULTILINE)

@@ -12,9 +12,9 @@ from tests.chaos.random_kills import Moment
 pytestmark = pytest.mark.slow
 
 FAULTS = {
-    "one_device": [Fault("step", 45), Fault("writing", 3)],
+    "one_device": [Fault("step", 20), Fault("writing", 3)],
     "mirrored": [Fault("epoch_end", 4)],
-    "multi_worker": [Fault("step", 30, worker=1)],
+    "multi_worker": [Fault("step", 13, worker=1)],
 }
 
 

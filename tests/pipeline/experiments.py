@@ -16,6 +16,12 @@ QUICK = ("train.epochs=2", "model.network.filters=[8,16]")
 BARE = ("pipeline.inspect=null", "pipeline.export=null")
 """Settings without the stages that take longer than such a run, for tests that do not look at what these make."""
 
+TRAINED = (*BARE, "pipeline.evaluate=null")
+"""Settings of a run that ends with its training."""
+
+SMALL = ("data=synthetic", "data.height=8", "data.width=8", "data.examples=300", "model=mlp", "train.epochs=2")
+"""The smallest run that trains: two epochs of five steps, over in a second with `TRAINED`."""
+
 
 @functools.cache
 def _composer() -> Composer:

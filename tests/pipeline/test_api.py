@@ -40,6 +40,7 @@ def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -
     return entries
 
 
+@pytest.mark.slow
 def test_a_run_is_read_as_it_was_made(run: Run) -> None:
     assert run.status == "FINISHED"
     assert run.config.train.epochs == compose(["train.epochs=2"]).settings["train"].epochs == 2

@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 
 from tests import commands
 from tests.commands import ROOT
-from tests.pipeline.experiments import QUICK
+from tests.pipeline.experiments import QUICK, SMALL, TRAINED
 from tests.servers import browser, free_port
 
 pytestmark = pytest.mark.slow
@@ -70,18 +70,21 @@ def swept(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pat
     return outputs
 
 
-def test_what_cannot_be_shown_is_said_in_one_line(swept: Path, tmp_path: Path) -> None:
-    assert "nowhere is no run under" in refused("nowhere", "--outputs", str(swept))
+@pytest.mark.smoke
+def test_what_cannot_be_shown_is_said_in_one_line(outputs: Path, tmp_path: Path) -> None:
+    done = commands.run(*SMALL, *TRAINED, f"outputs={outputs}", cwd=outputs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nowhere is no run under" in refused("nowhere", "--outputs", str(outputs))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in refused("--port", str(port), "--outputs", str(swept))
+        assert f"port {port} of 127.0.0.1 is taken" in refused("--port", str(port), "--outputs", str(outputs))
     older = tmp_path / "mlflow.db"
-    older.write_bytes((swept / "mlflow.db").read_bytes())
+    older.write_bytes((outputs / "mlflow.db").read_bytes())
     with closing(sqlite3.connect(older)) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
-    (tmp_path / "sweeps").symlink_to(swept / "sweeps")
+    (tmp_path / "runs").symlink_to(outputs / "runs")
     assert "has the schema 451aebb31d03, of an older MLflow" in refused("--outputs", str(tmp_path))
 
 

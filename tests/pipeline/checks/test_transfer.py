@@ -20,7 +20,12 @@ from tests.stages.transfer.small import with_backbone
 
 pytestmark = pytest.mark.slow
 
-NETWORK = (f"model.network._target_={__name__}.network", "model.network.filters=[8]", "train.epochs=1")
+NETWORK = (
+    f"model.network._target_={__name__}.network",
+    "model.network.filters=[8]",
+    "train.epochs=1",
+    "pipeline.inspect=null",
+)
 
 
 def network(input_shape: tuple[int, int, int], num_classes: int, filters: list[int], **_: object) -> keras.Model:

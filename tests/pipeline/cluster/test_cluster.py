@@ -22,12 +22,12 @@ from stages.results import Dataset
 from stages.settings.data import DigitsSettings
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests import commands
-from tests.pipeline.experiments import BARE
+from tests.pipeline.experiments import BARE, TRAINED
 
 pytestmark = pytest.mark.slow
 
 LONG = ("train.epochs=5000", "model.network.filters=[8,16]", "pipeline.inspect=null")
-SHORT = ("train.epochs=7", "model.network.filters=[8,16]", *BARE)
+SHORT = ("train.epochs=7", "model.network.filters=[8,16]", *TRAINED)
 """Of 23 steps each."""
 
 
@@ -163,15 +163,19 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
     assert [point.step for point in history] == list(range(1, 8))
 
 
-def test_a_cluster_with_a_worker_that_hangs_starts_again_by_itself(start: Start) -> None:
+def test_a_cluster_whose_worker_hangs_and_then_is_killed_starts_again_by_itself(start: Start) -> None:
     given = ("strategy=multi_worker", *SHORT, "train.checkpoint_every_steps=20")
-    running = start("cluster.restarts=1", "hang_seconds=10", *given)
+    running = start("cluster.restarts=2", "hang_seconds=10", *given)
     running.wait_for(r"epoch +3/7")
     running.member("worker-1").suspend()
-    assert running.end() == 0, running.printed
+    running.wait_for("warning: the cluster is started again from its last checkpoint; 1 restarts are left")
     stopped = "worker-1 was stopped (SIGSTOP)"  # as TensorFlow noticed; else as the supervisor did
     assert stopped in running.printed or "worker-1 has given no sign of life for" in running.printed, running.printed
+    running.wait_for(r"epoch +5/7")
+    running.member("worker-1").kill()
+    assert running.end() == 0, running.printed
     assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
+    assert running.summary()["resumed_from_step"] >= 80
     assert running.status_in_mlflow() == "FINISHED"
 
 
@@ -193,25 +197,15 @@ def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
     assert running[0].summary()["status"] == running[0].status_in_mlflow() == "FAILED"
 
 
-def test_a_cluster_that_loses_a_worker_starts_again_by_itself(start: Start) -> None:
-    running = start("strategy=multi_worker", "cluster.restarts=1", *SHORT, "train.checkpoint_every_steps=20")
-    running.wait_for(r"epoch +3/7")
-    running.member("worker-1").kill()
-    assert running.end() == 0, running.printed
-    assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
-    assert running.summary()["resumed_from_step"] >= 40
-    assert running.status_in_mlflow() == "FINISHED"
-
-
-@pytest.mark.parametrize("name", ["server-0", "chief"])
-def test_a_lost_server_or_chief_starts_again_from_the_checkpoint(name: str, start: Start) -> None:
-    given = ("train.epochs=14", *BARE, "train.checkpoint_every_steps=46", "train.restore_best=false")
-    running = start("strategy=parameter_server", "cluster.restarts=1", *given)
-    running.wait_for(r"epoch +5/14")
-    running.member(name).kill()
+def test_a_lost_server_and_then_a_lost_chief_start_again_from_the_checkpoint(start: Start) -> None:
+    given = ("train.epochs=10", *TRAINED, "train.checkpoint_every_steps=46", "train.restore_best=false")
+    running = start("strategy=parameter_server", "cluster.restarts=2", *given)
+    for epoch, name in ((3, "server-0"), (6, "chief")):
+        running.wait_for(rf"epoch +{epoch}/10")
+        running.member(name).kill()
     assert running.end() == 0, running.printed
     assert running.summary()["resumed_from_step"] >= 92
-    assert running.summary()["metrics"]["test/accuracy"] >= 0.9
+    assert running.summary()["metrics"]["val/accuracy"] >= 0.85
     assert running.status_in_mlflow() == "FINISHED"
 
 
@@ -226,9 +220,9 @@ def test_a_worker_that_dies_ends_the_others_with_a_clear_error(start: Start) -> 
     assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
 
 
-@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
-def test_a_chief_that_dies_ends_all_others_and_its_run(strategy: str, start: Start) -> None:
-    running = start(f"strategy={strategy}", *LONG)
+def test_a_chief_that_dies_ends_all_others_and_its_run(start: Start) -> None:
+    """Of parameter servers, a chief that dies is one of those that start again, above."""
+    running = start("strategy=multi_worker", *LONG)
     running.wait_for(r"epoch +3/5000")
     running.member("chief").kill()
     assert running.end() == 137
@@ -249,10 +243,10 @@ def test_parameter_servers_reach_95_percent_and_their_workers_come_back(start: S
 
     The servers have a part of each variable, which the export puts together.
     """
-    given = ("strategy.shard_kib=1", "train.epochs=40", "train.restore_best=false", BARE[0])
+    given = ("strategy.shard_kib=1", "train.epochs=20", "train.restore_best=false", BARE[0])
     running = start("strategy=parameter_server", *given)
-    for epoch, name in ((5, "worker-0"), (20, "worker-1")):
-        running.wait_for(rf"epoch +{epoch}/40")
+    for epoch, name in ((3, "worker-0"), (9, "worker-1")):
+        running.wait_for(rf"epoch +{epoch}/20")
         running.member(name).kill()
     assert running.end() == 0, running.printed
     for name in ("worker-0", "worker-1"):

@@ -30,7 +30,7 @@ from pipeline.run_folder.settle import end_lost
 from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, experiment
+from tests.pipeline.experiments import SMALL, TRAINED, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +190,7 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(out
 
 
 def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
-    given = (*QUICK, *BARE, "train.epochs=1", "tracking=off")
+    given = (*SMALL, *TRAINED, "tracking=off")
     assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
     run = last(outputs)
     again = Job(experiment(*given, outputs=outputs), given)
@@ -200,7 +200,7 @@ def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
 
 
 def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = (*QUICK, *BARE)
+    given = (*SMALL, *TRAINED)
     assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
     source = last(outputs)
     asked = (*given, "train.epochs=4", "optimizer.learning_rate=0.01", f"fork={source.run_id}")
@@ -243,12 +243,12 @@ def test_a_fork_of_a_run_without_a_checkpoint_is_refused(outputs: Path, tmp_path
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:
-    given = (*QUICK, *BARE)
-    folder = outputs / "runs" / "digits_cnn" / "20260101-000000-aaaaaaaa"
+    given = (*SMALL, *TRAINED)
+    folder = outputs / "runs" / "synthetic_mlp" / "20260101-000000-aaaaaaaa"
     folder.mkdir(parents=True)
     made = experiment(*given, outputs=outputs)
     code = sources(made).digest
-    Summary(None, "RUNNING", "digits_cnn", str(folder), {}, identity=identity(made), code=code).write(folder)
+    Summary(None, "RUNNING", "synthetic_mlp", str(folder), {}, identity=identity(made), code=code).write(folder)
     assert run_job(Job(made, given), Console()) == 0
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
     assert json.loads((folder / "summary.json").read_text())["resumed_from_step"] is None

@@ -19,7 +19,7 @@ from stages.errors import UserError
 from stages.load.digits import digits
 from stages.settings.data import DigitsSettings
 from tests import commands
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import BARE, QUICK, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -86,12 +86,12 @@ def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Pat
 def test_it_holds_what_it_reused_so_that_the_next_can_begin_with_it(trained: Path, outputs: Path) -> None:
     exported, _ = begin(trained, outputs, first="export")
     assert summary(exported)["stages"]["evaluate"]["status"] == "skipped"
-    last, _ = begin(summary(exported)["run_id"], outputs, "export.compared_examples=16")
+    last, _ = begin(summary(exported)["run_id"], outputs, "pipeline.export=null")
     assert summary(last)["metrics"]["test/loss"] == summary(trained)["metrics"]["test/loss"]
 
 
 def test_replicas_evaluate_as_one_device_does(trained: Path, outputs: Path) -> None:
-    again, _ = begin(trained, outputs, "strategy=mirrored", "strategy.cpu_replicas=2")
+    again, _ = begin(trained, outputs, "strategy=mirrored", "strategy.cpu_replicas=2", "pipeline.export=null")
     assert summary(again)["replicas"] == 2
     assert np.abs(probabilities(again) - probabilities(trained)).max() < 1e-6
 
@@ -132,7 +132,7 @@ def test_a_model_is_evaluated_where_its_run_has_no_folder(tmp_path: Path, migrat
     here.mkdir()
     shutil.copy(migrated_store, store)
     server = ("tracking=server", f"tracking.uri=sqlite:///{store}")
-    done = commands.run(*TRAINED, *server, f"outputs={there}")
+    done = commands.run(*TRAINED, BARE[0], *server, f"outputs={there}")
     assert done.returncode == 0, done.stdout + done.stderr
     [folder] = there.glob("runs/*/*")
     first = summary(folder)

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 import zipfile
 from base64 import b64encode
@@ -21,8 +19,9 @@ from omegaconf import OmegaConf
 from pipeline.redaction.mask import GuardedStream, learn, learn_arguments, redact, redact_overrides
 from pipeline.redaction.names import is_secret_name
 from pipeline.tracking.params import flatten
+from tests import commands
 from tests.conftest import ROOT
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import SMALL, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -227,7 +226,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
     environment = {"MY_SERVICE_TOKEN": "env-v4lue/of+a=token", "DATABASE_URL": "postgres://bobby:gr4pe-fruit@host/db"}
     shapes = " ".join(SHAPES.values())
     given = [one.replace("NOTE", f"'{shapes}'").replace("FAILS", "${seed}") for one in settings.values()]
-    arguments = ["-m", "seed=1,2", "train.epochs=1", QUICK[1], "+pipeline.finish=done", f"outputs={outputs}", *given]
+    arguments = ["-m", "seed=1,2", *SMALL, "train.batch_size=64", "+pipeline.finish=done", f"outputs={outputs}", *given]
     arguments += [f"tracking.note='{environment['MY_SERVICE_TOKEN']} {SHAPES['AWS']}'", "tracking.tags.size=8"]
     variables = {**os.environ, **environment, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "0"}
     printed = ""
@@ -236,15 +235,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
         ("pipeline.compare", ["--outputs", str(outputs)]),
         ("pipeline.sync", ["--outputs", str(outputs)]),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", module, *options],
-            cwd=folder,
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
+        done = commands.run(*options, module=module, cwd=folder, env=variables)
         printed += done.stdout + done.stderr
         assert done.returncode == (3 if module == "pipeline" else 0), printed
     planted = {

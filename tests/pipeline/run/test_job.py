@@ -31,7 +31,7 @@ from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
 from stages.results import Dataset, Record, Trained
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, experiment
+from tests.pipeline.experiments import BARE, QUICK, SMALL, TRAINED, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -246,9 +246,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: pyte
 
 
 def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run_job(
-        Job(experiment(f"evaluate._target_={__name__}.failing", "train.epochs=1", outputs=outputs)), Console()
-    )
+    code = run_job(Job(experiment(f"evaluate._target_={__name__}.failing", *SMALL, outputs=outputs)), Console())
     assert code == 1
     _, run = only_run(outputs)
     assert run.info.status == "FAILED"
@@ -285,10 +283,7 @@ def test_settings_of_an_untyped_stage_are_checked_before_anything_is_recorded(tm
 
 @pytest.mark.smoke
 def test_tracking_can_be_off(tmp_path: Path) -> None:
-    assert (
-        run_job(Job(experiment("tracking=off", *QUICK, *BARE, "pipeline.evaluate=null", outputs=tmp_path)), Console())
-        == 0
-    )
+    assert run_job(Job(experiment("tracking=off", *SMALL, *TRAINED, outputs=tmp_path)), Console()) == 0
     assert not (tmp_path / "mlflow.db").exists()
     assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["run_id"] is None
 
@@ -342,7 +337,7 @@ def test_a_store_that_breaks_in_the_middle_costs_nothing(
     with monkeypatch.context() as broken:
         broken.setattr(MlflowRun, "metrics", gone)
         broken.setattr("pipeline.tracking.tracker.PATIENCE_SECONDS", 1.0)
-        assert run_job(Job(experiment(*QUICK, *BARE, outputs=outputs)), Console()) == 0
+        assert run_job(Job(experiment(*SMALL, *TRAINED, outputs=outputs)), Console()) == 0
     assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "FINISHED"
     printed = " ".join(capsys.readouterr().out.split())
     assert "the store has gone); it is kept and sent again" in printed
@@ -367,7 +362,7 @@ def odd(trained: Trained, settings: object) -> Odd:
 
 def test_metrics_of_any_number_type_and_number_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [f"evaluate._target_={__name__}.odd", "tracking=off", *BARE]
-    assert run_job(Job(experiment(*QUICK, *given, outputs=tmp_path)), Console()) == 0
+    assert run_job(Job(experiment(*SMALL, *given, outputs=tmp_path)), Console()) == 0
     assert "test        accuracy 0.5000\n" in capsys.readouterr().out
     assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["metrics"]["test/accuracy"] == 0.5
 

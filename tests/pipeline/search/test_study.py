@@ -35,6 +35,7 @@ def run(study: Study, at_most: int = 10**6) -> list[Trial]:
     return study.trials()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "nsga2"])
 def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str, tmp_path: Path) -> None:
     plan = replace(PLAN, sampler=sampler)
@@ -147,6 +148,7 @@ def test_the_median_prunes_what_is_worse_at_the_same_epoch(tmp_path: Path) -> No
     assert study.trials()[3].epochs == 2
 
 
+@pytest.mark.slow
 def test_halving_lets_one_in_three_go_on(tmp_path: Path) -> None:
     study = Study(tmp_path, replace(PLAN, trials=30), SPACE)
     ended = [prune(study, [float(number)] * 9, "halving", 1) for number in range(9)]

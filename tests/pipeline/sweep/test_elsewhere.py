@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from pipeline.sweep.comparison import compare, latest
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK
+from tests.pipeline.experiments import BARE, SMALL
 from tests.servers import mlflow_server
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ def test_jobs_that_have_finished_elsewhere_are_not_run_again(tmp_path: Path, mig
     shutil.copy(migrated_store, tmp_path / "server.db")
     here, there = tmp_path / "here", tmp_path / "there"
     with mlflow_server(f"sqlite:///{tmp_path}/server.db", tmp_path / "kept") as address:
-        given = ("-m", "strategy.device=/cpu:0,/gpu:7", *QUICK, *BARE, "train.epochs=1",
+        given = ("-m", "strategy.device=/cpu:0,/gpu:7", *SMALL, *BARE,
                  "tracking=server", f"tracking.uri={address}")  # fmt: skip
         first = commands.run(*given, f"outputs={there}")
         assert first.returncode == 3, first.stdout + first.stderr

@@ -10,7 +10,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.sweep.comparison import compare, latest
 from stages.errors import UserError
-from tests.pipeline.experiments import BARE, QUICK
+from tests.pipeline.experiments import SMALL, TRAINED
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -18,8 +18,8 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.mark.slow
 def test_hydras_own_sweeper_runs_jobs_in_batches(pipeline_command: Command, tmp_path: Path) -> None:
     done = pipeline_command(
-        "-m", "hydra/sweeper=basic", "hydra.sweeper.max_batch_size=1", "seed=1,2", *QUICK, "train.epochs=1",
-        *BARE, "tracking=off", f"outputs={tmp_path}/outputs",
+        "-m", "hydra/sweeper=basic", "hydra.sweeper.max_batch_size=1", "seed=1,2", *SMALL,
+        *TRAINED, "tracking=off", f"outputs={tmp_path}/outputs",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "by a third-party sweeper" in done.stdout

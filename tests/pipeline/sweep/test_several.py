@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.sweep.comparison import compare, latest
 from stages.load.digits import digits
-from tests.pipeline.experiments import BARE, QUICK
+from tests.pipeline.experiments import QUICK, TRAINED
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def metrics(folder: Path) -> dict[str, dict[str, float]]:
 def test_several_at_a_time_give_the_same_to_the_bit(pipeline_command: Command, tmp_path: Path) -> None:
     """Convolutions and dense layers, in one and in two replicas; then the first sweep's command again, with more jobs
     at a time: there is nothing left to run, so it is a new sweep."""
-    given = ["-m", "strategy=one_device,mirrored", "seed=1", *QUICK, *BARE, "deterministic=true", "tracking=off"]
+    given = ["-m", "strategy=one_device,mirrored", "seed=1", *QUICK, *TRAINED, "deterministic=true", "tracking=off"]
     done = pipeline_command(*given, f"outputs={tmp_path}/one")
     assert done.returncode == 0, done.stdout + done.stderr
     done = pipeline_command(*given, "sweep.n_jobs=2", f"outputs={tmp_path}/two")
@@ -53,7 +53,8 @@ def kill_itself_once(settings: Any, folder: Path) -> object:
 def test_a_job_that_died_is_run_again_and_refused_ones_are_skipped(pipeline_command: Command, outputs: Path) -> None:
     given = (
         "-m", "sweep.retries=1", "sweep.refused=skip", "strategy=one_device,parameter_server", "train=loop,fit",
-        f"data._target_={__name__}.kill_itself_once", *QUICK, *BARE, "strategy.deterministic=false", "sweep.n_jobs=2",
+        f"data._target_={__name__}.kill_itself_once", *QUICK, *TRAINED,
+        "strategy.deterministic=false", "sweep.n_jobs=2",
         "sweep.exclude=[{strategy: parameter_server, train: loop}, {strategy: one_device, train: fit}]",
         f"outputs={outputs}",
     )  # fmt: skip

@@ -29,7 +29,7 @@ from pipeline.sweep.parent import parent_run
 from pipeline.sweep.run import run_sweep
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, experiment
+from tests.pipeline.experiments import BARE, QUICK, SMALL, TRAINED, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def wait_for_log(outputs: Path, text: str, job: int = 1) -> None:
 
 
 def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, outputs: Path) -> None:
-    done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *QUICK, *BARE, f"outputs={outputs}")
+    done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *SMALL, *TRAINED, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
     jobs = compare(latest(outputs)).runs
     assert [job.status for job in jobs] == ["FAILED", "FINISHED"]
@@ -124,7 +124,7 @@ def kill_itself(settings: object) -> None:
 
 def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
     given = [
-        "-m", f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, *BARE,
+        "-m", f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, *TRAINED,
         f"outputs={outputs}",
     ]  # fmt: skip
     done = commands.run(*given)
@@ -140,7 +140,7 @@ def stop_itself(settings: object) -> None:
 def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
     """One hangs, one trains for too long and saves, one is short: the sweep goes on over both."""
     given = [
-        "-m", "hang_seconds=10", "job_timeout_seconds=25", QUICK[1],
+        "-m", "hang_seconds=10", "job_timeout_seconds=15", QUICK[1],
         f"data._target_={__name__}.stop_itself,stages.load.digits.digits", "train.epochs=10000", f"outputs={outputs}",
     ]  # fmt: skip
     done = commands.run(*given)
@@ -148,7 +148,7 @@ def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
     assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "KILLED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "KILLED"]
     assert "it gave no sign of life for" in done.stdout
-    assert "stopped by job_timeout_seconds=25" in done.stdout
+    assert "stopped by job_timeout_seconds=15" in done.stdout
     assert "exit code 124" in done.stdout
     assert list(latest(outputs).glob("2_*/checkpoints/step-*.npz"))
 
@@ -215,7 +215,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
 
 def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     """Stopped in its second job; then the same command; then once more, which is a new sweep."""
-    given = ["-m", "seed=1,2", *QUICK, *BARE, "train.epochs=8", f"outputs={outputs}"]
+    given = ["-m", "seed=1,2", *QUICK, *TRAINED, "train.epochs=8", f"outputs={outputs}"]
     with commands.start(*given, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         wait_for_log(outputs, "epoch 1/8", job=2)
@@ -235,7 +235,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
     assert len(children) == 2
     assert [job.status for job in compare(latest(outputs)).runs] == ["FINISHED"] * 2
-    first_job = experiment("seed=1", *QUICK, *BARE, "train.epochs=8", outputs=outputs)
+    first_job = experiment("seed=1", *QUICK, *TRAINED, "train.epochs=8", outputs=outputs)
     index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
     assert unfinished(index, first_job, sources(first_job), print, has_everything) is None
 

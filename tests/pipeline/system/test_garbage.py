@@ -36,6 +36,7 @@ def test_nothing_is_collected_within_and_the_collector_is_left_as_it_was(enabled
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_forked_job_begins_with_its_modules_out_of_the_collectors_sight() -> None:
     code = "import pipeline.run.preload, gc; print(gc.get_freeze_count(), gc.isenabled(), len(gc.get_objects()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -58,6 +58,7 @@ def judged(watch: Watch, seconds: float = 3 * LIMIT) -> bool:
 Start = Callable[[Callable[[Pulse], None]], tuple[LocalProcess, Watch]]
 
 
+@pytest.mark.slow
 def test_what_neither_computes_nor_reaches_a_safe_place_hangs(start: Start) -> None:
     _, sleeper = start(asleep)
     _, worker = start(busy)

@@ -58,6 +58,7 @@ def test_it_ends_one_way_where_it_hangs(body: str, code: int, last: str) -> None
     assert len(printed) == (2 if code else 1), printed
 
 
+@pytest.mark.slow
 def test_a_process_that_was_suspended_is_not_one_that_hangs() -> None:
     process = started(STEPS)
     assert process.stdout is not None

@@ -144,7 +144,7 @@ def test_a_stage_that_reaches_no_safe_place_is_ended_and_its_run_marked(stage: s
 def test_a_signal_at_any_moment_is_heard(outputs: Path, tmp_path: Path) -> None:
     """From the first import to training: the contract's exit code, and no run that is RUNNING."""
     moments = random.Random(1)
-    for index, latest in enumerate((0.4, 2.0, 5.0, 9.0)):
+    for index, latest in enumerate((0.4, 3.0, 9.0)):
         place = tmp_path / f"at-{index}"
         shutil.copytree(outputs, place)
         number = moments.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -21,7 +21,7 @@ from pipeline.api import Run
 from pipeline.checks.registry import check_rules
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, experiment
+from tests.pipeline.experiments import QUICK, SMALL, TRAINED, experiment
 from tests.servers import PASSWORD, mlflow_server, postgresql
 
 pytestmark = pytest.mark.slow
@@ -55,13 +55,13 @@ def served(
 
 
 def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tmp_path: Path) -> None:
-    registered = ["export.register=digits", "export.alias=champion"]
+    registered = ["export.register=squares", "export.alias=champion"]
     done = commands.run(
-        "-m", "seed=1,2", *QUICK, "tracking.tags.team=vision", *registered, *served.arguments, cwd=tmp_path
+        "-m", "seed=1,2", *SMALL, "tracking.tags.team=vision", *registered, *served.arguments, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     client = MlflowClient(served.address)
-    [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
+    [found] = client.search_experiments(filter_string="name = 'synthetic_mlp'")
     runs = client.search_runs([found.experiment_id])
     [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     jobs = sorted((run for run in runs if run is not parent), key=lambda run: run.info.run_name)
@@ -73,21 +73,21 @@ def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tm
     for job in jobs:
         assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(job.info.run_id)}
         assert job.data.metrics["test/accuracy"] > 0
-    versions = client.search_model_versions("name = 'digits'")
+    versions = client.search_model_versions("name = 'squares'")
     assert {version.run_id for version in versions} == {job.info.run_id for job in jobs}
     assert {version.source for version in versions} == {job.data.tags["model_uri"] for job in jobs}
-    assert str(client.get_model_version_by_alias("digits", "champion").version) in ("1", "2")
+    assert str(client.get_model_version_by_alias("squares", "champion").version) in ("1", "2")
     said = "".join(path.read_text() for path in served.outputs.glob("sweeps/*/*/pipeline.log"))
-    assert "champion of digits is now version 1: there was none" in said
+    assert "champion of squares is now version 1: there was none" in said
     assert list(served.kept.glob("**/tf2model/saved_model.pb"))
     assert not (served.outputs / "mlflow.db").exists()
     assert not (served.outputs / "artifacts").exists()
 
     [run] = served.outputs.glob("sweeps/*/1_seed=1")
-    images = np.random.default_rng(0).uniform(0, 16, (3, 8, 8, 1)).astype(np.float32)
+    images = np.random.default_rng(0).uniform(0, 16, (3, 8, 8, 3)).astype(np.float32)
     mlflow.set_tracking_uri(served.address)
     try:
-        loaded = mlflow.pyfunc.load_model(f"runs:/{jobs[0].info.run_id}/digits_cnn").predict(images)
+        loaded = mlflow.pyfunc.load_model(f"runs:/{jobs[0].info.run_id}/synthetic_mlp").predict(images)
     finally:
         mlflow.set_tracking_uri(None)  # the server ends with this file, and other files' tests have stores of their own
     np.testing.assert_array_equal(loaded, Run(run).load_model()(images).numpy())
@@ -95,7 +95,7 @@ def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tm
 
 def test_the_model_has_the_run_s_scores_settings_and_data(served: Served) -> None:
     client = MlflowClient(served.address)
-    [found] = client.search_experiments(filter_string="name = 'digits_cnn'")
+    [found] = client.search_experiments(filter_string="name = 'synthetic_mlp'")
     models = client.search_logged_models([found.experiment_id])
     assert models
     for model in models:
@@ -105,14 +105,14 @@ def test_the_model_has_the_run_s_scores_settings_and_data(served: Served) -> Non
         assert {"test/accuracy", "val/best_accuracy", "export/max_abs_diff"} <= scores.keys()
         for name, point in scores.items():
             assert point.value == run.data.metrics[name]
-            assert (point.dataset_name, point.dataset_digest) == ("digits", given.dataset.digest)
+            assert (point.dataset_name, point.dataset_digest) == ("synthetic", given.dataset.digest)
             assert len(client.get_metric_history(run.info.run_id, name)) == 1
-        assert (model.name, model.params["train.epochs"]) == ("digits_cnn", "2")
+        assert (model.name, model.params["train.epochs"]) == ("synthetic_mlp", "2")
         assert model.params["seed"] == run.data.params["seed"]
 
 
 def test_a_run_that_is_stopped_and_resumed_has_every_point_once(served: Served, tmp_path: Path) -> None:
-    arguments = ["name=resumed", "model=mlp", "train.epochs=30", *BARE, *served.arguments]
+    arguments = ["name=resumed", "model=mlp", "train.epochs=30", *TRAINED, *served.arguments]
     with commands.start(*arguments, cwd=tmp_path, stdout=subprocess.PIPE) as command:
         assert command.stdout is not None
         for line in command.stdout:

@@ -25,6 +25,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("replicas", "changes"),
