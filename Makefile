@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`. Both create .venv if it is missing.
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell command -v python$(version))) python3)
 BIN := .venv/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 WORKERS ?= 3
