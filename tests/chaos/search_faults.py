@@ -15,6 +15,7 @@ import optuna
 import yaml
 
 from pipeline.search.study import STUDY
+from pipeline.sweep.index import sweep_status
 from tests.chaos.repeated import count_survived, parser, recorded
 
 TRIALS = 5
@@ -36,6 +37,8 @@ GIVEN = (
 
 def results(outputs: Path) -> dict[str, Any]:
     """Returns the trials and the best; asserts that the store has every trial once, and FINISHED."""
+    searches = {path.name: sweep_status(path) for path in outputs.glob("sweeps/*")}
+    assert len(searches) == 1, searches
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{database}")
     trials = [(trial.params, trial.state.name, trial.values, trial.intermediate_values) for trial in study.trials]
