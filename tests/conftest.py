@@ -25,12 +25,14 @@ with environment.quiet_stderr():
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
-    "pipeline/cluster/test_cluster.py", "pipeline/sweep/test_sweep.py", "pipeline/system/test_signals.py",
-    "stages/distribution/test_strategies.py", "chaos/test_faults.py", "stages/training/test_training.py",
-    "stages/training/test_resume.py", "pipeline/command_line/test_hostile_values.py", "stages/training/test_fork.py",
-    "stages/transfer/test_transfer.py", "pipeline/planning/test_resume.py", "pipeline/run/test_disk.py",
-    "stages/networks/test_networks.py", "stages/training/test_loop.py", "stages/training/test_checkpoints.py",
-    "stages/training/test_fork_settings.py", "stages/transfer/test_features.py", "stages/networks/test_precision.py",
+    "pipeline/cluster/test_cluster.py", "chaos/test_faults.py", "stages/distribution/test_strategies.py",
+    "pipeline/sweep/test_sweep.py", "pipeline/planning/test_reuse.py", "pipeline/search/test_search.py",
+    "pipeline/run/test_job.py", "pipeline/tracking/test_servers.py", "stages/training/test_training.py",
+    "pipeline/command_line/test_hostile_values.py", "stages/training/test_resume.py",
+    "stages/exporters/test_formats.py", "stages/transfer/test_transfer.py", "pipeline/system/test_signals.py",
+    "stages/training/test_fork.py", "stages/networks/test_networks.py", "pipeline/tracking/test_tracking.py",
+    "pipeline/config/test_config.py", "pipeline/run/test_disk.py", "pipeline/planning/test_resume.py",
+    "stages/augmentations/test_augmented_training.py",
 )  # fmt: skip
 """The files that take longest, longest first: whoever begins with them does not end alone."""
 SHARED_DATA = ROOT.parent / "shared" / "data"
