@@ -8,11 +8,10 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline import __version__
-from pipeline.command_line.arguments import Arguments, read_arguments
+from pipeline.command_line.arguments import Arguments, names_run, read_arguments
 from pipeline.command_line.help import help_text
 from pipeline.config.limits import check_arguments
 from pipeline.config.options import read_options
@@ -83,16 +82,12 @@ def _execute(arguments: Arguments) -> int:
 
 
 def _with_inherited(arguments: Arguments) -> Arguments:
-    """Returns `arguments` with the overrides of the run that is resumed or forked."""
-    if not any(word.lstrip("+~").startswith(("resume", "fork", "run")) for word in arguments.overrides):
+    """Returns `arguments` with the overrides of the run that is resumed, forked or reused; imports nothing without."""
+    if not names_run(arguments):
         return arguments
-    from pipeline.planning.trust import with_overrides_of_run
+    from pipeline.planning.trust import with_inherited
 
-    is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
-    flags = ["-m"] if is_sweep else []
-    words = with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
-    count = len(arguments.overrides)
-    return replace(arguments, overrides=tuple(words[:count]), inherited=tuple(words[count:]))
+    return with_inherited(arguments)
 
 
 def _compose_and_run(arguments: Arguments) -> int:

@@ -1,6 +1,6 @@
 """Experiments and runs from Python, for notebooks and scripts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -17,6 +17,7 @@ from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import default_outputs
+from pipeline.planning.trust import with_inherited
 from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
 from pipeline.run_folder.summary import Summary
@@ -101,7 +102,7 @@ class Run:
         return import_module("tensorflow").saved_model.load(str(path))  # the framework itself imports no TensorFlow
 
 
-def compose(overrides: Sequence[str] = ()) -> Experiment:
+def compose(overrides: Iterable[str] = ()) -> Experiment:
     """Returns the checked configuration of a run.
 
     Args:
@@ -117,7 +118,7 @@ def compose(overrides: Sequence[str] = ()) -> Experiment:
     return _read(_composed(overrides))
 
 
-def run_experiment(overrides: Sequence[str] = ()) -> Run:
+def run_experiment(overrides: Iterable[str] = ()) -> Run:
     """Runs an experiment in this process, as `python -m pipeline <overrides>` does, and returns its run.
 
     It resumes the last run of the same settings that was interrupted, unless `resume=never` is among the overrides.
@@ -161,14 +162,22 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
     return Run(Path(find_run(str(run), place).folder))
 
 
-def _composed(overrides: Sequence[str]) -> Composed:
-    flags = [word for word in overrides if word.startswith("-")]
+def _composed(overrides: Iterable[str]) -> Composed:
+    is_list = isinstance(overrides, Iterable) and not isinstance(overrides, (str, bytes, Mapping))
+    words = [*overrides] if is_list else []  # an iterator can be read only once
+    if not is_list or not all(isinstance(word, str) for word in words):
+        raise UserError(
+            f"overrides={words or overrides!r}",
+            "a list of texts: the words of a command line",
+            '["model=mlp", "train.epochs=5"]',
+        )
+    flags = [word for word in words if word.startswith("-")]
     if flags:
         raise UserError(f"{flags[0]} is a flag of the command line", "overrides: <setting>=<value>", "train.epochs=5")
-    composer = Composer(read_arguments(list(overrides)))
+    composer = Composer(with_inherited(read_arguments(words)))
     try:
         if composer.is_sweep:
-            option = next((word for word in overrides if word.lstrip("+~").startswith("sweep")), "the configuration")
+            option = next((word for word in words if word.lstrip("+~").startswith("sweep")), "the configuration")
             raise UserError(f"{option} makes several jobs, and this is one run", "overrides of a run", "sweep=none")
         return composer.one()
     except (HydraException, OmegaConfBaseException) as error:

@@ -182,3 +182,8 @@ def _primary(folder: Path, name: str | None) -> str:
             "--config-dir <folder>",
         )
     return chosen
+
+
+def names_run(arguments: Arguments) -> bool:
+    """Returns whether an override may name a run whose overrides the command inherits."""
+    return any(word.lstrip("+~").startswith(("resume", "fork", "run")) for word in arguments.overrides)

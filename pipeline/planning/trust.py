@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -12,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pipeline.command_line.arguments import Arguments, names_run
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, default_outputs, shorter
 from pipeline.provenance.source_digest import targets_in
@@ -26,6 +28,17 @@ ELSEWHERE = ("tracking.uri", "strategy.name", "outputs")
 """Settings that send data to another place, or write there."""
 
 _KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
+
+
+def with_inherited(arguments: Arguments) -> Arguments:
+    """Returns `arguments` with the overrides of the run that they resume, fork or reuse, if they name one."""
+    if not names_run(arguments):
+        return arguments
+    is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
+    flags = ["-m"] if is_sweep else []
+    words = with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
+    count = len(arguments.overrides)
+    return replace(arguments, overrides=tuple(words[:count]), inherited=tuple(words[count:]))
 
 
 def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:

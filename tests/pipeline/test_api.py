@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,24 @@ def test_a_wrong_override_is_refused_as_on_the_command_line() -> None:
             run_experiment([several])
     with pytest.raises(UserError, match="dry_run=true makes no run"):
         run_experiment(["dry_run=true"])
+
+
+@pytest.mark.parametrize("overrides", ["train.epochs=2", {"train.epochs": 2}, [1], [b"seed=1"]])
+def test_overrides_that_are_no_list_of_texts_are_refused(overrides: Any) -> None:
+    with pytest.raises(UserError, match="a list of texts"):
+        compose(overrides)
+
+
+def test_overrides_may_be_read_once() -> None:
+    assert compose(word for word in ["model=mlp", "train.epochs=2"]) == compose(["model=mlp", "train.epochs=2"])
+
+
+@pytest.mark.slow
+def test_the_overrides_of_a_named_run_are_inherited_as_on_the_command_line(run: Run, outputs: Path) -> None:
+    forked = compose([f"fork={run.folder}", "train.epochs=5", f"outputs={outputs}"])
+    assert (forked.name, forked.settings["train"].epochs) == ("from_python", 5)
+    reused = compose(["from=evaluate", f"run={run.folder}", f"outputs={outputs}"])
+    assert (reused.name, reused.settings["train"].epochs) == ("from_python", 2)
 
 
 def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
