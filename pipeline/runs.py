@@ -14,6 +14,9 @@ from pipeline.redaction.mask import redact
 from pipeline.sweep.catalog import CatalogEntry, read_catalog, select
 from stages.errors import UserError
 
+LONGEST_LINE = 10_000
+"""Characters of a line where no terminal limits it: a run is one line, for programs to read."""
+
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
 
@@ -39,7 +42,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(redact([entry.as_dict() for entry in entries]), indent=2))
     elif entries:
-        RichConsole(width=None if sys.stdout.isatty() else 160, markup=False).print(_table(entries))
+        RichConsole(width=None if sys.stdout.isatty() else LONGEST_LINE, markup=False).print(_table(entries))
     else:
         rest = " match" if options.filter else ". Try: python -m pipeline"
         print(f"no runs under {shorter(options.outputs)}{rest}")

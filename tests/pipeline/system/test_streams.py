@@ -27,5 +27,13 @@ def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> N
     assert done.stderr == f"error: {tmp_path}/file/in: Not a directory\n"
 
 
+def test_a_pipe_gets_one_line_a_run(tmp_path: Path) -> None:
+    place = tmp_path / ("long " * 40)
+    make_sweep(place / "sweeps" / "s", [MadeRun({"seed": str(number)}, None) for number in range(2)])
+    done = by_shell(f"COLUMNS=20 '{sys.executable}' -m pipeline.runs --outputs='{place}' | cat")
+    assert [line.split()[:1] for line in done.stdout.splitlines()][:1] == [["id"]]
+    assert sum(str(place) in line for line in done.stdout.splitlines()) == len(done.stdout.splitlines()) - 1 >= 2
+
+
 def by_shell(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
