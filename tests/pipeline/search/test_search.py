@@ -21,6 +21,7 @@ from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import read_index
 from tests import commands
+from tests.pipeline.experiments import SMALL, TRAINED
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +32,11 @@ FIXED = (
     "pipeline.inspect=null", "tracking.system_metrics=false",
 )  # fmt: skip
 
-SMALL = (
-    "data=synthetic", "data.height=8", "data.width=8", "model=mlp", "train.epochs=1", "tracking=off",
-    "pipeline.export=null", "pipeline.inspect=null", "pipeline.evaluate=null",
-    "optimizer.learning_rate=tag(log,interval(1e-4,1))", "optimizer.beta_1=interval(0.5,0.9)",
-)  # fmt: skip
-"""A search of trials that are over at once."""
+SHORT = (*SMALL, *TRAINED, "tracking=off")
+"""Trials that are over at once."""
+
+SEARCH = (*SHORT, "optimizer.learning_rate=tag(log,interval(1e-4,1))", "optimizer.beta_1=interval(0.5,0.9)")
+"""A search of such trials."""
 
 
 @functools.cache
@@ -135,8 +135,8 @@ def _wait(happened: Callable[[], bool], seconds: float = 300) -> None:
 
 def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
     done = commands.run(
-        "-m", "sweep=grid", *SMALL, "sweep.metric=val/best_accuracy",
-        "strategy.device=/gpu:7,/cpu:0", "tracking=off", f"outputs={outputs}",
+        "-m", "sweep=grid", *SHORT, "sweep.metric=val/best_accuracy", "strategy.device=/gpu:7,/cpu:0",
+        f"outputs={outputs}",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
@@ -147,7 +147,7 @@ def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
 
 def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) -> None:
     goals = "sweep.metric=[val/best_accuracy,train/images_per_second]"
-    done = commands.run(*SMALL, "sweep=nsga2", "sweep.trials=4", "sweep.population=2", goals, f"outputs={outputs}")
+    done = commands.run(*SEARCH, "sweep=nsga2", "sweep.trials=4", "sweep.population=2", goals, f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     trials, best = study(database.parent).trials, study(database.parent).best_trials
@@ -161,7 +161,7 @@ def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) 
 
 
 def test_a_search_by_covariance_runs(outputs: Path) -> None:
-    done = commands.run(*SMALL, "sweep=cmaes", "sweep.trials=2", "sweep.startup_trials=1", f"outputs={outputs}")
+    done = commands.run(*SEARCH, "sweep=cmaes", "sweep.trials=2", "sweep.startup_trials=1", f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     rates = {trial.params["optimizer.learning_rate"] for trial in study(database.parent).trials}
