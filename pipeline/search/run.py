@@ -13,6 +13,7 @@ from pipeline.planning.reuse import plan_of
 from pipeline.provenance.source_digest import new_for_other_code
 from pipeline.run.report import show_plan
 from pipeline.run_folder.lock import locked, warn_of_local_locks
+from pipeline.run_folder.origin import NAME as ORIGIN
 from pipeline.run_folder.origin import Origin
 from pipeline.search.best import FOLDER, write_experiment
 from pipeline.search.checks import Search
@@ -22,10 +23,11 @@ from pipeline.search.trials import Trials, epochs_of
 from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import sweep_status
-from pipeline.sweep.parent import finish, mark_killed, new_sweep_folder, parent_run
+from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
+from pipeline.tracking.journal import NAME as JOURNAL
 from pipeline.tracking.tracker import NullTracker, Tracker
 from stages.errors import UserError
 
@@ -62,14 +64,17 @@ def _run_checked(search: Search, options: Options, console: Console, places: Seq
     _say_plan(search, console)
     warn_of_local_locks(first.outputs, console.warn)
     with locked(folder):
-        study = Study(folder, search.plan, search.axes)
         search.sources.write(folder)
         Origin(first.name, identity=search.identity, code=search.sources.digest).write(folder)
+        study = Study(folder, search.plan, search.axes)
         return _run_trials(search, study, folder, options, console, places)
 
 
 def _to_resume(search: Search, log: Callable[[str], None]) -> Path | None:
-    """Returns the folder of the search to resume, by `resume`; None for a new one."""
+    """Returns the folder of the search to resume, by `resume`; None for a new one.
+
+    A search that has finished is one to resume where more trials are wanted, or the store does not have all of it.
+    """
     choice = search.first.resume
     sweeps = search.first.outputs / "sweeps"
     if choice == "never":
@@ -84,17 +89,24 @@ def _to_resume(search: Search, log: Callable[[str], None]) -> Path | None:
                 "resume=auto",
             )
         return folder.resolve()
-    for folder in sorted((path.parent for path in sweeps.glob(f"*/{STUDY}")), reverse=True):
+    for folder in sorted((path.parent for path in sweeps.glob(f"*/{ORIGIN}")), reverse=True):
         origin = Origin.read(folder)
         if origin is None or origin.identity != search.identity:
             continue
-        if sweep_status(folder) == "FINISHED" and not Study(folder, search.plan, search.axes).wants_more():
+        if sweep_status(folder) == "FINISHED" and _is_complete(folder, search):
             return None
         if origin.code != search.sources.digest:
             log(new_for_other_code(search.sources, folder, folder.name, "search"))
             return None
         return folder
     return None
+
+
+def _is_complete(folder: Path, search: Search) -> bool:
+    """Returns whether no more trials are wanted, and the store has everything of those there are."""
+    trials = (path.parent for path in folder.glob(f"*/{JOURNAL}"))
+    wants_more = Study(folder, search.plan, search.axes).wants_more()
+    return not wants_more and is_sent(folder, trials, search.first.tracking)
 
 
 def _say_plan(search: Search, console: Console) -> None:

@@ -1,12 +1,13 @@
 """The folder and the tracked run of a sweep: begun before its jobs, ended with their comparison."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pipeline.comparison.files import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import TrackingSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED
 from pipeline.paths import new_folder_name, shorter
@@ -18,6 +19,7 @@ from pipeline.sweep.comparison import compare
 from pipeline.sweep.jobs import SweepJob
 from pipeline.system.clock import process_started
 from pipeline.system.garbage import imports_kept
+from pipeline.tracking.journal import Journal
 from pipeline.tracking.spec import RunSpec, open_tracker
 from pipeline.tracking.tracker import Patience, Tracker
 
@@ -84,3 +86,11 @@ def finish(
     parent.close()
     console.log(f"{'time':11} {time.monotonic() - process_started():.1f} s for {len(comparison.runs)} jobs: {status}")
     return status
+
+
+def is_sent(folder: Path, jobs: Iterable[Path], tracking: TrackingSettings) -> bool:
+    """Returns whether the store has everything of the sweep in `folder` and of its jobs, in theirs."""
+    if tracking.kind == "off":
+        return True
+    journals = [Journal(place) for place in (folder, *jobs)]
+    return all(journal.is_closed for journal in journals if journal.run_id is not None or not journal.trusted)

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.command_line.compose import Composed
-from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
@@ -23,11 +22,10 @@ from pipeline.sweep.display import Display
 from pipeline.sweep.elsewhere import take_finished, was_elsewhere
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.jobs import SweepJob, checked
-from pipeline.sweep.parent import finish, mark_killed, new_sweep_folder, parent_run
+from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
-from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import NullTracker, Tracker
 
 
@@ -57,7 +55,13 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
     first = next(job.experiment for job in jobs if job.refused is None)
     index = [job.entry for job in jobs]
     everything = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
-    folder = unfinished(index, first, everything, console.log, lambda folder: _is_sent(folder, jobs, first))
+    folder = unfinished(
+        index,
+        first,
+        everything,
+        console.log,
+        lambda folder: is_sent(folder, (folder / job.folder for job in jobs), first.tracking),
+    )
     at_once = f", {len(places)} at a time" if len(places) > 1 else ""
     is_new = folder is None
     if folder is None:
@@ -167,11 +171,3 @@ class _Sweep:
 
 def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> None:
     write_index([job.entry for job in jobs], folder, status)
-
-
-def _is_sent(folder: Path, jobs: Sequence[SweepJob], experiment: Experiment) -> bool:
-    """Returns whether the store has everything of a sweep that has finished, and of its jobs."""
-    if experiment.tracking.kind == "off":
-        return True
-    journals = [Journal(path) for path in (folder, *(folder / job.folder for job in jobs))]
-    return all(journal.is_closed for journal in journals if journal.run_id is not None or not journal.trusted)

@@ -20,6 +20,7 @@ from pipeline.provenance.identity import identity
 from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import read_index
+from pipeline.tracking.journal import SENT, Journal
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED
 
@@ -124,6 +125,13 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str]
         (trial.params, trial.state, trial.values) for trial in whole
     ]
     assert [trial.intermediate_values for trial in mine] == [trial.intermediate_values for trial in whole]
+    # Killed once more, when it had finished and the store did not have everything yet: the rest is sent.
+    (database.parent / SENT).unlink()
+    once_more = commands.run(*FIXED, *SPACE, f"outputs={outputs}")
+    assert "resuming search" in once_more.stdout, once_more.stdout + once_more.stderr
+    assert Journal(database.parent).is_closed
+    assert len(list(outputs.glob(f"sweeps/*/{STUDY}"))) == 1
+    assert len(study(database.parent).trials) == len(mine)
 
 
 def _wait(happened: Callable[[], bool], seconds: float = 300) -> None:
