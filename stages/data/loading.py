@@ -142,9 +142,9 @@ def _unusable_images(error: UnusableError, settings: SourceSettings, more_fix: s
         splits_of(error.remaining, settings)
     except UserError as refusal:
         if not refusal.fix:
-            return UserError(problem, f"images that can be decoded; without the others, {refusal.problem}")
+            return UserError(problem, f"{example.expected}; without the others, {refusal.problem}")
         fix.append(refusal.fix)
-    return UserError(problem, "images that can be decoded", " ".join(filter(None, fix)))
+    return UserError(problem, example.expected, " ".join(filter(None, fix)))
 
 
 def _log_listing(source: Source, reporter: Reporter) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Invalid:
-    """An entry of the source that cannot be used as an example: where it is, and why."""
+    """An entry of the source that cannot be used as an example: where it is, why, and what is expected instead."""
 
     where: str
     why: str
+    expected: str = "images that can be decoded"
 
 
 class InvalidImageError(Exception):

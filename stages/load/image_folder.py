@@ -83,7 +83,12 @@ class ImageFolderSource:
                 f"two classes or more with files that end in {', '.join(SUFFIXES)}",
             )
         invalid = tuple(
-            Invalid(str(self._class_folder(name)), "a class without an image to train on") for name in empty
+            Invalid(
+                str(self._class_folder(name)),
+                "a class without an image to train on",
+                "images of every class to train on",
+            )
+            for name in empty
         )
         renumbered = np.cumsum(counts > 0) - 1
         listing = Listing(

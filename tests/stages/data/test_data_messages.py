@@ -201,6 +201,17 @@ def test_too_few_classes_are_refused_whatever_is_left_out(made: dict[str, int], 
         assert "on_error" not in caught.value.fix
 
 
+def test_a_class_that_only_a_later_split_has_is_named_with_what_is_missing(tmp_path: Path) -> None:
+    for split, names in (("train", "ab"), ("test", "abc")):
+        for name in names:
+            for index in range(6):
+                write(tmp_path / split / name / f"{index}.png", 10 * ord(name) + index + (split == "test"))
+    error = refused(image_folder, settings(tmp_path))
+    assert error.problem == f"{tmp_path}/test/c: a class without an image to train on"
+    assert error.expected == "images of every class to train on"
+    assert image_folder(typed(settings(tmp_path), error)).class_names == ("a", "b")
+
+
 def test_folders_that_are_no_classes_are_refused_before_tensorflow_starts(tmp_path: Path) -> None:
     for name in ("train", "val", "other"):
         (tmp_path / name).mkdir()
