@@ -65,9 +65,9 @@ def training_input(
 
 def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Batch]:
     """Returns the batches of `source` for the replicas of `strategy`; no iterator over them has an autotuner."""
+    _keep_autotuners_from_devices()  # Keras' fit distributes what one CPU gets once more
     if _is_one_cpu(strategy):  # nothing has to be copied to it ahead, and TensorFlow traces 0.1 s to do so
         return source(tf.distribute.InputContext())
-    _keep_autotuners_from_devices()
     batches: Iterable[Batch] = strategy.distribute_datasets_from_function(
         lambda context: source(context).apply(_ENDLESS)
     )
