@@ -41,7 +41,7 @@ def _sentence(comparison: Comparison, number: int, row: Row) -> str:
     difference = comparison.differences.get(number)
     parts = []
     if difference is not None and difference.low == difference.difference == difference.high == 0:
-        parts.append(f"is correct on the same test examples (n = {_count(difference.seeds, row)})")
+        parts.append(f"is correct on exactly the same test examples (n = {_count(difference.seeds, row)})")
     elif difference is not None:
         interval = f"95 %: {interval_text(difference)}, n = {_count(difference.seeds, row)}"
         what = f"changes test accuracy by {points(difference.difference)} points ({interval})"
