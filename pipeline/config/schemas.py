@@ -1,6 +1,5 @@
 """Schemas of the configuration: names, types, defaults and ranges, for Hydra."""
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -231,10 +230,14 @@ SCHEMAS: Mapping[str, Mapping[str, type]] = {
 }
 
 
-@functools.cache
 def register_schemas() -> None:
-    """Registers the dataclasses in Hydra, once, as `schema/<group>`, from which the YAML options start."""
+    """Registers the dataclasses in Hydra as `schema/<group>`, from which the YAML options start.
+
+    Once for each of Hydra's stores: its launchers replace that of a new process by their own.
+    """
     store = ConfigStore.instance()
+    if SCHEMAS.keys() <= store.repo.get("schema", {}).keys():
+        return
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)

@@ -10,6 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -18,6 +19,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
+from pipeline.config.schemas import SCHEMAS, register_schemas
 from pipeline.paths import CONF
 from pipeline.planning.job import prepare
 from pipeline.redaction.mask import redact
@@ -202,3 +204,11 @@ def test_patterns_of_layers_are_typed_as_names(layers: str) -> None:
     composed = Composer(read_arguments([f"precision.layers{layers}", "precision.layers.head=float32"])).one()
     found = read(composed.document, composed.choices).settings["model"].precision.layers
     assert list(found.items()) == [("conv2d*", "mixed_bfloat16"), ("head", "float32")]
+
+
+def test_schemas_are_in_every_store_of_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra's launchers replace the store of a process that they start."""
+    register_schemas()
+    monkeypatch.setattr(ConfigStore.instance(), "repo", {})
+    register_schemas()
+    assert set(ConfigStore.instance().repo["schema"]) == set(SCHEMAS)
