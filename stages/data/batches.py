@@ -65,7 +65,7 @@ def training_input(
 
 def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Batch]:
     """Returns the batches of `source` for the replicas of `strategy`; no iterator over them has an autotuner."""
-    _keep_autotuners_from_devices()  # Keras' fit distributes what one CPU gets once more
+    _keep_autotuners_from_devices()  # also for one CPU, whose batches Keras' fit distributes again
     if _is_one_cpu(strategy):  # nothing has to be copied to it ahead, and TensorFlow traces 0.1 s to do so
         return source(tf.distribute.InputContext())
     batches: Iterable[Batch] = strategy.distribute_datasets_from_function(
@@ -116,7 +116,7 @@ def _input(
         replicas = context.num_replicas_in_sync
         local_replicas = replicas // context.num_input_pipelines
         first_replica = context.input_pipeline_id * local_replicas
-        fixed_rows = -(-batch_size // replicas) if fixed_shapes else None
+        fixed_rows = fixed_rows_of(batch_size, replicas, fixed_shapes)
 
         @_as_written
         def positions(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -290,6 +290,11 @@ def rows_of_replica(
     return tf.range(start, end), tf.fill([end - start], weight)
 
 
+def fixed_rows_of(batch_size: int, replicas: int, fixed_shapes: bool) -> int | None:
+    """Returns the rows to which every per-replica batch is filled up; None where shapes are not fixed."""
+    return -(-batch_size // replicas) if fixed_shapes else None
+
+
 def first_of_replica(
     count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None = None
 ) -> tf.Tensor:
@@ -335,7 +340,7 @@ def places(count: int, batch_size: int, replica: int, replicas: int, fixed_shape
     -1: a row that is filled up, or that another replica computes, too.
     """
     parts = []
-    fixed_rows = -(-batch_size // replicas) if fixed_shapes else None
+    fixed_rows = fixed_rows_of(batch_size, replicas, fixed_shapes)
     for size, starts in (
         (batch_size, np.arange(count // batch_size) * batch_size),
         (count % batch_size, np.array([count - count % batch_size])),

@@ -103,7 +103,7 @@ def mean_and_std(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     """Prints a line a split, and warns of what would make training or its scores worth less."""
     size = "×".join(map(str, dataset.image_shape))
-    (low, high) = dataset.pixel_range
+    low, high = dataset.pixel_range
     kind = f"{size} {dataset.train.images.dtype}, pixels {low:g} to {high:g}"
     reporter.log(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
     rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]

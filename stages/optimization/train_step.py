@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import Batch, first_row_of_step
+from stages.data.batches import Batch, first_row_of_step, fixed_rows_of
 from stages.distribution.accumulators import Totals
 from stages.optimization.ema import EMA
 from stages.optimization.gradients import Gradients
@@ -42,7 +42,7 @@ class Step:
         self._clip_norm = settings.optimizer.clip_norm
         self._examples = examples
         self._batch_size = settings.batch_size
-        self._fixed_rows = -(-settings.batch_size // strategy.in_sync) if strategy.fixed_shapes else None
+        self._fixed_rows = fixed_rows_of(settings.batch_size, strategy.in_sync, strategy.fixed_shapes)
         variables = gradients.variables
         scaled = model.policy in ("mixed_float16", "float16")
         with strategy.distribution.scope():
