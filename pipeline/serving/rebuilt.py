@@ -15,6 +15,7 @@ from pipeline.tracking.params import CONFIGURATION
 from pipeline.tracking.run_copy import RESULTS
 from stages.errors import UserError
 from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.settings.strategy import DefaultSettings
 
 
 def rebuilt_model(run: Path, trust: bool = False) -> Any:
@@ -27,7 +28,8 @@ def rebuilt_model(run: Path, trust: bool = False) -> Any:
         trust: whether to import networks that no file of `conf/` names.
 
     Raises:
-        UserError: where the run has no trained weights, its network is code of another's, or of another version.
+        UserError: where the run has no trained weights, its configuration cannot be read, or its network is
+            custom and not trusted.
     """
     results = run / RESULTS
     settings = _settings(run, trust)
@@ -38,14 +40,11 @@ def rebuilt_model(run: Path, trust: bool = False) -> Any:
             f"python -m pipeline resume={run}",
         )
     with quiet_stderr():
-        tensorflow = import_module("tensorflow")
         saved = import_module("stages.checkpoints.saved")
-        kinds = import_module("stages.results")
         dataset = saved.blank_dataset(results / TRAIN)
         if (results / "normalize").is_dir():
             dataset = import_module("stages.data.normalization").restore_scaling(results / "normalize", dataset)
-        devices = tuple(device.name for device in tensorflow.config.list_logical_devices())
-        here = kinds.Strategy(tensorflow.distribute.get_strategy(), devices)
+        here = import_module("stages.strategy").strategy(DefaultSettings(deterministic=False))
         model = import_module("stages.model").model(dataset, here, settings)
         trained = saved.restore_trained(results / TRAIN, model, dataset, here)
         return import_module("stages.exporters.keras_file").lasting_classifier(trained.model)
@@ -71,7 +70,7 @@ def _settings(run: Path, trust: bool) -> ModelSettings:
     foreign = sorted({*targets_in(settings.network)} - known_targets(()))
     if foreign and not trust:
         raise UserError(
-            f"{shorter(run)} has a network of its own, {', '.join(foreign)}, whose code would run",
+            f"{shorter(run)} has a custom network, {', '.join(foreign)}, whose code would run",
             "trust=True, once you have read that code, or a run that exported the model",
             'load_model("keras", trust=True)',
         )

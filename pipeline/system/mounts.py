@@ -9,6 +9,15 @@ MOUNTS = Path("/proc/self/mountinfo")
 WITHOUT_LOCKS = frozenset({"s3fs", "gcsfuse", "goofys", "mountpoint-s3", "blobfuse", "blobfuse2", "rclone", "sshfs"})
 """Programs that mount object stores or other hosts' folders by FUSE, and keep `flock` to this host."""
 
+_OPTIONS = {
+    "nfs": frozenset({"nolock", "local_lock=all", "local_lock=flock"}),
+    "nfs4": frozenset({"local_lock=all", "local_lock=flock"}),
+    "lustre": frozenset({"localflock"}),
+    "cifs": frozenset({"nobrl"}),
+    "smb3": frozenset({"nobrl"}),
+}
+"""Options by which the locks of a file system stay on this host. Sources: nfs(5), mount.lustre(8), mount.cifs(8)."""
+
 
 @dataclass(frozen=True)
 class Mount:
@@ -26,16 +35,16 @@ def mount_of(folder: Path, mountinfo: str) -> Mount | None:
     Args:
         mountinfo: the text of /proc/self/mountinfo. Source: proc_pid_mountinfo(5).
     """
-    found: Mount | None = None
+    mount: Mount | None = None
     for line in mountinfo.splitlines():
         own, separator, of_kind = line.partition(" - ")
         fields, kind = own.split(" "), of_kind.split(" ")
         if not separator or len(fields) < 5 or len(kind) < 3:
             continue
         place = Path(_unescaped(fields[4]))
-        if folder.is_relative_to(place) and (found is None or place.is_relative_to(found.place)):
-            found = Mount(place, kind[0], _unescaped(kind[1]), frozenset(kind[2].split(",")))
-    return found
+        if folder.is_relative_to(place) and (mount is None or place.is_relative_to(mount.place)):
+            mount = Mount(place, kind[0], _unescaped(kind[1]), frozenset(kind[2].split(",")))
+    return mount
 
 
 def local_locks(folder: Path, mountinfo: str | None = None) -> str | None:
@@ -60,16 +69,6 @@ def local_locks(folder: Path, mountinfo: str | None = None) -> str | None:
     return f"{mount.place} is {mount.kind} mounted with {', '.join(sorted(wrong))}" if wrong else None
 
 
-_OPTIONS = {
-    "nfs": frozenset({"nolock", "local_lock=all", "local_lock=flock"}),
-    "nfs4": frozenset({"local_lock=all", "local_lock=flock"}),
-    "lustre": frozenset({"localflock"}),
-    "cifs": frozenset({"nobrl"}),
-    "smb3": frozenset({"nobrl"}),
-}
-"""Options by which the locks of a file system stay on this host. Sources: nfs(5), mount.lustre(8), mount.cifs(8)."""
-
-
 def _unescaped(text: str) -> str:
     """Returns a field of mountinfo, in which the kernel writes blanks and backslashes as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)

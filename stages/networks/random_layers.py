@@ -66,7 +66,7 @@ def drawing_for_rows(first: tf.Tensor, batch: tf.Tensor) -> Iterator[None]:
 
 
 def prepare_random_layers() -> None:
-    """Has Keras' random layers draw in float32 and round, in this process, from now on; and by row, where told to.
+    """Has Keras' random layers draw in float32 and round, in this process, from now on; and by row in training.
 
     A uniform bfloat16 has 128 values, too few for a rate. Layers that compute in float32 draw what they always have.
     """
@@ -158,7 +158,7 @@ def _dimensions(shape: Any) -> list[Any]:
 
 
 def _sampled(sample: Sample, dimensions: Sequence[Any], seed: Any, rows: _Rows) -> tf.Tensor:
-    """Returns float32 of a shape: of all the numbers that `seed` has for a batch, those of `rows`.
+    """Returns float32 of the sizes `dimensions`: of all the numbers that `seed` has for a batch, those of `rows`.
 
     Philox is random access: its counter says where in the sequence the numbers begin.
     """

@@ -79,7 +79,7 @@ def test_a_keras_model_that_cannot_be_built_again_says_what_to_type(run: Run, tm
         Run(moved).load_model("keras")
     config = (moved / "config.yaml").read_text()
     (moved / "config.yaml").write_text(config.replace("stages.networks.mlp.mlp", "os.system"))
-    with pytest.raises(UserError, match=r"a network of its own, os\.system.*trust=True"):
+    with pytest.raises(UserError, match=r"a custom network, os\.system.*trust=True"):
         Run(moved).load_model("keras")
     (moved / "config.yaml").write_text(config.replace("stages.model.model", "own.model"))
     with pytest.raises(UserError, match=r"a custom stage model, own\.model.*export=keras"):
