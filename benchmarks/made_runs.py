@@ -22,8 +22,8 @@ class MadeRun:
     """A run to be made.
 
     settings: its overrides. correct: whether it classifies each test example correctly, bool [n]; None: no predictions.
-    speed: in images per second. test_set, test_pixels: the digests that tell its test set from others; validated: that
-    of its validation examples.
+    speed: in images per second. test_set, test_pixels: the digests that tell its test set from others; validated,
+    val_pixels: those of its validation examples.
     """
 
     settings: Mapping[str, str]
@@ -39,6 +39,7 @@ class MadeRun:
     test_pixels: str = "8x8x1 b"
     devices: Sequence[str] = ("/device:CPU:0",)
     validated: str | None = "c"
+    val_pixels: str = "8x8x1/stretch d"
 
 
 def make_run(folder: Path, made: MadeRun) -> None:
@@ -62,7 +63,7 @@ def make_run(folder: Path, made: MadeRun) -> None:
         metrics["test/accuracy"] = float(made.correct.mean())
         _write_predictions(folder / "predictions.parquet", made.correct)
     facts = {"devices": list(made.devices), "test_examples": made.test_set, "test_pixels": made.test_pixels}
-    facts |= {"val_examples": made.validated} if made.validated else {}
+    facts |= {"val_examples": made.validated, "val_pixels": made.val_pixels} if made.validated else {}
     Summary(
         run_id=None,
         status=made.status,

@@ -16,14 +16,14 @@ from stages.checkpoints.saved import restore_trained, save_trained
 from stages.checkpoints.state import State, progress_of
 from stages.data.batches import InputFunction, distributed, evaluation_input, steps_per_epoch, training_input
 from stages.errors import UserError
-from stages.evaluation.test_set import digest_of
+from stages.evaluation.test_set import validation_facts
 from stages.networks.inference_memory import scoring_batch
 from stages.networks.precision import keras_floats
 from stages.optimization.losses import accuracy, class_weight, cross_entropy
 from stages.optimization.optimizers import Rate, build_optimizer, learning_rate
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
-from stages.reuse import VALIDATED, allow_reuse
+from stages.reuse import allow_reuse
 from stages.settings.train import FitSettings
 from stages.training.class_weights import class_weights
 from stages.training.fit_report import FitReport
@@ -93,7 +93,7 @@ def fit(
         best.restore()
     params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": settings.steps_per_call or 1, **needed}
     files = write_files(model, report.progress, best, folder)
-    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary={VALIDATED: digest_of(dataset.val)})
+    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary=validation_facts(dataset))
     return result_of(model, report.progress, best, settings, record)
 
 

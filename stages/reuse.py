@@ -7,6 +7,9 @@ from typing import Any
 VALIDATED = "val_examples"
 """In the facts of a summary: a digest of the examples by which the best epoch was chosen."""
 
+VALIDATED_PIXELS = "val_pixels"
+"""In the facts of a summary: the kind of their images, and a digest of all their pixels."""
+
 KNOWN_IMAGES = "known_test_images"
 """In the facts of a summary: how many test images a reused model was trained on."""
 

@@ -14,10 +14,10 @@ from stages.checkpoints.saved import restore_trained, save_trained
 from stages.checkpoints.state import progress_of, restore_weights
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
-from stages.evaluation.test_set import digest_of
+from stages.evaluation.test_set import validation_facts
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
-from stages.reuse import VALIDATED, allow_reuse
+from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
 from stages.training.choices import note_jit, with_choices
 from stages.training.class_weights import class_weights
@@ -92,7 +92,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         params,
         timing.metrics() | gpu_peak(strategy),
         files,
-        summary={"train": chosen, VALIDATED: digest_of(dataset.val)},
+        summary={"train": chosen, **validation_facts(dataset)},
     )
     return result_of(trained, built.progress, best, settings, record)
 

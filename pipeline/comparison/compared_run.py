@@ -17,7 +17,7 @@ from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.finding import debug_kind
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
 from pipeline.run_folder.summary import NAME, best_metric
-from stages.reuse import VALIDATED
+from stages.reuse import VALIDATED, VALIDATED_PIXELS
 
 PREDICTIONS = "predictions.parquet"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -32,7 +32,7 @@ class ComparedRun:
     settings: overrides, and of a run that is no job also the options of every group; choices: those options.
     devices: TensorFlow's names. monitor: the metric by which its best epoch was chosen, such as `val/best_loss`.
     test_set: digests of the test examples and of their pixels, where it has been evaluated.
-    validated: digest of the validation examples; None: unknown.
+    validated: digest of the validation examples, and the kind and digest of their pixels; None: unknown.
     default_seed: the seed where none was typed.
     """
 
@@ -49,7 +49,7 @@ class ComparedRun:
     test_set: tuple[str, str] | None = None
     reason: str | None = None
     default_seed: str | None = None
-    validated: str | None = None
+    validated: tuple[str, str] | None = None
 
     @property
     def has_finished(self) -> bool:
@@ -139,7 +139,7 @@ def _compared(
         (str(examples), str(facts.get("test_pixels") or "")) if examples else None,
         summary.get("error"),
         None if facts.get("seed") is None else str(facts["seed"]),
-        facts.get(VALIDATED),
+        (str(facts[VALIDATED]), str(facts.get(VALIDATED_PIXELS) or "")) if facts.get(VALIDATED) else None,
     )
 
 

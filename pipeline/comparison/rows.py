@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
 from pipeline.comparison.compared_run import ComparedRun
+from stages.evaluation.test_set import may_be_same_pixels
 
 RATES = ("train/images_per_second", "train/features_per_second")
 """Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
@@ -122,7 +124,11 @@ def chosen_metric(rows: Sequence[Row]) -> str | None:
 
 def are_validated_alike(rows: Sequence[Row]) -> bool:
     """Returns whether no two runs are known to have been validated on different examples."""
-    return len({run.validated for row in rows for run in row.runs} - {None}) < 2
+    known = {run.validated for row in rows for run in row.runs if run.validated is not None}
+    examples = {digest for digest, _ in known}
+    return len(examples) < 2 and all(
+        may_be_same_pixels(*pair) for pair in combinations({pixels for _, pixels in known}, 2)
+    )
 
 
 def best_row(rows: Sequence[Row], metric: str | None) -> Row | None:

@@ -11,7 +11,7 @@ from stages.data.known_images import DIGESTS, TRAINED, count_known, too_good
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
-from stages.reuse import KNOWN_IMAGES, VALIDATED
+from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_PIXELS
 
 NAME = TRAINED.name
 
@@ -35,7 +35,7 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
         },
         "names": [weight.path for weight in trained.model.network.weights],
         "data": _facts_of(dataset),
-        VALIDATED: trained.record.summary.get(VALIDATED),
+        **{name: trained.record.summary.get(name) for name in (VALIDATED, VALIDATED_PIXELS)},
     }
     write(Checkpoint(facts, arrays), folder / NAME)
 
@@ -73,7 +73,7 @@ def restore_trained(
         (reporter or Silent()).warn(too_good("the model", known, len(dataset.test)))
     kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
-    summary = {KNOWN_IMAGES: known, VALIDATED: facts.get(VALIDATED)}
+    summary = {KNOWN_IMAGES: known, **{name: facts.get(name) for name in (VALIDATED, VALIDATED_PIXELS)}}
     summary = {name: value for name, value in summary.items() if value}
     record = Record(metrics=metrics, weights=facts["weights"] or None, summary=summary)
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stages.results import Split
+from stages.results import Dataset, Split
+from stages.reuse import VALIDATED, VALIDATED_PIXELS
 
 EXAMPLES, PIXELS = "test_examples", "test_pixels"
 
@@ -23,6 +24,16 @@ def facts_of(split: Split) -> dict[str, str]:
     return facts
 
 
+def validation_facts(dataset: Dataset) -> dict[str, str]:
+    """Returns what tells the validation set from others, as `facts_of` does a test set.
+
+    The kind of its pixels has the way of resizing, too: resized in two ways, they are of the same examples.
+    """
+    facts = facts_of(dataset.val)
+    shape, _, pixels = facts[PIXELS].partition(" ")
+    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{dataset.resize} {pixels}" if pixels else ""}
+
+
 def digest_of(split: Split) -> str:
     """Returns a digest of the examples' numbers (or files) and labels, in order: 32 hexadecimal digits."""
     content = hashlib.blake2b(digest_size=16)
@@ -33,8 +44,12 @@ def digest_of(split: Split) -> str:
 
 def is_same_test_set(facts: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Returns whether both are of the same examples, of the same pixels where their images are of one size."""
-    shape, other_shape = (part[PIXELS].partition(" ")[0] for part in (facts, other))
-    return facts[EXAMPLES] == other[EXAMPLES] and (facts[PIXELS] == other[PIXELS] or shape != other_shape)
+    return facts[EXAMPLES] == other[EXAMPLES] and may_be_same_pixels(facts[PIXELS], other[PIXELS])
+
+
+def may_be_same_pixels(pixels: str, other: str) -> bool:
+    """Returns whether two descriptions of pixels are equal, or of two kinds, which nothing can be said about."""
+    return pixels == other or pixels.partition(" ")[0] != other.partition(" ")[0]
 
 
 def numbers_of(split: Split) -> np.ndarray:

@@ -198,6 +198,22 @@ def test_runs_validated_on_different_examples_have_no_best(tmp_path: Path) -> No
     assert unknown.best is unknown.rows[1]
 
 
+@pytest.mark.parametrize(
+    ("pixels", "is_chosen"),
+    [
+        ("8x8x1/stretch other", False),  # two data sets whose files and labels have the same names
+        ("16x16x1/stretch other", True),  # the same examples at another size, as far as can be known
+        ("8x8x1/crop other", True),
+        ("", True),
+    ],
+)
+def test_runs_validated_on_other_pixels_have_no_best(tmp_path: Path, pixels: str, is_chosen: bool) -> None:
+    """Two folders of images may hold equal names: their pixels tell them apart."""
+    comparison = compared(tmp_path, made(ONE, val_loss=0.5), made(BFLOAT16, val_loss=0.4, val_pixels=pixels))
+    assert (comparison.best is not None) == is_chosen
+    assert ("validated on different examples" in choice(comparison)) != is_chosen
+
+
 def test_one_job_and_none(tmp_path: Path) -> None:
     alone = compared(tmp_path, made(ONE))
     assert choice(alone) == "one setting: nothing to choose between (1 seed)"
