@@ -24,7 +24,9 @@ from pipeline.run_folder.summary import Summary
 from pipeline.serving.rebuilt import rebuilt_model
 from pipeline.sweep.catalog import status_now
 from pipeline.system import environment
+from pipeline.system.processes import has_used_tensorflow
 from stages.errors import UserError
+from stages.settings.strategy import StrategySettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,11 +144,19 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     experiment = _read(composed)
     if experiment.dry_run:
         raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
+    _refuse_more_devices(experiment)
     code = run_job(Job(experiment, composed.overrides), Console())
     summary = last_of(experiment, lambda line: None)
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
     return Run(Path(summary.folder))
+
+
+def _refuse_more_devices(experiment: Experiment) -> None:
+    """Raises UserError where an earlier use of TensorFlow in this process has fixed fewer devices than are needed."""
+    settings = experiment.settings.get("strategy")
+    if has_used_tensorflow() and isinstance(settings, StrategySettings):
+        import_module("stages.strategy").refuse_more_devices(settings)
 
 
 def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:

@@ -55,6 +55,18 @@ def strategy(settings: StrategySettings) -> Strategy:
     return replace(result, record=replace(result.record, params=params))
 
 
+def refuse_more_devices(settings: StrategySettings) -> None:
+    """Raises UserError where TensorFlow has started with fewer logical devices than `settings` need."""
+    if isinstance(settings, kinds.OneDeviceSettings) and settings.device:
+        devices.make_logical_cpus([settings.device])
+    if isinstance(settings, kinds.CentralStorageSettings):
+        devices.make_logical_cpus([settings.parameter_device])
+    if isinstance(settings, kinds.ModelParallelSettings):
+        devices.make_logical_cpus([*settings.layers.values()])
+    if isinstance(settings, kinds.DevicesSettings):
+        devices.make_logical_cpus(_names(settings))
+
+
 def _names(settings: kinds.DevicesSettings) -> list[str]:
     cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
     return list(settings.devices) or devices.all_gpus_or(cpus)

@@ -14,7 +14,7 @@ from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.system.child_process import LocalProcess, Start
-from pipeline.system.processes import warm_up
+from pipeline.system.processes import has_used_tensorflow, warm_up
 from pipeline.system.self_watch import watching_itself
 from pipeline.system.signal_listener import Request
 from stages.errors import UserError
@@ -107,6 +107,12 @@ class Joined(Engine):
         strategy = cluster_settings(job.experiment)
         task = None
         if strategy is not None:
+            if has_used_tensorflow():
+                raise UserError(
+                    "a cluster that this process is to join, after TensorFlow has started in it",
+                    "a process that has not used TensorFlow yet",
+                    "the command in a new process",
+                )
             task = replace(self.task(strategy), timeout_seconds=self.settings.timeout_seconds)
             os.environ["TF_CONFIG"] = task.tf_config
         with watching_itself(job.experiment.hang_seconds):

@@ -22,17 +22,28 @@ GRACE_SECONDS = 10.0
 def process_context() -> BaseContext:
     """Returns the context to start processes with.
 
-    A process that has itself imported TensorFlow, as a job of a sweep has, forks, as it has not used it yet: only its
-    children will. In any other, a server forks them that imports TensorFlow once.
+    A process that has imported TensorFlow and not used it, as a job of a sweep, forks: only its children will use it.
+    In any other, a server forks them that imports TensorFlow once: of one that has used it, as that of a notebook,
+    forks would have its devices, and hang.
     """
     methods = multiprocessing.get_all_start_methods()
-    if "tensorflow" in sys.modules and "fork" in methods:
+    if "tensorflow" in sys.modules and "fork" in methods and not has_used_tensorflow():
         return multiprocessing.get_context("fork")
     if "forkserver" not in methods:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pipeline.run.preload"])
     return context
+
+
+def has_used_tensorflow() -> bool:
+    """Returns whether TensorFlow has started in this process, which fixes its devices and collectives.
+
+    TensorFlow 2.21 says so nowhere in public: its context does.
+    """
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = module.context_safe() if module is not None else None
+    return context is not None and bool(context._initialized)
 
 
 def warm_up() -> None:

@@ -22,12 +22,16 @@ def find(devices: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UserError: where a device does not exist, or TensorFlow has started with fewer logical devices.
     """
-    _make_logical_cpus(devices)
+    make_logical_cpus(devices)
     return tuple(_find(device) for device in devices)
 
 
-def _make_logical_cpus(devices: Sequence[str]) -> None:
-    """Splits the CPU so that all of `devices` exist; keeps logical devices made earlier where they suffice."""
+def make_logical_cpus(devices: Sequence[str]) -> None:
+    """Splits the CPU so that all of `devices` exist; keeps logical devices made earlier where they suffice.
+
+    Raises:
+        UserError: where TensorFlow has started with fewer.
+    """
     numbers = [re.fullmatch(r"/?(?:device:)?cpu:(\d+)", device.lower()) for device in devices]
     count = max((int(number.group(1)) + 1 for number in numbers if number), default=1)
     cpu = tf.config.list_physical_devices("CPU")[0]
