@@ -34,6 +34,9 @@ def accuracy_difference(
 ) -> AccuracyDifference:
     """Compares two settings on the same test examples.
 
+    The interval includes 0 wherever the test of no difference does not reject: of a few examples that all differ in one
+    direction, most resamples have some, and their interval would exclude 0 however few they are.
+
     Args:
         first: whether each test example is classified correctly by each run of the first setting, bool [runs, n].
         second: the same of the second setting.
@@ -41,9 +44,12 @@ def accuracy_difference(
         level: of the interval.
     """
     low, high = bootstrap_interval(first, second, paired, resamples, level=level)
+    p = mcnemar_p(first, second)
+    if max(p, _least_p(first, second)) > 1 - level:
+        low, high = min(low, 0.0), max(high, 0.0)
     difference = float(second.mean() - first.mean())
     return AccuracyDifference(
-        difference, low, high, mcnemar_p(first, second), min(len(first), len(second)), first.shape[1]
+        difference, low, high, p, min(len(first), len(second)), first.shape[1]
     )
 
 
@@ -97,6 +103,12 @@ def _resampled_sums(values: np.ndarray, resamples: int, random: np.random.Genera
     cumulative = np.cumsum(np.maximum(np.roll(probabilities, -(begin % length)), 0.0))
     drawn = np.searchsorted(cumulative, random.random(resamples) * cumulative[-1], side="right")
     return np.asarray(drawn + begin + low * count)
+
+
+def _least_p(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the two-sided p of the sign test where all examples that differ do so in one direction: its least."""
+    differing = np.count_nonzero(first.sum(axis=0) * len(second) != second.sum(axis=0) * len(first))
+    return min(1.0, 2.0 ** (1 - differing))
 
 
 def _variance_between_seeds(layout: np.ndarray) -> float:

@@ -85,6 +85,21 @@ def test_nothing_differs() -> None:
     assert not found.excludes_zero
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("examples", [1, 5, 20, 400])
+def test_few_differing_examples_do_not_exclude_zero(examples: int, seeds: int) -> None:
+    """Five that all differ in one direction are as likely as heads five times in a row, or tails: 1 in 16."""
+    first = np.zeros((seeds, examples), bool)
+    for differing in range(1, min(examples, 7) + 1):
+        second = first.copy()
+        second[:, :differing] = True
+        found = accuracy_difference(first, second, True)
+        assert found.excludes_zero == (differing >= 6)
+        assert found.low <= found.difference <= found.high
+        against = accuracy_difference(second, first, True)
+        assert against.excludes_zero == found.excludes_zero
+
+
 @pytest.mark.parametrize(
     ("seeds", "between", "least"), [(1, 0.0, 0.92), (3, 0.0, 0.92), (5, 0.0, 0.92), (5, 0.05, 0.88)]
 )
