@@ -37,14 +37,20 @@ class Registration:
 def register(client: Any, run_id: str, model_id: str, wanted: Registration, folder: Path) -> list[str]:
     """Registers a logged model as a version, once, and moves the alias where it is better; returns what came of it.
 
+    Whether the alias moves is decided once: an entry that is sent again, when the alias may be where a later run or a
+    user has moved it, leaves it there.
+
     Args:
         folder: of the run, with its predictions.
     """
     version = _version(client, run_id, model_id, wanted, folder)
     lines = [f"registered as {wanted.name}, version {version}: models:/{wanted.name}/{version}"]
     if wanted.alias is not None:
-        verdict = _promote(client, version, wanted, folder)
-        client.set_model_version_tag(wanted.name, version, f"promotion.{wanted.alias}", verdict)
+        tag = f"promotion.{wanted.alias}"
+        verdict = client.get_model_version(wanted.name, version).tags.get(tag)
+        if verdict is None:
+            verdict = _promote(client, version, wanted, folder)
+            client.set_model_version_tag(wanted.name, version, tag, verdict)
         lines.append(verdict)
     return lines
 
@@ -101,12 +107,22 @@ def _is_better(client: Any, holder: str | None, wanted: Registration, folder: Pa
         return True, "there was none"
     if wanted.promote_if == "always":
         return True, "export.promote_if=always"
-    return compared_with(client, str(client.get_model_version(wanted.name, holder).run_id), wanted, folder)
+    return compared_with(client, client.get_model_version(wanted.name, holder).run_id, wanted, folder)
 
 
-def compared_with(client: Any, holder_run: str, wanted: Registration, folder: Path) -> tuple[bool, str]:
+def _files_of(client: Any, run_id: str) -> set[str]:
+    """Returns the files at the top of a run's artifacts; none of a run that the store no longer has."""
+    try:
+        return {entry.path for entry in client.list_artifacts(run_id)}
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return set()
+
+
+def compared_with(client: Any, holder_run: str | None, wanted: Registration, folder: Path) -> tuple[bool, str]:
     """Returns whether this run's model is better than that of the alias' run, and why or why not."""
-    if not holder_run or PREDICTIONS not in {entry.path for entry in client.list_artifacts(holder_run)}:
+    if not holder_run or PREDICTIONS not in _files_of(client, holder_run):
         return False, f"its run has no {PREDICTIONS}, so that the two cannot be compared"
     with tempfile.TemporaryDirectory() as temporary:
         client.download_artifacts(holder_run, PREDICTIONS, temporary)

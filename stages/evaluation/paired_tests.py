@@ -48,9 +48,7 @@ def accuracy_difference(
     if max(p, _least_p(first, second)) > 1 - level:
         low, high = min(low, 0.0), max(high, 0.0)
     difference = float(second.mean() - first.mean())
-    return AccuracyDifference(
-        difference, low, high, p, min(len(first), len(second)), first.shape[1]
-    )
+    return AccuracyDifference(difference, low, high, p, min(len(first), len(second)), first.shape[1])
 
 
 def bootstrap_interval(

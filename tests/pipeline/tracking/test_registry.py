@@ -102,7 +102,34 @@ def test_what_is_sent_twice_is_registered_once(outputs: Path) -> None:
     tracker = begin(outputs, "first")
     assert tracker.close(60) == 0
     assert len(client(outputs).search_model_versions(f"name = '{NAME}'")) == 1
-    assert tracker.notes == ["registered as digits, version 1: models:/digits/1", "champion of digits is version 1"]
+    assert tracker.notes == [
+        "registered as digits, version 1: models:/digits/1",
+        "champion of digits is now version 1: there was none",
+    ]
+
+
+def test_what_is_sent_twice_leaves_the_alias_where_it_has_moved_since(outputs: Path) -> None:
+    registered_run(outputs, "first", wrong=40, promote_if="always")
+    registered_run(outputs, "second", wrong=50, promote_if="always")
+    Journal(outputs / "runs" / "tried" / "first").restart()
+    assert begin(outputs, "first").close(60) == 0
+    assert champion(client(outputs)) == "2"
+
+
+def test_a_version_without_a_run_keeps_the_alias_and_the_new_one_is_registered(outputs: Path) -> None:
+    """Deleted for good, or made by another program: there is nothing to compare with, and the run says so."""
+    registered_run(outputs, "first", wrong=40)
+    store = client(outputs)
+    run = store.get_model_version(NAME, "1").run_id
+    store.delete_run(run)
+    store._tracking_client.store._hard_delete_run(run)
+    for version in ("1", store.create_model_version(NAME, str(outputs), None).version):
+        store.set_registered_model_alias(NAME, ALIAS, version)
+        registered, verdict = registered_run(outputs, f"against {version}", wrong=20)
+        assert "registered as digits, version" in registered
+        assert verdict.endswith(
+            f"stays version {version}: its run has no predictions.parquet, so that the two cannot be compared"
+        )
 
 
 @pytest.mark.smoke
