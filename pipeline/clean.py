@@ -7,15 +7,17 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
-from pipeline.run_folder.lock import LockedError, locked
+from pipeline.run_folder.finding import find_run
+from pipeline.run_folder.lock import LockedError, is_locked, locked
 from pipeline.run_folder.summary import NAME, Summary
+from pipeline.sweep.index import read_index, sweep_folders
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 
@@ -76,7 +78,7 @@ def _clean(options: argparse.Namespace) -> int:
     if not options.yes and not _is_confirmed():
         print("nothing is removed")
         return 0
-    return _remove_all(removable)
+    return _remove_all(removable, options.outputs)
 
 
 def _is_confirmed() -> bool:
@@ -100,15 +102,18 @@ def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) ->
     """
     removable: list[Removable] = []
     staying: list[str] = []
+    forked = _forked(outputs, unfinished)
     for folder in _runs(outputs):
         items = [item for item in _of_run(folder) if item.kind in kinds and item.age >= older]
         if items and (why := _reason_to_keep(folder)):
             staying.append(f"{shorter(folder)}: {why}")
         elif items:
-            done = unfinished or _status(folder) == "FINISHED"
-            removable += [item for item in items if done or item.kind != "checkpoints"]
-            if not done and any(item.kind == "checkpoints" for item in items):
-                staying.append(f"{shorter(folder)}: its checkpoints could be resumed from (--unfinished removes them)")
+            why = forked.get(folder.resolve(), "")
+            if not unfinished and _status(folder) != "FINISHED":
+                why = "its checkpoints could be resumed from (--unfinished removes them)"
+            removable += [item for item in items if not why or item.kind != "checkpoints"]
+            if why and any(item.kind == "checkpoints" for item in items):
+                staying.append(f"{shorter(folder)}: {why}")
     for item in _of_cache(outputs / "cache"):
         if item.kind in kinds and item.age >= older:
             try:
@@ -119,6 +124,36 @@ def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) ->
             except OSError as error:
                 staying.append(f"{shorter(item.path)}: {error.strerror}")
     return removable, staying
+
+
+def _forked(outputs: Path, unfinished: bool) -> dict[Path, str]:
+    """Returns the runs whose checkpoints jobs of sweeps have yet to start from, and why they stay.
+
+    Args:
+        unfinished: whether a sweep counts only while a process works on it.
+    """
+    forked: dict[Path, str] = {}
+    for folder in sweep_folders(outputs):
+        runs = is_locked(folder)
+        try:
+            status, jobs = read_index(folder)
+        except UserError:  # damaged, and not to be resumed either
+            continue
+        if not runs and (unfinished or status == "FINISHED"):
+            continue
+        more = "" if runs else " (--unfinished removes them)"
+        for text in {text for job in jobs for text in _forks(job["overrides"])}:
+            with suppress(UserError):
+                run = Path(find_run(text, outputs).folder).resolve()
+                forked[run] = f"{shorter(folder)}, which has not finished, forks it{more}"
+    return forked
+
+
+def _forks(overrides: Sequence[str]) -> Iterator[str]:
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if name.lstrip("+") == "fork" and value not in ("", "null"):
+            yield value.strip("'\"")
 
 
 def _runs(outputs: Path) -> Iterator[Path]:
@@ -221,13 +256,16 @@ def _locked_entry(entry: Path) -> Iterator[None]:
         yield
 
 
-def _remove_all(removable: Sequence[Removable]) -> int:
+def _remove_all(removable: Sequence[Removable], outputs: Path) -> int:
     """Removes the listed files that are still unused; returns the exit code."""
     freed = 0
     failures = 0
     for item in removable:
         try:
             with item.locked_owner():
+                if item.kind == "checkpoints" and (why := _forked(outputs, True).get(item.owner.resolve())):
+                    print(f"stays: {shorter(item.path)} ({why})")
+                    continue
                 if not item.is_shared and _unsent(item.owner):
                     print(f"stays: {shorter(item.path)} (not all of the run has been sent)")
                     continue

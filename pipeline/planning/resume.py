@@ -52,8 +52,10 @@ def resolve(job: Job, console: Console) -> Job:
         if job.folder is None:
             _announce("resuming", previous, console)
         return job.resuming(previous)
-    if experiment.fork is not None:
-        return replace(job, predecessor=Predecessor(_to_fork(experiment, experiment.fork, console), is_fork=True))
+    forked = forked_run(experiment)
+    if forked is not None:
+        _announce("forking", forked, console)
+        return replace(job, predecessor=Predecessor(forked, is_fork=True))
     if any(override.lstrip("+").startswith("fork_weights=") for override in job.overrides):
         raise no_fork(experiment.fork_weights)
     return job
@@ -91,14 +93,23 @@ def _named_by_resume(experiment: Experiment) -> Summary:
     return run
 
 
-def _to_fork(experiment: Experiment, text: str, console: Console) -> Summary:
-    """Returns the run of `fork=<run>`, which has a checkpoint."""
+def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
+    """Returns the run of `fork=<run>`, with whose weights the settings fit; None without one.
+
+    Args:
+        starts: whether `experiment` is to start from it, which takes a checkpoint; one that has begun has its own.
+
+    Raises:
+        UserError: where it cannot be forked.
+    """
+    text = experiment.fork
+    if text is None:
+        return None
     run = find_run(text, experiment.outputs, "fork")
     folder = Path(run.folder)
-    if not any((folder / "checkpoints").glob("*.npz")):
+    if starts and not any((folder / "checkpoints").glob("*.npz")):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
     check_fork(experiment, run)
-    _announce("forking", run, console)
     return run
 
 

@@ -15,6 +15,7 @@ from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.search_settings import SearchSettings
 from pipeline.planning.against import other_run
+from pipeline.planning.resume import forked_run
 from pipeline.planning.reuse import plan_of
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
@@ -91,6 +92,7 @@ def checked_search(
             check_rules(experiment, surroundings=first is None)
             plan_of(experiment)
             other_run(experiment)
+            forked_run(experiment, starts=False)
         except UserError as error:
             refused = refused or error.within(f"trial {' '.join(lines)}")
             if settings.refused == "fail":

@@ -14,7 +14,7 @@ from pipeline.run.engine import RemoteJob
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run_folder.rebuild import read_run
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.process import LOG, OUTPUT, JobProcess
+from pipeline.sweep.process import LOG, OUTPUT, JobProcess, refusal_in
 
 
 class Display:
@@ -55,7 +55,8 @@ class Display:
             self.console.log(f"{self.title(folder)}  {summary.status} in {seconds:.1f} s  {_result(summary)}".rstrip())
             return
         status = summary.status if summary is not None else "REFUSED" if code == WRONG_CONFIGURATION else "DIED"
-        reason = f": {summary.error}" if summary is not None and summary.error else ""
+        error = summary.error if summary is not None else refusal_in(folder) if code == WRONG_CONFIGURATION else None
+        reason = f": {error}" if error else ""
         rerun = "; it is run again" if again else ""
         line = f"{self.title(folder)}  {status} in {seconds:.1f} s, exit code {code}{reason}{rerun}"
         self.console.log(line, style="bold red")

@@ -21,6 +21,7 @@ from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.planning.against import other_run
+from pipeline.planning.resume import forked_run
 from pipeline.planning.reuse import plan_of, refuse_skipped
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
@@ -44,6 +45,7 @@ class SweepJob:
     overrides: as Hydra composed them; shown: as they were typed, without secrets.
     folder: its name in the sweep's folder; run_name: that of its tracked run. exit_code: None before it has ended.
     refused: why a rule refuses it, where such a job is skipped (`sweep.refused=skip`).
+    reason: why its process has refused it, before a run of it began.
     elsewhere: the id of its run, where it has finished on another machine.
     """
 
@@ -57,6 +59,7 @@ class SweepJob:
     exit_code: int | None = None
     refused: str | None = None
     elsewhere: str | None = None
+    reason: str | None = None
 
     @property
     def folder(self) -> str:
@@ -77,6 +80,8 @@ class SweepJob:
         }
         if self.refused is not None:
             entry |= {"status": "SKIPPED", "reason": self.refused}
+        if self.reason is not None:
+            entry["reason"] = self.reason
         if self.elsewhere is not None:
             entry["elsewhere"] = self.elsewhere
         return entry if self.exit_code is None else {**entry, "exit_code": self.exit_code}
@@ -177,6 +182,7 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
         plan_of(experiment)
         refuse_skipped(experiment, job.typed)
         other_run(experiment)
+        forked_run(experiment, starts=False)
     except UserError as error:
         return error
     return None

@@ -36,6 +36,15 @@ OUTPUT = "output.log"
 """In the job's folder: what else its process prints, masked when the run ends."""
 
 
+def refusal_in(folder: Path) -> str | None:
+    """Returns why the job in `folder` was refused before its run began, as its log says; None where it does not."""
+    try:
+        lines = (folder / LOG).read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
+
+
 class JobProcess:
     """A job that runs in a process of its own, which has been started.
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from pipeline.command_line.compose import Composed
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, SWEEP_FAILED
+from pipeline.exit_codes import DONE, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, SweepRun
-from pipeline.planning.resume import has_finished
+from pipeline.planning.resume import forked_run, has_finished
 from pipeline.planning.reuse import plan_of
 from pipeline.provenance.source_digest import Sources
 from pipeline.run.naming import sweep_name
@@ -24,6 +24,7 @@ from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.jobs import SweepJob, checked
 from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
+from pipeline.sweep.process import refusal_in
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import NullTracker, Tracker
@@ -65,6 +66,9 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
     at_once = f", {len(places)} at a time" if len(places) > 1 else ""
     is_new = folder is None
     if folder is None:
+        for job in jobs:
+            if job.refused is None:
+                forked_run(job.experiment)
         folder = new_sweep_folder(first)
         console.log(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     else:
@@ -160,7 +164,9 @@ class _Sweep:
 
         def ended(job: Job, code: int) -> None:
             assert job.folder is not None
-            self._note(self._by_folder[job.folder], code)
+            made = self._by_folder[job.folder]
+            made.reason = refusal_in(job.folder) if code == WRONG_CONFIGURATION else None
+            self._note(made, code)
 
         run_batch(left, self._display, self._settings, self._places, ended)
 

@@ -4,6 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pipeline.clean import main
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.summary import Summary
+from pipeline.sweep.index import write_index
 from pipeline.tracking.journal import Journal
 from stages.reporter import Silent
 from stages.storage.cache import made_once
@@ -96,6 +98,31 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: pytest.Captur
     assert all(not CHECKPOINTS & files(run) for run in expected if run != unsent)
     assert files(unsent) >= CHECKPOINTS
     assert {"summary.json", "config.yaml", "export/saved_model/saved_model.pb"} <= set.intersection(*map(files, before))
+
+
+@pytest.mark.parametrize(
+    ("status", "runs", "options", "stays"),
+    [
+        ("RUNNING", True, (), True),
+        ("RUNNING", True, ("--unfinished",), True),
+        ("KILLED", False, (), True),
+        ("KILLED", False, ("--unfinished",), False),
+        ("FINISHED", False, (), False),
+    ],
+)
+def test_what_jobs_of_a_sweep_have_yet_to_fork_stays(
+    status: str, runs: bool, options: tuple[str, ...], stays: bool, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job starts from a checkpoint of the other run when its turn comes, which may be days after the sweep began."""
+    forked, other = (make_run(outputs, name, "FINISHED") for name in ("forked", "other"))
+    sweep = outputs / "sweeps" / "20260101"
+    sweep.mkdir(parents=True)
+    write_index([{"folder": "1_seed=1", "overrides": [f"fork='{forked}'", "seed=1"]}], sweep, status)
+    with locked(sweep) if runs else nullcontext():
+        assert clean(outputs, "--yes", *options) == 0
+    assert files(forked) >= CHECKPOINTS if stays else not files(forked) & CHECKPOINTS
+    assert ("which has not finished, forks it" in capsys.readouterr().out) == stays
+    assert not files(other) & CHECKPOINTS
 
 
 def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None:

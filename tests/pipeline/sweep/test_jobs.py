@@ -3,12 +3,18 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.console import Console
+from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity, settings_of
+from pipeline.run_folder.summary import Summary
+from pipeline.sweep.display import Display
 from pipeline.sweep.jobs import SweepJob, checked
+from pipeline.sweep.process import refusal_in
+from pipeline.sweep.run import run_sweep
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
@@ -32,6 +38,30 @@ def test_jobs_that_tell_nothing_new_are_refused(words: tuple[str, ...], said: st
     with pytest.raises(UserError) as refused:
         jobs(outputs, *words)
     assert said in str(refused.value)
+
+
+def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, tmp_path: Path) -> None:
+    """By their settings with every command, by the checkpoint that they start from with the first."""
+    run = outputs / "runs" / "digits_cnn" / "earlier"
+    (run / "checkpoints").mkdir(parents=True)
+    Summary("abcd1234", "FINISHED", "digits_cnn", str(run), {}).write(run)
+    OmegaConf.save(experiment().document, run / "config.yaml")
+    with pytest.raises(UserError, match=r"job 2 of 2 .*model\.network\._target_ was .* and is .* weights do not fit"):
+        jobs(outputs, f"fork={run}", "model=cnn,mlp")
+    assert len(jobs(outputs, f"fork={run}", "seed=1,2")) == 2
+    composer = Composer(read_arguments(["-m", f"fork={run}", "seed=1,2", "tracking=off", f"outputs={outputs}"]))
+    with pytest.raises(UserError, match="has no checkpoint"):
+        run_sweep(composer.jobs(), composer.count(), Console())
+    assert not (outputs / "sweeps").exists()
+
+
+def test_a_job_that_its_process_refuses_says_why(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.log").write_text("09:49:56   7  evaluate\n09:49:57 error: fork=a: it is gone. Expected b\n")
+    assert refusal_in(tmp_path) == "fork=a: it is gone. Expected b"
+    console = Console()
+    Display(console, {tmp_path: "job 1/1"}).ended(tmp_path, WRONG_CONFIGURATION, 1.0)
+    assert any("REFUSED in 1.0 s, exit code 2: fork=a: it is gone" in line for line in console.said)
+    assert refusal_in(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("values", [(0.1, 0.9), (4, 8), ("mean", "max")], ids=str)
