@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import training_input
+from stages.data import step_input
 from stages.data.split_statistics import Statistics, log, statistics, write
 from stages.distribution.collectives import is_chief
 from stages.plots.charts import drawable
@@ -133,8 +133,7 @@ def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray
         float32 [b, H, W, C] as augmentation leaves them, and labels as the batch has them: int32 [b], or
         float32 [b, classes] where images are mixed.
     """
-    source = training_input(dataset, settings.batch_size, settings.seed, epochs=1)
-    images, labels, *_ = next(iter(source(tf.distribute.InputContext(1, 0, 1)).take(1)))
+    images, labels, *_ = step_input.first_batch(dataset, settings.batch_size, settings.seed)
     return images[:BATCH].numpy(), labels[:BATCH].numpy()
 
 

@@ -101,11 +101,24 @@ def training_steps(
     strategy: Strategy, dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int
 ) -> StepInput:
     """Returns the input of a training's steps from `first_step` on; see `stages.data.batches.training_input`."""
-    is_augmented = dataset.augmentation is not None and not dataset.augments_in_step
-    if gathers(strategy, dataset.train) and not is_augmented:
+    if gathers(strategy, dataset.train) and not is_augmented_ahead(dataset):
         return StepInput(dataset.train, batch_size, seed if dataset.is_shuffled else None)
     source = training_input(dataset, batch_size, seed, epochs, first_step, strategy.fixed_shapes)
     return StepInput(dataset.train, batch_size, seed, iter(distributed(strategy.distribution, source)))
+
+
+def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Batch:
+    """Returns the global batch of a training's first step."""
+    if isinstance(dataset.train.images, np.ndarray) and not is_augmented_ahead(dataset):
+        source, _ = StepInput(dataset.train, batch_size, seed if dataset.is_shuffled else None).at(0, 1)
+        return batch_of(source, tf.constant(0, tf.int64), RandomChanges(dataset, batch_size, seed))
+    source = training_input(dataset, batch_size, seed, epochs=1)
+    return next(iter(source(tf.distribute.InputContext(1, 0, 1)).take(1)))
+
+
+def is_augmented_ahead(dataset: Dataset) -> bool:
+    """Returns whether the input changes the images, and not the training step."""
+    return dataset.augmentation is not None and not dataset.augments_in_step
 
 
 def passes(strategy: Strategy, split: Split, batch_size: int) -> StepInput:

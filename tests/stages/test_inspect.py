@@ -12,6 +12,8 @@ from matplotlib.image import imread
 
 from stages import inspect as stage
 from stages.augment import Changes
+from stages.augmentations.mixing import Mixing
+from stages.data import step_input
 from stages.data.batches import training_input
 from stages.data.split_statistics import SAMPLE, Shared, statistics
 from stages.images import Streamed, describe
@@ -164,9 +166,9 @@ def test_what_a_cache_has_noted_is_not_read_again() -> None:
     assert not read
 
 
-@pytest.mark.parametrize("change", [None, CHANGE])
-def test_the_batch_shown_is_that_of_step_0(change: Changes | None) -> None:
-    dataset = replace(real_digits(100), augmentation=change)
+@pytest.mark.parametrize(("change", "mixing"), [(None, None), (CHANGE, None), (None, Mixing(0.4, 1.0, 10))])
+def test_the_batch_shown_is_that_of_step_0(change: Changes | None, mixing: Mixing | None) -> None:
+    dataset = replace(real_digits(100), augmentation=change, mixing=mixing)
     images, labels = first_batch(dataset, SETTINGS)
     source = training_input(dataset, SETTINGS.batch_size, SETTINGS.seed, epochs=2)
     for replicas in (1, 2):
@@ -181,11 +183,13 @@ def test_the_batch_shown_is_that_of_step_0(change: Changes | None) -> None:
 def test_a_batch_of_mixed_images_has_names_with_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels may be shares of classes, and a batch may have a fourth part."""
 
-    def mixed(*given: object, **named: object) -> object:
-        make = training_input(*given, **named)  # type: ignore[arg-type]
-        return lambda context: make(context).map(lambda x, y, w: (x, 0.9 * tf.one_hot(y, 10) + 0.01, w, w))
+    make = step_input.first_batch
 
-    monkeypatch.setattr(stage, "training_input", mixed)
+    def mixed(dataset: Dataset, batch_size: int, seed: int) -> tuple[tf.Tensor, ...]:
+        images, labels, weights = make(dataset, batch_size, seed)
+        return images, 0.9 * tf.one_hot(labels, 10) + 0.01, weights, weights
+
+    monkeypatch.setattr(step_input, "first_batch", mixed)
     dataset = real_digits(100)
     labels = first_batch(dataset, SETTINGS)[1]
     assert labels.shape == (BATCH, 10)
