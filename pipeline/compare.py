@@ -11,7 +11,7 @@ from rich.console import Console as RichConsole
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.comparison.compared_run import read_finished
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.files import write
+from pipeline.comparison.page import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact

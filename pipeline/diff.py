@@ -11,8 +11,7 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
-from pipeline.comparison.difference import Difference, Pair, difference
-from pipeline.comparison.source_diff import source_diff
+from pipeline.comparison.difference import Difference, Pair, difference, source_diff
 from pipeline.redaction.mask import redact
 from pipeline.run_folder.finding import find_run
 

@@ -21,8 +21,7 @@ from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
 from stages.training.choices import note_jit, with_choices
 from stages.training.class_weights import class_weights
-from stages.training.engine import build_engine
-from stages.training.epochs import Epochs
+from stages.training.epochs import Epochs, build_engine
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase

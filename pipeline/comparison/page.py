@@ -3,14 +3,17 @@
 import io
 import re
 from collections.abc import Sequence
+from functools import partial
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.comparison.answer import choice, sentences
 from pipeline.comparison.columns import columns_of, difference_text, p_text
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.plots import ON_DARK, PRINT, Colors, Figures, draw
-from pipeline.comparison.tables import unfinished_line
+from pipeline.comparison.tables import as_csv, markdown, unfinished_line
+from stages.storage.atomic import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -202,3 +205,22 @@ def _declared(colors: Colors) -> str:
 
 def _list(lines: Sequence[str]) -> list[str]:
     return ["<ul>", *(f"<li>{escape(line)}</li>" for line in lines), "</ul>"] if lines else []
+
+
+def write(comparison: Comparison, folder: Path) -> list[Path]:
+    """Writes `comparison.md`, `.csv`, `.html` and, where there is something to draw, `.png` (accuracy against speed)
+    and `.curves.png` (learning curves); returns their paths.
+    """
+    paths = []
+    figures = draw(comparison)
+    html = page(comparison, figures)
+    for suffix, content in (("md", markdown(comparison)), ("csv", as_csv(comparison)), ("html", html)):
+        path = folder / f"comparison.{suffix}"
+        atomic_write(path, content, durable=False)
+        paths.append(path)
+    for name, figure in (("comparison.png", figures.speed), ("comparison.curves.png", figures.curves)):
+        if figure is not None:
+            path = folder / name
+            atomic_write(path, partial(figure.savefig, dpi=120), durable=False)
+            paths.append(path)
+    return paths

@@ -1,4 +1,4 @@
-"""The plan of a run that begins with a later stage, on the saved results of an earlier run: `from=` and `run=`."""
+"""Earlier runs that a run needs: its results, from which it begins (`from=`, `run=`), or to compare with."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.run_copy import RESULTS
 from stages.errors import UserError
-from stages.settings.results import ExportSettings
+from stages.settings.results import EvaluateSettings, ExportSettings
 
 TRAIN = "train"
 """The stage that is never run again."""
@@ -166,3 +166,22 @@ def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, expe
 
 def _left_out(plan: Sequence[PlannedStage]) -> list[PlannedStage]:
     return [stage for stage in plan if not stage.is_needed]
+
+
+SETTING = "evaluate.against"
+
+
+def other_run(experiment: Experiment) -> Path | None:
+    """Returns the folder of the run that this one is compared with; None where there is none.
+
+    Raises:
+        UserError: where there is no such run, or it has no predictions.
+    """
+    settings = experiment.settings.get("evaluate")
+    if not isinstance(settings, EvaluateSettings) or settings.against is None:
+        return None
+    from stages.evaluation.against import check_other  # needs pyarrow, part of a second
+
+    folder = Path(find_run(settings.against, experiment.outputs, SETTING).folder)
+    check_other(folder, settings.against)
+    return folder

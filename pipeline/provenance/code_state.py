@@ -1,4 +1,4 @@
-"""The code of a run: its commit, its uncommitted changes, and the command that ran it."""
+"""The code of a run: its commit, its uncommitted changes, and the command that ran it; `outputs` is kept out of git."""
 
 import getpass
 import hashlib
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.command_line.arguments import command_name
-from pipeline.paths import CHECKOUT
+from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction.mask import redact, redact_overrides, without_user
 
 DIFF_LIMIT_BYTES = 1_000_000
@@ -142,3 +142,28 @@ def git(folder: Path, *arguments: str, **variables: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
+
+
+OWN = (*OUTPUT_FOLDERS, "mlflow.", ".gitignore")
+"""Prefixes of the names of all files and folders that this project writes into `outputs`."""
+
+
+def unknown_to_git(outputs: Path) -> None:
+    """Hides the files of runs from the git status of the surrounding code, which runs record.
+
+    In a folder with other files, only the folders made here are marked.
+    """
+    if all(path.name.startswith(OWN) for path in outputs.iterdir()):
+        _mark(outputs)
+        return
+    for name in OUTPUT_FOLDERS:
+        folder = outputs / name
+        if not folder.exists():
+            folder.mkdir()
+            _mark(folder)
+
+
+def _mark(folder: Path) -> None:
+    path = folder / ".gitignore"
+    if not path.exists():
+        path.write_text("*\n")

@@ -14,9 +14,9 @@ from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
-from pipeline.planning.against import other_run
 from pipeline.planning.job import Job, PrunedError
 from pipeline.planning.plan import PlannedStage
+from pipeline.planning.reuse import other_run
 from pipeline.run.ahead import reloading
 from pipeline.run.binding import bind, with_local_weights, with_other_run
 from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register, share_results

@@ -8,10 +8,9 @@ from pipeline.checks.precision import advice
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.exit_codes import DONE
-from pipeline.planning.against import other_run
 from pipeline.planning.job import Job, prepare
 from pipeline.planning.resume import resolve
-from pipeline.planning.reuse import announce
+from pipeline.planning.reuse import announce, other_run
 from pipeline.run.engine import engine_of
 from pipeline.run.report import show_plan, show_summary
 from pipeline.run_folder.lock import locked

@@ -20,7 +20,7 @@ from pipeline.planning.job import Job, PrunedError
 from pipeline.planning.resume import has_finished
 from pipeline.planning.reuse import reused_run
 from pipeline.provenance import source_digest
-from pipeline.provenance.code_state import CodeState, code_state, command, source_tags
+from pipeline.provenance.code_state import CodeState, code_state, command, source_tags, unknown_to_git
 from pipeline.provenance.identity import identity
 from pipeline.provenance.versions import environment, packages, versions
 from pipeline.redaction.mask import redact, redact_file, redact_overrides
@@ -29,7 +29,6 @@ from pipeline.run.naming import run_name
 from pipeline.run.report import show_summary, show_times
 from pipeline.run_folder.lock import locked, warn_of_local_locks
 from pipeline.run_folder.origin import Origin
-from pipeline.run_folder.outputs import unknown_to_git
 from pipeline.run_folder.settle import flush, record_end
 from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system import machine

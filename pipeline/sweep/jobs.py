@@ -20,9 +20,8 @@ from pipeline.config.keys import dotted
 from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
-from pipeline.planning.against import other_run
 from pipeline.planning.resume import forked_run
-from pipeline.planning.reuse import plan_of, refuse_skipped
+from pipeline.planning.reuse import other_run, plan_of, refuse_skipped
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction.mask import redact, redact_overrides

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pipeline.comparison.files import write
+from pipeline.comparison.page import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings

@@ -5,14 +5,13 @@ another device: "Trying to access resource … located in device"), it can be ti
 replica, worker or part of a batch calls it with its own values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 from stages.data.batches import Batch, first_of_replica, rows_of_replica
-from stages.distribution.sharding import shards, whole
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.networks.random_layers import drawing_for_rows
@@ -229,3 +228,23 @@ def _added(a: Result, b: Result) -> Result:
         b.state,
         [x + y for x, y in zip(a.metrics, b.metrics, strict=True)],
     )
+
+
+def shards(variable: keras.Variable) -> list[tf.Variable]:
+    """Returns the TensorFlow variables that hold `variable`: itself, or its shards along the first axis.
+
+    ParameterServerStrategy's partitioners make a ShardedVariable, which cannot be read or updated as one variable in a
+    function ("'ShardedVariable' object has no attribute 'handle'").
+    """
+    value = variable.value
+    return list(value.variables) if hasattr(value, "variables") else [value]
+
+
+def whole(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns one value for each of `variables`, from one for each of their shards."""
+    remaining: Iterator[tf.Tensor] = iter(values)
+    joined = []
+    for variable in variables:
+        parts = [next(remaining) for _ in shards(variable)]
+        joined.append(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0))
+    return joined

@@ -1,20 +1,49 @@
-"""The epochs of a phase: steps, validation, callbacks, checkpoints, reports."""
+"""The epochs of a phase: steps by its engine, validation, callbacks, checkpoints, reports."""
 
 import math
 import time
 from contextlib import nullcontext
+from typing import Protocol
 
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import any_worker, has_workers
 from stages.errors import UserError
 from stages.optimization.loss_scale import LEAST
 from stages.optimization.optimizers import last_rate
+from stages.optimization.train_step import Step
 from stages.reporter import Stop
+from stages.results import Dataset, Strategy
 from stages.safe_places import safe_place
+from stages.settings.train import TrainSettings
 from stages.training.choices import note_steps
-from stages.training.engine import Engine
 from stages.training.epoch_metrics import epoch_line, epoch_metrics
+from stages.training.loop import Loop
+from stages.training.parameter_server import Coordinated
 from stages.training.phase_setup import BuiltPhase, Training
+
+
+class Engine(Protocol):
+    """Takes steps, several in a call.
+
+    steps_per_call: steps that the next call should take.
+    waited: seconds that the last call waited for its batches; None where that cannot be measured.
+    """
+
+    @property
+    def steps_per_call(self) -> int: ...
+
+    @property
+    def waited(self) -> float | None: ...
+
+    def run(self, first_step: int, steps: int) -> dict[str, float]:
+        """Takes `steps` steps, the first of which is the run's `first_step`; returns the epoch's means so far."""
+
+
+def build_engine(strategy: Strategy, step: Step, dataset: Dataset, settings: TrainSettings, first_step: int) -> Engine:
+    """Returns the engine for `strategy`, whose next step is the run's `first_step`."""
+    if strategy.coordinator is not None:
+        return Coordinated(strategy, step, dataset, settings)
+    return Loop(strategy, step, dataset, settings, first_step)
 
 
 class _StoppedError(Exception):

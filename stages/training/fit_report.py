@@ -19,7 +19,7 @@ from stages.results import Dataset
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
 from stages.training.epoch_metrics import epoch_line, epoch_metrics, report_resumed
-from stages.training.finite import FiniteWeights
+from stages.training.validation import FiniteWeights
 
 
 @dataclass(eq=False)

@@ -1,14 +1,16 @@
 """Validation in a training, with the weights that become its result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+
+import keras
+import tensorflow as tf
 
 from stages.evaluation.eval_step import BATCH, Scorer
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
 from stages.safe_places import safe_place
 from stages.settings.train import TrainSettings
-from stages.training.finite import FiniteWeights
 
 
 class Validation:
@@ -60,3 +62,26 @@ class Validation:
             return self._model
         self._scored.network.set_weights(self._model.network.get_weights())
         return self._scored
+
+
+class FiniteWeights:
+    """Looks for values that are not finite in `weights`, on their devices, in one compiled function.
+
+    A loss can stay finite over such weights, as a ReLU makes 0 of a nan.
+    """
+
+    def __init__(self, weights: Sequence[keras.Variable]) -> None:
+        chosen = [weight for weight in weights if "float" in weight.dtype]
+        self._names = [weight.path for weight in chosen]
+        values = [weight.value for weight in chosen]
+
+        @tf.function(autograph=False)
+        def compiled() -> tf.Tensor:
+            return tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values])
+
+        self._compiled = compiled
+
+    def invalid(self) -> str | None:
+        """Returns the path of the first weight with a nan or an inf; None where all are finite."""
+        finite = self._compiled().numpy() if self._names else []
+        return next((name for name, holds in zip(self._names, finite, strict=True) if not holds), None)

@@ -173,16 +173,16 @@ MUTATIONS = (
     ),
     mutation("pipeline/serving/app.py", "if not pixels.size:", "if False:", SERVING, "-k", "wrong_requests"),
     mutation(
-        "pipeline/comparison/source_diff.py", "    if changes:", "    if False:",
+        "pipeline/comparison/difference.py", "    if changes:", "    if False:",
         "tests/pipeline/comparison/test_source_diff.py",
     ),
     # Batches in the step, one operation a variable, decoders, clusters, debug runs
     mutation(
-        "stages/optimization/fused.py", "use_nesterov=optimizer.nesterov", "use_nesterov=False",
+        "stages/optimization/update.py", "use_nesterov=optimizer.nesterov", "use_nesterov=False",
         "tests/stages/optimization/test_fused.py",
     ),
     mutation(
-        "stages/optimization/fused.py", "optimizer.iterations.value + 1", "optimizer.iterations.value + 2",
+        "stages/optimization/update.py", "optimizer.iterations.value + 1", "optimizer.iterations.value + 2",
         "tests/stages/optimization/test_fused.py",
     ),
     mutation(
@@ -198,7 +198,7 @@ MUTATIONS = (
         "tests/pipeline/tracking/test_registry.py", "-k", "during",
     ),
     mutation(
-        "pipeline/engines/slurm_addresses.py", "* int(match[2] or 1)", "", "tests/pipeline/cluster/test_engines.py",
+        "pipeline/engines/slurm.py", "* int(match[2] or 1)", "", "tests/pipeline/cluster/test_engines.py",
     ),
     mutation(
         "stages/debug/shorten.py", "(examples % batch_size or batch_size)", "batch_size",

@@ -16,8 +16,7 @@ from pipeline.config.cluster_settings import HostsCluster, SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.hosts import Hosts
 from pipeline.engines.ray_connection import FOLDER, own_folder
-from pipeline.engines.slurm import Slurm
-from pipeline.engines.slurm_addresses import expand_counts
+from pipeline.engines.slurm import Slurm, expand_counts
 from pipeline.planning.job import Job
 from pipeline.run.engine import Joined, engine_of
 from pipeline.run.launch import run_job

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.files import write
-from pipeline.comparison.page import page
+from pipeline.comparison.page import page, write
 from pipeline.comparison.plots import ON_DARK, PRINT, draw_curves, draw_speed, pareto_front
 from pipeline.sweep.comparison import compare
 from tests.servers import browser

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.comparison.source_diff import COMMIT, PATCH, source_diff
+from pipeline.comparison.difference import COMMIT, PATCH, source_diff
 from pipeline.provenance import code_state
 from pipeline.tracking.journal import Journal
 from tests.pipeline.provenance.test_code_state import git

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.comparison.columns import columns_of
-from pipeline.comparison.files import write
+from pipeline.comparison.page import write
 from pipeline.config.schemas import TopSettings
 from pipeline.console import Console
 from pipeline.planning.job import Job

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.checks.environment import PATTERNS
 from pipeline.checks.registry import check_rules
-from pipeline.run_folder.outputs import unknown_to_git
+from pipeline.provenance.code_state import unknown_to_git
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 

@@ -8,9 +8,8 @@ import pytest
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.run.lifecycle import begin
-from pipeline.run_folder.lock import warn_of_local_locks
-from pipeline.system import mounts
-from pipeline.system.mounts import local_locks
+from pipeline.run_folder import lock
+from pipeline.run_folder.lock import local_locks, warn_of_local_locks
 from tests.pipeline.experiments import experiment
 
 ROOT = "27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
@@ -57,7 +56,7 @@ def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     warn_of_local_locks(tmp_path, lines.append)
     assert lines == []
     (tmp_path / "mountinfo").write_text(f"90 27 0:55 / {tmp_path} rw - fuse.sshfs host:/ rw")
-    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(lock, "MOUNTS", tmp_path / "mountinfo")
     (tmp_path / "link").symlink_to(tmp_path / "outputs")
     warn_of_local_locks(tmp_path / "link", lines.append)
     [line] = lines
@@ -68,7 +67,7 @@ def test_a_run_warns_where_locks_are_of_one_host(
     outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (outputs / "mountinfo").write_text(f"90 27 0:55 / {outputs} rw - fuse.sshfs host:/ rw")
-    monkeypatch.setattr(mounts, "MOUNTS", outputs / "mountinfo")
+    monkeypatch.setattr(lock, "MOUNTS", outputs / "mountinfo")
     with ExitStack() as resources:
         begin(Job(experiment("tracking=off", outputs=outputs)), Console(), resources)
     printed = capsys.readouterr()

@@ -22,7 +22,7 @@ from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from stages.settings.results import ExportSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
-from stages.training.finite import FiniteWeights
+from stages.training.validation import FiniteWeights
 from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training.stopped import Stopper
 
