@@ -8,12 +8,12 @@ one example takes: an input is fast enough where training needs longer.
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator
 
 import tensorflow as tf
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from benchmarks.measuring import Figures, Way, interleave
 from pipeline.config.schemas import register_schemas
 from pipeline.paths import CONF
 from stages.augment import augment
@@ -35,10 +35,20 @@ def option(name: str) -> AugmentSettings:
     return settings
 
 
-def batches(dataset: Dataset, settings: AugmentSettings) -> Iterator[object]:
-    """Returns an input that does not end soon."""
+def way(dataset: Dataset, settings: AugmentSettings) -> Way:
+    """Returns what takes STEPS batches from an input that does not end soon."""
     source = training_input(augment(dataset, settings), BATCH, seed=1, epochs=10_000)
-    return iter(source(tf.distribute.InputContext(1, 0, 1)))
+    batches = iter(source(tf.distribute.InputContext(1, 0, 1)))
+
+    def take() -> Figures:
+        for _ in range(8):  # what has been made while the others ran
+            next(batches)
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            next(batches)
+        return {"seconds": time.perf_counter() - began}
+
+    return take
 
 
 def main() -> None:
@@ -51,20 +61,11 @@ def main() -> None:
         "strong, no mixing": dataclasses.replace(strong, mixup=0.0, cutmix=0.0),
         "strong": strong,
     }
-    ways = {name: batches(dataset, given) for name, given in settings.items()}
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS + 1):
-        for name, source in ways.items():
-            for _ in range(8):  # what has been made while the others ran
-                next(source)
-            began = time.perf_counter()
-            for _ in range(STEPS):
-                next(source)
-            rates[name].append(BATCH * STEPS / (time.perf_counter() - began))
-    medians = {name: statistics.median(found[1:]) for name, found in rates.items()}
+    samples = interleave({name: way(dataset, chosen) for name, chosen in settings.items()}, ROUNDS, warm_up=1)
+    rates = {name: BATCH * STEPS / statistics.median(figures["seconds"]) for name, figures in samples.items()}
     print(f"{'augment':20} {'images/s':>10} {'of none':>8} {'ms each':>8}")
-    for name, rate in medians.items():
-        print(f"{name:20} {rate:10,.0f} {rate / medians['none']:8.3f} {1000 / rate:8.2f}")
+    for name, rate in rates.items():
+        print(f"{name:20} {rate:10,.0f} {rate / rates['none']:8.3f} {1000 / rate:8.2f}")
 
 
 if __name__ == "__main__":

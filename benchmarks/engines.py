@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measuring import Figures, interleave
-from benchmarks.page import put
+from benchmarks.page import markdown, put
 from benchmarks.processes import pipeline, prepared, summary
 from benchmarks.report import machine
 from tests.engines.slurm.daemons import PATH, PROGRAMS, slurm
@@ -65,19 +65,17 @@ def _that_name(text: str) -> list[int]:
 
 def table(samples: Mapping[str, Mapping[str, list[float]]]) -> str:
     """Returns the medians as Markdown, and the largest difference of a loss from that of `cluster=local`."""
-    lines = [
-        "| engine | seconds to the first step | seconds in all | largest difference of a loss | processes left |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     local = samples["local"]
     for name, figures in samples.items():
         pairs = [(figures[loss], local[loss][0]) for loss in LOSSES]
         difference = max(abs(value - expected) for values, expected in pairs for value in values)
-        start, seconds = (statistics.median(figures[figure]) for figure in ("start", "seconds"))
-        lines.append(
-            f"| `cluster={name}` | {start:.1f} | {seconds:.1f} | {difference:.2g} | {max(figures['left']):.0f} |"
-        )
-    return "\n".join([*lines, "", f"Medians of {ROUNDS} rounds; {machine()}"])
+        start, seconds = (f"{statistics.median(figures[figure]):.1f}" for figure in ("start", "seconds"))
+        rows.append([f"`cluster={name}`", start, seconds, f"{difference:.2g}", f"{max(figures['left']):.0f}"])
+    columns = [
+        "engine", "seconds to the first step", "seconds in all", "largest difference of a loss", "processes left",
+    ]  # fmt: skip
+    return f"{markdown(columns, rows)}\n\nMedians of {ROUNDS} rounds; {machine()}"
 
 
 def main() -> None:

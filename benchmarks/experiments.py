@@ -6,14 +6,13 @@
 """
 
 import argparse
-import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.processes import pipeline, summary
 from pipeline.paths import CONF
 
 EXPECT = re.compile(r"^# Expect: (\S+) ([\d.]+) to ([\d.]+)$", flags=re.MULTILINE)
@@ -37,7 +36,7 @@ def main() -> int:
                 continue
             metric, low, high = expected[1], float(expected[2]), float(expected[3])
             began = time.monotonic()
-            value = _result(path.stem, where, outputs, metric)
+            value = _result(path.stem, where, Path(outputs), metric)
             is_right = value is not None and low <= value <= high
             failed |= not is_right
             shown = "failed" if value is None else f"{value:.4f}"
@@ -62,14 +61,13 @@ def _data(text: str, data: Path) -> list[str] | None:
     return typed
 
 
-def _result(name: str, typed: list[str], outputs: str, metric: str) -> float | None:
-    command = [sys.executable, "-m", "pipeline", f"experiment={name}", f"outputs={outputs}", "resume=never", *typed]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
+def _result(name: str, typed: list[str], outputs: Path, metric: str) -> float | None:
+    try:
+        pipeline(outputs, f"experiment={name}", *typed)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
         return None
-    [summary] = (Path(outputs) / "runs" / name).glob("*/summary.json")
-    value = json.loads(summary.read_text())["metrics"].get(metric)
+    value = summary(outputs)["metrics"].get(metric)
     return None if value is None else float(value)
 
 

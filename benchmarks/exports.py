@@ -6,17 +6,16 @@ two cores.
 """
 
 import csv
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.page import put
+from benchmarks.page import markdown, put
+from benchmarks.processes import DATA, pipeline, summary
 from benchmarks.report import machine
-from pipeline.paths import CONF
 
-SETS = CONF.parent.parent / "shared" / "data" / "tfds"
+SETS = DATA / "tfds"
 
 SLOW = ("mixed_float16", "bfloat16", "float16")
 """Precisions whose convolutions have no fast kernel on CPUs: on the digits."""
@@ -57,30 +56,30 @@ def formats(overrides: Sequence[str], outputs: Path) -> Rows:
     Raises:
         RuntimeError: where the run fails, as it does where a format exceeds its limits.
     """
-    given = (*overrides, "export=all", "export.compared_examples=2000", "tracking=off", "inspect.batch_size=8")
-    command = [sys.executable, "-m", "pipeline", *given, f"outputs={outputs}", "resume=never"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    newest = max(outputs.glob("runs/*/*/export/formats.csv"), key=lambda path: path.stat().st_mtime)
-    with newest.open(newline="") as file:
+    pipeline(outputs, *overrides, "export=all", "export.compared_examples=2000", "tracking=off", "inspect.batch_size=8")
+    with Path(summary(outputs)["folder"], "export", "formats.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def tables(found: Mapping[str, Rows], failed: Mapping[str, str]) -> str:
     """Returns as Markdown: differences by run and format, what failed, and size and latency in float32."""
     names = [row["format"] for row in next(iter(found.values()))]
-    lines = [f"| largest difference, same class | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
-    for run, rows in found.items():
-        cells = [f"{float(row['max_abs_diff']):.1e}, {float(row['agreement']):.2%}" for row in rows]
-        lines.append(f"| {run} | {' | '.join(cells)} |")
-    lines += ["", *(f"{run}: {error}" for run, error in failed.items()), ""] if failed else [""]
-    lines += [f"| MiB, ms an example | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
-    for run, rows in found.items():
-        if run.endswith("float32"):
-            cells = [f"{int(row['bytes']) / 2**20:.2f}, {float(row['milliseconds']):.2f}" for row in rows]
-            lines.append(f"| {run} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", machine()])
+    differences = [
+        [run, *(f"{float(row['max_abs_diff']):.1e}, {float(row['agreement']):.2%}" for row in rows)]
+        for run, rows in found.items()
+    ]
+    sizes = [
+        [run, *(f"{int(row['bytes']) / 2**20:.2f}, {float(row['milliseconds']):.2f}" for row in rows)]
+        for run, rows in found.items()
+        if run.endswith("float32")
+    ]
+    parts = [
+        markdown(["largest difference, same class", *names], differences),
+        "\n".join(f"{run}: {error}" for run, error in failed.items()),
+        markdown(["MiB, ms an example", *names], sizes),
+        machine(),
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
 def main() -> None:
@@ -92,7 +91,7 @@ def main() -> None:
             try:
                 found[run] = formats(overrides, Path(outputs))
             except RuntimeError as error:
-                failed[run] = str(error)
+                failed[run] = str(error).strip().splitlines()[-1]
         print(run, failed.get(run, "done"), file=sys.stderr, flush=True)
     text = tables(found, failed)
     if sys.argv[1:]:

@@ -49,13 +49,8 @@ def _grown(works: Mapping[int, Callable[[], object]], rounds: int) -> Samples:
 def _epoch(size: int) -> None:
     import tensorflow as tf
 
+    from benchmarks.models import images
     from stages.data.batches import training_input
-    from stages.load.synthetic import synthetic
-    from stages.normalize import normalize
-    from stages.settings.data import SyntheticSettings
-    from stages.settings.images import NormalizeSettings
 
-    settings = SyntheticSettings(examples=size, test_examples=100, height=8, width=8, channels=1, split_seed=1)
-    dataset = normalize(synthetic(settings), NormalizeSettings())
-    for _ in training_input(dataset, 64, 1, 1)(tf.distribute.InputContext()):
+    for _ in training_input(images(size, 8, channels=1), 64, 1, 1)(tf.distribute.InputContext()):
         pass

@@ -3,11 +3,9 @@
 Each case has a fresh process; figures are the growth of the resident set over that at the stage's beginning, in MiB.
 """
 
-import json
-import subprocess
-import sys
-
 from benchmarks.memory import stages
+from benchmarks.page import markdown
+from benchmarks.processes import in_fresh_process
 
 CASES = [
     ("cnn", 28, 64, "one_device"),
@@ -25,16 +23,10 @@ COLUMNS = ("estimate", "train growth", "evaluate growth", "export growth")
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        network, side, batch, strategy = sys.argv[1:]
-        print(json.dumps(stages(network, int(side), int(batch), strategy)))
-        return
-    print(f"| network | side | batch | strategy | {' | '.join(COLUMNS)} |")
-    print("|---" * (4 + len(COLUMNS)) + "|")
+    """Prints a table in Markdown, row by row."""
+    print(markdown(["network", "side", "batch", "strategy", *COLUMNS], []))
     for case in CASES:
-        command = [sys.executable, "-m", "benchmarks.memory_estimates", *map(str, case)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = in_fresh_process(stages, *case)
         print(f"| {' | '.join([*map(str, case), *(f'{found[name]:,.0f}' for name in COLUMNS)])} |", flush=True)
 
 

@@ -1,6 +1,5 @@
 """Cost of recording in a training that goes on: tracking in a file and on a server, system metrics, checkpoints."""
 
-import http.client
 import subprocess
 import sys
 import tempfile
@@ -10,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import keras
-
-from benchmarks.cases import step_of
 from benchmarks.measuring import Figures, Samples, Way, interleave, timed
+from benchmarks.models import built, device, images, trained_by_adam, training_loop
+from benchmarks.processes import wait_for
 from pipeline.config.schemas import TrackingSettings
 from pipeline.system.ports import free_port
 from pipeline.tracking import system_metrics as sampling
@@ -22,17 +20,7 @@ from pipeline.tracking.tracker import SYSTEM
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State
-from stages.load.synthetic import synthetic
-from stages.model import model
-from stages.normalize import normalize
-from stages.settings.data import SyntheticSettings
-from stages.settings.images import NormalizeSettings
-from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
-from stages.settings.optimizer import AdamSettings, ScheduleSettings
-from stages.settings.strategy import OneDeviceSettings
-from stages.settings.train import TrainSettings
-from stages.strategy import strategy
-from stages.training.loop import Loop
+from stages.settings.model import CnnSettings
 
 STEPS = 50
 """Steps between two records."""
@@ -45,24 +33,11 @@ class Training:
     """Trains the MNIST convnet with Adam, batch 128, on one device."""
 
     def __init__(self) -> None:
-        self.device = strategy(OneDeviceSettings(deterministic=False))
-        given = SyntheticSettings(examples=7000, height=28, width=28, channels=1, split_seed=1)
-        self.dataset = normalize(synthetic(given), NormalizeSettings())
-        self.settings = TrainSettings(
-            epochs=10_000,
-            batch_size=128,
-            steps_per_call=10,
-            optimizer=AdamSettings(),
-            schedule=ScheduleSettings(),
-            seed=1,
-        )
-        precision = PrecisionSettings(policy="float32")
-        self.model = model(self.dataset, self.device, ModelSettings(network=CnnSettings(), precision=precision, seed=1))
-        with self.device.distribution.scope():
-            optimizer = keras.optimizers.Adam()
-        self.model.network.compile(optimizer)
-        self.step = step_of(self.device, self.model, self.dataset, optimizer, self.settings)
-        self.loop = Loop(self.device, self.step, self.dataset, self.settings)
+        self.device = device()
+        self.dataset = images(7000, 28, channels=1)
+        self.settings = trained_by_adam(128, steps_per_call=10)
+        self.model = built(self.dataset, self.device, CnnSettings())
+        self.loop = training_loop(self.dataset, self.device, self.model, self.settings)
         self.progress = Progress()
 
     def go(self) -> None:
@@ -133,7 +108,7 @@ def checkpoints(rounds: int) -> Samples:
     `at the default interval`: the time of training with checkpoints for that without.
     """
     training = Training()
-    state = State(training.device, training.model, training.dataset, training.settings, (), training.step)
+    state = State(training.device, training.model, training.dataset, training.settings, (), training.loop.step)
     with tempfile.TemporaryDirectory() as folder:
         files = Checkpoints(Path(folder), training.settings)
 
@@ -162,20 +137,7 @@ def _server(folder: Path) -> Iterator[str]:
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
-            _wait_for(port)
+            wait_for(port, "/health")
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise TimeoutError("the MLflow server does not answer")

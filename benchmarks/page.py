@@ -1,7 +1,13 @@
 """Tables in documents: each stands between two marks, `<!-- name:begin -->` and `<!-- name:end -->`."""
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
 
 
 def put(page: Path, name: str, text: str) -> None:

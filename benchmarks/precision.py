@@ -1,41 +1,29 @@
 """`python -m benchmarks.precision [PAGE]`: mixed_bfloat16 against float32, in the pipeline's step and in bare compute.
 
-The bare step is the same network, loss and optimizer on one batch that stays where it is: no input, no metrics, no
+The bare step is the same network, loss and optimizer on batches that stay where they are: no input, no metrics, no
 progress. All ways take turns in one process; figures are medians of the rounds with the least and the most.
 TensorFlow's profiler then says which operations of the bare step the gain comes from.
 """
 
 import argparse
-import platform
+import itertools
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from pipeline.system import environment
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-environment.prepare()
-
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from tensorflow.tsl.profiler.protobuf import xplane_pb2  # noqa: E402
-
-from benchmarks.cases import step_of  # noqa: E402
-from benchmarks.page import put  # noqa: E402
-from pipeline.system.machine import cpu_flags  # noqa: E402
-from stages.load.synthetic import synthetic  # noqa: E402
-from stages.model import model  # noqa: E402
-from stages.normalize import normalize  # noqa: E402
-from stages.results import Dataset, Model  # noqa: E402
-from stages.settings.data import SyntheticSettings  # noqa: E402
-from stages.settings.images import NormalizeSettings  # noqa: E402
-from stages.settings.model import CnnPhotoSettings, ModelSettings, PrecisionSettings, ResnetSettings  # noqa: E402
-from stages.settings.optimizer import AdamSettings, ScheduleSettings  # noqa: E402
-from stages.settings.strategy import OneDeviceSettings  # noqa: E402
-from stages.settings.train import TrainSettings  # noqa: E402
-from stages.strategy import strategy  # noqa: E402
-from stages.training.loop import Loop  # noqa: E402
+from benchmarks.bare import Bare
+from benchmarks.measuring import interleave, ratios, timed
+from benchmarks.models import built, device, images, trained_by_adam, training_loop
+from benchmarks.page import markdown, put
+from benchmarks.report import processor
+from pipeline.system.machine import cpu_flags
+from stages.results import Dataset
+from stages.settings.model import CnnPhotoSettings, ResnetSettings
 
 POLICIES = ("float32", "mixed_bfloat16")
 NETWORKS: Mapping[str, tuple[object, int, int]] = {
@@ -59,80 +47,22 @@ KINDS = {
 CONTAINERS = ("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall")
 """Operations that consist of others."""
 
-WHERE = strategy(OneDeviceSettings(deterministic=False, device="/cpu:0"))
+WHERE = device()
 
 
-def built(dataset: Dataset, network: object, policy: str) -> Model:
-    precision = PrecisionSettings(policy=policy)
-    return model(dataset, WHERE, ModelSettings(network=network, precision=precision, seed=1))
+def bare(dataset: Dataset, network: object, policy: str, batch: int) -> Callable[[], object]:
+    """Returns a function that takes STEPS steps on batches that stay where they are."""
+    return partial(Bare(built(dataset, WHERE, network, policy).network, batch, batch).train, STEPS)
 
 
-def bare(dataset: Dataset, network: object, policy: str, batch: int) -> Callable[[], None]:
-    """Returns a function that takes STEPS steps on one batch."""
-    core = built(dataset, network, policy).network
-    with WHERE.distribution.scope():
-        optimizer = keras.optimizers.Adam()
-        optimizer.build(core.trainable_variables)
-    images = tf.cast(dataset.train.images[:batch], tf.float32)
-    labels = tf.constant(dataset.train.labels[:batch])
-    variables = [variable.value for variable in core.trainable_variables]
-
-    def steps() -> None:
-        for _ in tf.range(STEPS):
-            with tf.GradientTape() as tape:
-                outputs = core(images, training=True)
-                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs))
-            optimizer.apply(tape.gradient(loss, variables), core.trainable_variables)
-
-    @tf.function
-    def run() -> None:
-        WHERE.distribution.run(steps)
-
-    return run
-
-
-def pipeline(dataset: Dataset, network: object, policy: str, batch: int) -> Callable[[], None]:
+def pipeline(dataset: Dataset, network: object, policy: str, batch: int) -> Callable[[], object]:
     """Returns a function that takes STEPS steps of the training loop, with input and metrics."""
-    settings = TrainSettings(
-        epochs=10_000,
-        batch_size=batch,
-        steps_per_call=STEPS,
-        optimizer=AdamSettings(),
-        schedule=ScheduleSettings(),
-        seed=1,
-    )
-    with WHERE.distribution.scope():
-        optimizer = keras.optimizers.Adam()
-    engine = Loop(
-        WHERE, step_of(WHERE, built(dataset, network, policy), dataset, optimizer, settings), dataset, settings
-    )
-    done = 0
-
-    def run() -> None:
-        nonlocal done
-        engine.run(done, STEPS)
-        done += STEPS
-
-    return run
+    engine = training_loop(dataset, WHERE, built(dataset, WHERE, network, policy), trained_by_adam(batch, STEPS))
+    first_steps = itertools.count(0, STEPS)
+    return lambda: engine.run(next(first_steps), STEPS)
 
 
-Way = tuple[str, str]
-"""`bare` or `pipeline`, and the policy."""
-
-
-def measured(ways: Mapping[Way, Callable[[], None]]) -> dict[Way, list[float]]:
-    """Returns the seconds of a step in each way, round by round, without the first one, which traces."""
-    seconds: dict[Way, list[float]] = {name: [] for name in ways}
-    for number in range(ROUNDS + 1):
-        for name, run in ways.items():
-            began = time.perf_counter()
-            run()
-            if number:
-                seconds[name].append((time.perf_counter() - began) / STEPS)
-    return seconds
-
-
-def by_kind(run: Callable[[], None]) -> dict[str, float]:
+def by_kind(run: Callable[[], object]) -> dict[str, float]:
     """Returns the milliseconds of a step that each kind of operation takes, by TensorFlow's profiler."""
     totals = dict.fromkeys([*KINDS, OTHERS], 0.0)
     with tempfile.TemporaryDirectory() as folder:
@@ -164,52 +94,40 @@ def _kind(operation: str) -> str:
 
 def section(network: object, size: int, batch: int) -> str:
     """Measures a network, and returns its tables in Markdown."""
-    given = SyntheticSettings(examples=20 * batch, height=size, width=size, channels=3, split_seed=1)
-    dataset = normalize(synthetic(given), NormalizeSettings())
-    ways: dict[Way, Callable[[], None]] = {
-        (way.__name__, policy): way(dataset, network, policy, batch) for policy in POLICIES for way in (bare, pipeline)
-    }
-    seconds = measured(ways)
-    rows = ["| step | float32, ms | mixed_bfloat16, ms | gain |", "|---|---|---|---|"]
-    gains: dict[str, float] = {}
-    for way in ("bare", "pipeline"):
-        slow, fast = seconds[way, "float32"], seconds[way, "mixed_bfloat16"]
-        ratios = [a / b for a, b in zip(slow, fast, strict=True)]
-        gains[way] = statistics.median(ratios)
-        rows.append(
-            f"| {way} | {_ms(slow)} | {_ms(fast)} | {gains[way]:.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
-        )
-    of_float32, of_bfloat16 = (
-        statistics.median(a / b for a, b in zip(seconds["bare", policy], seconds["pipeline", policy], strict=True))
+    dataset = images(20 * batch, size)
+    ways = {
+        f"{way.__name__} {policy}": way(dataset, network, policy, batch)
         for policy in POLICIES
-    )
-    kinds = {policy: by_kind(ways["bare", policy]) for policy in POLICIES}
-    return "\n".join(
+        for way in (bare, pipeline)
+    }
+    samples = interleave({name: timed(way) for name, way in ways.items()}, ROUNDS, warm_up=1)  # the first round traces
+    seconds = {name: [value / STEPS for value in figures["seconds"]] for name, figures in samples.items()}
+    gains = {way: ratios(seconds[f"{way} float32"], seconds[f"{way} mixed_bfloat16"]) for way in ("bare", "pipeline")}
+    steps = [
+        [way, _ms(seconds[f"{way} float32"]), _ms(seconds[f"{way} mixed_bfloat16"]), _spread(gain, 2)]
+        for way, gain in gains.items()
+    ]
+    reached = [statistics.median(ratios(seconds[f"bare {name}"], seconds[f"pipeline {name}"])) for name in POLICIES]
+    of_gain = statistics.median(gains["pipeline"]) / statistics.median(gains["bare"])
+    milliseconds = [by_kind(ways[f"bare {policy}"]) for policy in POLICIES]
+    kinds = [[kind, *(f"{each[kind]:.1f}" for each in milliseconds)] for kind in (*KINDS, OTHERS)]
+    return "\n\n".join(
         [
-            *rows,
-            "",
-            f"The pipeline reaches {of_float32:.2f} of the bare speed in float32, {of_bfloat16:.2f} in mixed_bfloat16, "
-            f"and {gains['pipeline'] / gains['bare']:.2f} of the bare gain.",
-            "",
-            "| operations of the bare step | float32, ms | mixed_bfloat16, ms |",
-            "|---|---|---|",
-            *(f"| {kind} | {' | '.join(f'{kinds[policy][kind]:.1f}' for policy in POLICIES)} |" for kind in KINDS),
-            f"| others | {' | '.join(f'{kinds[policy][OTHERS]:.1f}' for policy in POLICIES)} |",
+            markdown(["step", "float32, ms", "mixed_bfloat16, ms", "gain"], steps),
+            f"The pipeline reaches {reached[0]:.2f} of the bare speed in float32, {reached[1]:.2f} in mixed_bfloat16, "
+            f"and {of_gain:.2f} of the bare gain.",
+            markdown(["operations of the bare step", "float32, ms", "mixed_bfloat16, ms"], kinds),
         ]
     )
 
 
-def _ms(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds) * 1e3:.1f} ({min(seconds) * 1e3:.1f} to {max(seconds) * 1e3:.1f})"
+def _ms(seconds: Sequence[float]) -> str:
+    return _spread([1e3 * second for second in seconds], 1)
 
 
-def _processor() -> str:
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if "model name" in line
-    ]
-    return f"{len(names)} cores of {names[0]}" if names else platform.processor()
+def _spread(values: Sequence[float], digits: int) -> str:
+    middle, least, most = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
 
 
 def main() -> None:
@@ -224,7 +142,7 @@ def main() -> None:
     for name in [options.network] if options.network else NETWORKS:
         network, size, batch = NETWORKS[name]
         title = (
-            f"`{name}`, {size}×{size} pixels, batch {batch}; {_processor()} with {flags}; TensorFlow {tf.__version__}; "
+            f"`{name}`, {size}×{size} pixels, batch {batch}; {processor()} with {flags}; TensorFlow {tf.__version__}; "
         )
         title += f"medians of {ROUNDS} rounds of {STEPS} steps (least to most):"
         text = f"{title}\n\n{section(network, size, batch)}"

@@ -1,20 +1,27 @@
 """Commands in processes of their own, and what they cost."""
 
+import http.client
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.measuring import Figures, UnavailableError
 
 ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS = 120.0
 DATA = ROOT.parent / "shared" / "data"
 OTHERS = ROOT / ".bench-venv"
 """An environment for what the project does not need: PyTorch, Hydra's launcher for joblib. `make bench` makes it."""
+
+T = TypeVar("T")
 
 
 def cost(*command: str, expect: int = 0, cores: int | None = None) -> Figures:
@@ -44,6 +51,12 @@ def cost(*command: str, expect: int = 0, cores: int | None = None) -> Figures:
     return {"seconds": seconds, "MiB": usage.ru_maxrss / 1024}
 
 
+def in_fresh_process(function: Callable[..., T], *arguments: object) -> T:
+    """Returns what `function` returns in a process that has done nothing before, whose memory tells what it needs."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
 def python(*arguments: str, expect: int = 0, cores: int | None = None) -> Figures:
     """Returns what `python <arguments>` costs."""
     return cost(sys.executable, *arguments, expect=expect, cores=cores)
@@ -59,6 +72,26 @@ def summary(outputs: Path) -> dict[str, Any]:
     newest = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime_ns)
     result: dict[str, Any] = json.loads(newest.read_text())
     return result
+
+
+def wait_for(port: int, path: str) -> None:
+    """Waits until a server of this machine answers a GET of `path` by 200.
+
+    Raises:
+        TimeoutError: where it does not within START_SECONDS.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", path)
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.2)
+        finally:
+            connection.close()
+    raise TimeoutError(f"the server at port {port} does not answer")
 
 
 def others_python(package: str) -> str | None:

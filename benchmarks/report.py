@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Spread
-from benchmarks.page import put
+from benchmarks.page import markdown, put
 from benchmarks.processes import ROOT
 from benchmarks.table import MEASUREMENTS, ROWS, Row
 
@@ -17,12 +17,17 @@ FIGURE = ROOT / "docs" / "images" / "performance.png"
 PACKAGES = ("tensorflow", "keras", "mlflow", "hydra-core", "numpy")
 
 
-def machine() -> str:
-    """Returns the versions and the processor."""
+def processor() -> str:
+    """Returns the number of cores and their model."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    return f"{os.cpu_count()} cores of {model}"
+
+
+def machine() -> str:
+    """Returns the versions and the processor."""
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}, {packages}"
+    return f"{processor()}, Python {platform.python_version()}, {packages}"
 
 
 def write(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> None:
@@ -33,7 +38,7 @@ def write(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Sprea
 
 def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> str:
     """Returns the rows as Markdown, with the notes on those that miss their target, and what was not measured."""
-    lines = ["| what | against | target | measured | quartiles | rounds | |", "|---|---|---|---|---|---|---|"]
+    cells = []
     notes: dict[str, list[str]] = {}
     missing = []
     for row in ROWS:
@@ -43,10 +48,11 @@ def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Sprea
             continue
         value = f"**{_number(spread.median)}{_unit(row)}**"
         quartiles = f"{_number(spread.low)} to {_number(spread.high)}"
-        cells = (row.name, row.against or "", _target(row), value, quartiles, str(spread.rounds))
-        lines.append(f"| {' | '.join(cells)} | {verdict(row, spread.median)} |")
+        rounds, verdict_text = str(spread.rounds), verdict(row, spread.median)
+        cells.append([row.name, row.against or "", _target(row), value, quartiles, rounds, verdict_text])
         if not row.is_met(spread.median):
             notes.setdefault(row.note, []).append(f"{row.name}{f', against {row.against}' if row.against else ''}")
+    lines = [markdown(["what", "against", "target", "measured", "quartiles", "rounds", ""], cells)]
     if notes:
         lines += ["", "What holds those that miss their target:", ""]
         lines += [f"- {'; '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]

@@ -10,19 +10,17 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from benchmarks.clusters import run_workers
 from benchmarks.meeting import meet_all
 from benchmarks.memory import resident
-from benchmarks.page import put
+from benchmarks.page import markdown, put
+from benchmarks.processes import in_fresh_process
 from benchmarks.scaling_model import Link, efficiency, reduction_seconds, sent_by_each, step_seconds
 
 LINKS = {
@@ -36,14 +34,6 @@ STEPS_OF_COMPUTE = (0.01, 0.1, 1.0)
 
 MIB = 2**20
 
-T = TypeVar("T")
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
 
 def efficiencies() -> str:
     """Returns the table `efficiency`, for gradients of 14 and 210 MiB."""
@@ -53,7 +43,7 @@ def efficiencies() -> str:
             for name, link in LINKS.items():
                 cells = [f"{efficiency(compute, size * MIB, count, link):.2f}" for count in REPLICAS]
                 rows.append([f"{size} MiB, {compute:g} s", name, *cells])
-    return table(["gradients, compute", "link", *(f"{count:,}" for count in REPLICAS)], rows)
+    return markdown(["gradients, compute", "link", *(f"{count:,}" for count in REPLICAS)], rows)
 
 
 def processes() -> str:
@@ -72,7 +62,7 @@ def processes() -> str:
         rows.append([str(count), *(f"{1e3 * second:.1f}" for second in seconds), f"{computed / found['step']:.2f}"])
     heads = ["processes", "step, ms", "by the model, ms", "reduction, ms", "by the model, ms", "model over measured"]
     link_found = f"Link of two processes: {link.bandwidth / MIB:,.0f} MiB/s, {1e6 * link.latency:,.0f} µs."
-    return f"{table(heads, rows)}\n\nGradients: {size / MIB:.2f} MiB. {link_found}"
+    return f"{markdown(heads, rows)}\n\nGradients: {size / MIB:.2f} MiB. {link_found}"
 
 
 def _workers(count: int) -> dict[str, float]:
@@ -87,24 +77,10 @@ def _workers(count: int) -> dict[str, float]:
 
 def bytes_of_networks() -> str:
     """Returns the table `bytes`: gradients by network, and what a replica sends of them in a step."""
-    from stages.load.synthetic import synthetic
-    from stages.model import model
-    from stages.normalize import normalize
-    from stages.settings.data import SyntheticSettings
-    from stages.settings.images import NormalizeSettings
-    from stages.settings.model import (
-        ApplicationSettings,
-        CnnPhotoSettings,
-        CnnSettings,
-        MlpSettings,
-        ModelSettings,
-        PrecisionSettings,
-        ResnetSettings,
-    )
-    from stages.settings.strategy import OneDeviceSettings
-    from stages.strategy import strategy
+    from benchmarks.models import built, device, images
+    from stages.settings.model import ApplicationSettings, CnnPhotoSettings, CnnSettings, MlpSettings, ResnetSettings
 
-    device = strategy(OneDeviceSettings(deterministic=False))
+    where = device()
     networks = {
         "mlp": (MlpSettings(), 28, 1, 10),
         "cnn": (CnnSettings(), 28, 1, 10),
@@ -117,16 +93,13 @@ def bytes_of_networks() -> str:
     }
     rows = []
     for name, (network, side, channels, classes) in networks.items():
-        data = SyntheticSettings(examples=40, height=side, width=side, channels=channels, num_classes=2, split_seed=1)
-        dataset = normalize(synthetic(data), NormalizeSettings())
-        dataset = replace(dataset, class_names=tuple(map(str, range(classes))))
-        settings = ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1)
-        variables = model(dataset, device, settings).network.trainable_variables
+        dataset = replace(images(40, side, channels, 2), class_names=tuple(map(str, range(classes))))
+        variables = built(dataset, where, network).network.trainable_variables
         size = 4 * sum(int(np.prod(variable.shape)) for variable in variables)
         sent = [f"{sent_by_each(size, count) / MIB:.1f}" for count in (2, 8, 1024)]
         rows.append([name, f"{side}×{side}×{channels}", f"{size // 4:,}", f"{size / MIB:.1f}", *sent])
     heads = ["network", "images", "trainable parameters", "MiB", "sent by each of 2, MiB", "of 8", "of 1,024"]
-    return table(heads, rows)
+    return markdown(heads, rows)
 
 
 def meetings() -> str:
@@ -138,7 +111,7 @@ def meetings() -> str:
             [f"{count:,}", f"{2 * (count - 1):,}", f"{count * (count - 1):,}", f"{seconds:.1f}", f"{of_chief:.2f}"]
         )
     heads = ["members", "connections, at least", "if all called all", "until all have met, s", "chief's processor, s"]
-    return table(heads, rows)
+    return markdown(heads, rows)
 
 
 def checkpoints() -> str:
@@ -155,21 +128,16 @@ def checkpoints() -> str:
         sent = [reduction_seconds(mib * MIB, count, LINKS["10 Gbit/s, 50 µs"]) for count in (256, 1024)]
         rows.append([f"{mib}", *(f"{second:.2f}" for second in [*seconds, *sent])])
     heads = ["MiB", "written, s", "read, s", "packed, s", "to 256 workers at 10 Gbit/s, s", "to 1,024, s"]
-    return table(heads, rows)
+    return markdown(heads, rows)
 
 
 def orders() -> str:
     """Returns the table `order`: what the permutation of an epoch takes, in a process of its own for each size."""
     rows = []
     for examples in (10**6, 10**7, 10**8):
-        seconds, peak = _in_process(_order, examples)
+        seconds, peak = in_fresh_process(_order, examples)
         rows.append([f"{examples:,}", f"{seconds:.1f}", f"{peak / MIB:,.0f}", f"{peak / examples:.0f}"])
-    return table(["examples", "seconds", "memory, MiB", "bytes an example"], rows)
-
-
-def _in_process(function: Callable[..., T], *arguments: object) -> T:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+    return markdown(["examples", "seconds", "memory, MiB", "bytes an example"], rows)
 
 
 def _order(examples: int) -> tuple[float, float]:

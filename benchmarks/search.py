@@ -10,13 +10,12 @@ pruning has left out.
 import argparse
 import math
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import optuna
 
+from benchmarks.processes import pipeline
 from pipeline.search.study import STUDY
 
 EPOCHS = 8
@@ -32,10 +31,7 @@ FIXED = (
 
 def search(outputs: Path, *words: str) -> tuple[float, int, int]:
     """Runs a search; returns its best value, its epochs, and the epochs without pruning."""
-    command = [sys.executable, "-m", "pipeline", *words, *FIXED, *SPACE, f"outputs={outputs}", "tracking=off"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
-    if done.returncode != 0:
-        raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
+    pipeline(outputs, *words, *FIXED, *SPACE, "tracking=off")
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{database}")
     trials = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]

@@ -20,9 +20,8 @@ import numpy as np
 import psutil
 from PIL import Image
 
-from benchmarks.page import put
-
-START_SECONDS = 120.0
+from benchmarks.page import markdown, put
+from benchmarks.processes import pipeline, summary, wait_for
 
 
 @dataclass
@@ -31,33 +30,6 @@ class Load:
 
     seconds: list[float] = field(default_factory=list)
     errors: int = 0
-
-
-def train(outputs: Path) -> Path:
-    """Returns the folder of a short run."""
-    command = [sys.executable, "-m", "pipeline", "train.epochs=3", f"outputs={outputs}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    [folder] = outputs.glob("runs/*/*")
-    return folder
-
-
-def wait_for(server: subprocess.Popen[str]) -> int:
-    """Returns the port once the server answers."""
-    assert server.stdout is not None
-    match = re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline())
-    assert match is not None
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=5)
-        try:
-            connection.request("GET", "/ping")
-            if connection.getresponse().status == 200:
-                return int(match[1])
-        except OSError:
-            time.sleep(0.1)
-        finally:
-            connection.close()
-    raise TimeoutError("the server does not answer")
 
 
 def send(port: int, body: bytes, until: float, load: Load) -> None:
@@ -83,11 +55,14 @@ def main() -> None:
     file = io.BytesIO()
     Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(file, "PNG")
     with tempfile.TemporaryDirectory() as scratch:
-        run = train(Path(scratch) / "outputs")
-        command = [sys.executable, "-m", "pipeline.serve", str(run), f"--outputs={scratch}/outputs"]
+        outputs = Path(scratch)
+        pipeline(outputs, "train.epochs=3")
+        command = [sys.executable, "-m", "pipeline.serve", summary(outputs)["folder"], f"--outputs={outputs}"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
-                port = wait_for(server)
+                assert server.stdout is not None
+                [port] = map(int, re.findall(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline()))
+                wait_for(port, "/ping")
                 send(port, file.getvalue(), time.monotonic() + 2, Load())  # traces and warms up
                 process = psutil.Process(server.pid)
                 before = process.memory_info().rss
@@ -111,7 +86,7 @@ def main() -> None:
         "errors": f"{load.errors} of {len(load.seconds):,}",
         "memory of the server before and after": f"{before / 2**20:,.0f} MiB, {after / 2**20:,.0f} MiB",
     }
-    table = "\n".join(["| load | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+    table = markdown(["load", ""], rows.items())
     print(table)
     if options.page is not None:
         put(options.page, "serving", table)

@@ -36,17 +36,9 @@ def convnet(rounds: int) -> Samples:
 def frozen_features(rounds: int) -> Samples:
     """Measures the features of a frozen MobileNetV2 of width 0.35 against its bare inference, images of 160 pixels."""
     from benchmarks.bare import Bare
-    from stages.load.synthetic import synthetic
-    from stages.model import model
-    from stages.normalize import normalize
+    from benchmarks.models import built, device, images, trained_by_adam
     from stages.reporter import Silent
-    from stages.settings.data import SyntheticSettings
-    from stages.settings.images import NormalizeSettings
-    from stages.settings.model import ApplicationSettings, ModelSettings, PrecisionSettings
-    from stages.settings.optimizer import AdamSettings, ScheduleSettings
-    from stages.settings.strategy import OneDeviceSettings
-    from stages.settings.train import TrainSettings
-    from stages.strategy import strategy
+    from stages.settings.model import ApplicationSettings
     from stages.transfer.feature_cache import IMAGES, on_features
 
     class Watched(Silent):
@@ -58,18 +50,16 @@ def frozen_features(rounds: int) -> Samples:
         def progress(self, *_: object) -> None:
             self.times.append(time.perf_counter())
 
-    data = SyntheticSettings(examples=IMAGES * 12, height=160, width=160, num_classes=5, split_seed=1)
-    dataset = normalize(synthetic(data), NormalizeSettings())
-    device = strategy(OneDeviceSettings(deterministic=False))
+    dataset = images(IMAGES * 12, 160, classes=5)
+    where = device()
     network = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35})
-    chosen = ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), frozen=True, seed=1)
-    built = model(dataset, device, chosen)
-    settings = TrainSettings(epochs=1, optimizer=AdamSettings(), schedule=ScheduleSettings(), seed=1)
-    bare = Bare(built.network, 1, IMAGES)
+    model = built(dataset, where, network, frozen=True)
+    settings = trained_by_adam(64, epochs=1)
+    bare = Bare(model.network, 1, IMAGES)
 
     def features() -> Figures:
         watched = Watched()
-        on_features(built, dataset, device, settings, watched, None)
+        on_features(model, dataset, where, settings, watched, None)
         return {"a batch": (watched.times[9] - watched.times[0]) / 9}  # the first one traces, the last are not whole
 
     def inference() -> Figures:

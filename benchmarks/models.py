@@ -1,0 +1,56 @@
+"""Data sets and models of the project by few words, for measurements of their parts in one process."""
+
+import keras
+
+from benchmarks.cases import step_of
+from stages.load.synthetic import synthetic
+from stages.model import model
+from stages.normalize import normalize
+from stages.results import Dataset, Model, Strategy
+from stages.settings.data import SyntheticSettings
+from stages.settings.images import NormalizeSettings
+from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.settings.optimizer import AdamSettings, ScheduleSettings
+from stages.settings.strategy import OneDeviceSettings
+from stages.settings.train import TrainSettings
+from stages.strategy import strategy
+from stages.training.loop import Loop
+
+
+def device() -> Strategy:
+    """Returns the first device of this machine."""
+    return strategy(OneDeviceSettings(deterministic=False))
+
+
+def images(count: int, side: int, channels: int = 3, classes: int = 10) -> Dataset:
+    """Returns random images, normalized, `count` of them for training and validation."""
+    settings = SyntheticSettings(
+        examples=count, height=side, width=side, channels=channels, num_classes=classes, split_seed=1
+    )
+    return normalize(synthetic(settings), NormalizeSettings())
+
+
+def built(dataset: Dataset, where: Strategy, network: object, policy: str = "float32", frozen: bool = False) -> Model:
+    """Returns a model that is not trained. network: its settings."""
+    settings = ModelSettings(network=network, precision=PrecisionSettings(policy=policy), frozen=frozen, seed=1)
+    return model(dataset, where, settings)
+
+
+def trained_by_adam(batch: int, steps_per_call: int = 1, epochs: int = 10_000) -> TrainSettings:
+    """Returns the settings of a training by Adam at a constant rate, which does not end soon."""
+    return TrainSettings(
+        epochs=epochs,
+        batch_size=batch,
+        steps_per_call=steps_per_call,
+        optimizer=AdamSettings(),
+        schedule=ScheduleSettings(),
+        seed=1,
+    )
+
+
+def training_loop(dataset: Dataset, where: Strategy, model: Model, settings: TrainSettings) -> Loop:
+    """Returns the loop that trains `model` by Adam."""
+    with where.distribution.scope():
+        optimizer = keras.optimizers.Adam()
+    model.network.compile(optimizer)
+    return Loop(where, step_of(where, model, dataset, optimizer, settings), dataset, settings)
