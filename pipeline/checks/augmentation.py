@@ -1,40 +1,38 @@
 """Augmentation that cannot work where it is configured."""
 
-from pipeline.checks.refusal import Refusal, fit, runs_under
+from pipeline.checks.refusal import Refusal, all_of, has, runs_under
 from pipeline.config.experiment import Experiment
 from stages.settings.images import AugmentSettings
 from stages.settings.strategy import ParameterServerSettings, TpuSettings
+from stages.settings.train import FitSettings
 
-
-def _in_step(experiment: Experiment) -> bool:
-    augment = experiment.settings.get("augment")
-    return isinstance(augment, AugmentSettings) and augment.where == "model" and augment.changes
+_IN_STEP = has("augment", AugmentSettings, lambda augment: augment.where == "model" and augment.changes)
+_MIXES = has("augment", AugmentSettings, lambda augment: augment.mixes)
 
 
 def _after_model(experiment: Experiment) -> bool:
-    augment = experiment.settings.get("augment")
     stages = list(experiment.pipeline)
-    changes_model = isinstance(augment, AugmentSettings) and (_in_step(experiment) or augment.mixes)
+    changes_model = _IN_STEP(experiment) or _MIXES(experiment)
     return changes_model and "model" in stages and stages.index("augment") > stages.index("model")
 
 
 AUGMENTATION = (
     Refusal(
-        lambda experiment: _in_step(experiment) and fit(experiment) is not None,
+        all_of(_IN_STEP, has("train", FitSettings)),
         "augment.where=model with train=fit",
         "Keras' fit takes its own steps",
         "augment.where=input",
         "augment.where=input",
     ),
     Refusal(
-        lambda experiment: _in_step(experiment) and runs_under(ParameterServerSettings)(experiment),
+        all_of(_IN_STEP, runs_under(ParameterServerSettings)),
         "augment.where=model with strategy=parameter_server",
         "the input of workers cannot hand over random numbers",
         "augment.where=input",
         "augment.where=input",
     ),
     Refusal(
-        lambda experiment: _in_step(experiment) and runs_under(TpuSettings)(experiment),
+        all_of(_IN_STEP, runs_under(TpuSettings)),
         "augment.where=model with strategy=tpu",
         "XLA cannot resample images",
         "augment.where=input",

@@ -2,23 +2,26 @@
 
 from collections.abc import Iterator
 
-from pipeline.checks.refusal import Condition, Refusal, gpus_without_bfloat16, policy, runs_under, train
+from pipeline.checks.refusal import (
+    Condition,
+    Refusal,
+    all_of,
+    gpus_without_bfloat16,
+    has,
+    has_precision,
+    policy,
+    runs_under,
+)
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
 from stages.settings.optimizer import AdamSettings
 from stages.settings.strategy import MultiWorkerSettings, OneDeviceSettings, TpuSettings
-
-
-def _policy_under(kind: type, *policies: str) -> Condition:
-    return lambda experiment: policy(experiment) in policies and runs_under(kind)(experiment)
+from stages.settings.train import TrainSettings
 
 
 def _adam_in(name: str) -> Condition:
-    def applies(experiment: Experiment) -> bool:
-        settings = train(experiment)
-        return policy(experiment) == name and settings is not None and isinstance(settings.optimizer, AdamSettings)
-
-    return applies
+    has_adam = has("train", TrainSettings, lambda train: isinstance(train.optimizer, AdamSettings))
+    return all_of(has_precision(name), has_adam)
 
 
 def _bfloat16_on_old_gpu(experiment: Experiment) -> bool:
@@ -32,14 +35,14 @@ _OF_FLOAT32_VARIABLES = "optimizer=sgd, or mixed, mixed_bfloat16, mixed_float16,
 
 PRECISION = (
     Refusal(
-        _policy_under(TpuSettings, "mixed_float16", "float16", "float64"),
+        all_of(has_precision("mixed_float16", "float16", "float64"), runs_under(TpuSettings)),
         "precision={precision} with strategy=tpu",
         "a TPU computes in float32 and bfloat16",
         ("float32", "mixed", "mixed_bfloat16", "bfloat16"),
         "precision=mixed",
     ),
     Refusal(
-        _policy_under(MultiWorkerSettings, "bfloat16"),
+        all_of(has_precision("bfloat16"), runs_under(MultiWorkerSettings)),
         "precision=bfloat16 with strategy=multi_worker",
         "TensorFlow's collectives cannot send bfloat16 variables",
         ("float32", "mixed", "mixed_bfloat16", "mixed_float16", "float16", "float64"),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.checks.batch import expected_replicas
 from pipeline.config.experiment import Experiment
@@ -73,9 +74,31 @@ def _enough_epochs(settings: TrainSettings) -> int:
     return math.floor(max(*schedule.decay_epochs, schedule.patience, settings.early_stopping_patience)) + 1
 
 
+def has(
+    stage: str, kind: type | tuple[type, ...], applies: Callable[[Any], object] = lambda settings: True
+) -> Condition:
+    """Returns the condition that a stage has settings of `kind`, and that `applies` is true of them."""
+
+    def condition(experiment: Experiment) -> bool:
+        settings = experiment.settings.get(stage)
+        return isinstance(settings, kind) and (applies is None or bool(applies(settings)))
+
+    return condition
+
+
+def all_of(*conditions: Condition) -> Condition:
+    """Returns the condition that all of `conditions` are met."""
+    return lambda experiment: all(condition(experiment) for condition in conditions)
+
+
 def runs_under(*kinds: type) -> Condition:
     """Returns the condition that the strategy is one of `kinds`."""
-    return lambda experiment: isinstance(experiment.settings.get("strategy"), kinds)
+    return has("strategy", kinds)
+
+
+def has_precision(*names: str) -> Condition:
+    """Returns the condition that the precision is one of `names`; see `policy`."""
+    return lambda experiment: policy(experiment) in names
 
 
 def train(experiment: Experiment) -> TrainSettings | None:

@@ -1,21 +1,19 @@
 """Strategies that cannot work as configured."""
 
 from pipeline.checks.batch import expected_replicas
-from pipeline.checks.refusal import Refusal, runs_under
+from pipeline.checks.refusal import Condition, Refusal, all_of, has, runs_under
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
 from stages.settings.strategy import MirroredSettings, MultiWorkerSettings, ParameterServerSettings
 
 
-def _reduces_by(experiment: Experiment, reduction: str) -> bool:
-    strategy = experiment.settings.get("strategy")
-    return isinstance(strategy, MirroredSettings) and strategy.reduction == reduction
+def _reduces_by(reduction: str) -> Condition:
+    return has("strategy", MirroredSettings, lambda strategy: strategy.reduction == reduction)
 
 
-def _communicates_by_nccl(experiment: Experiment) -> bool:
-    strategy = experiment.settings.get("strategy")
-    return isinstance(strategy, MultiWorkerSettings) and strategy.communication == "nccl"
+def _has_no_gpus(experiment: Experiment) -> bool:
+    return not machine.gpus()
 
 
 STRATEGY = (
@@ -27,30 +25,28 @@ STRATEGY = (
         "strategy=multi_worker",
     ),
     Refusal(
-        lambda experiment: experiment.deterministic and runs_under(ParameterServerSettings)(experiment),
+        all_of(lambda experiment: experiment.deterministic, runs_under(ParameterServerSettings)),
         "deterministic=true with strategy=parameter_server",
         "workers take steps in no fixed order",
         "any other strategy",
         "deterministic=false",
     ),
     Refusal(
-        lambda experiment: _reduces_by(experiment, "nccl") and not machine.gpus(),
+        all_of(_reduces_by("nccl"), _has_no_gpus),
         "strategy.reduction=nccl without GPUs",
         "NCCL connects GPUs",
         ("auto", "one_device", "hierarchical_copy"),
         "strategy.reduction=auto",
     ),
     Refusal(
-        lambda experiment: _communicates_by_nccl(experiment) and not machine.gpus(),
+        all_of(has("strategy", MultiWorkerSettings, lambda strategy: strategy.communication == "nccl"), _has_no_gpus),
         "strategy.communication=nccl without GPUs",
         "NCCL connects GPUs",
         ("auto", "ring"),
         "strategy.communication=auto",
     ),
     Refusal(
-        lambda experiment: (
-            _reduces_by(experiment, "hierarchical_copy") and (expected_replicas(experiment) or 0) % 2 == 1
-        ),
+        all_of(_reduces_by("hierarchical_copy"), lambda experiment: (expected_replicas(experiment) or 0) % 2 == 1),
         "strategy.reduction=hierarchical_copy with {replicas} replicas",
         "TensorFlow adds up halves, and loses a replica of an odd number",
         "an even number of replicas, or auto, one_device",

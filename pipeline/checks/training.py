@@ -3,7 +3,17 @@
 from collections.abc import Callable, Mapping
 
 from pipeline.checks.batch import expected_replicas
-from pipeline.checks.refusal import Condition, Refusal, fit, last_batch, policy, runs_under, steps_per_epoch, train
+from pipeline.checks.refusal import (
+    Condition,
+    Refusal,
+    all_of,
+    fit,
+    has,
+    last_batch,
+    policy,
+    runs_under,
+    steps_per_epoch,
+)
 from pipeline.config.experiment import Experiment
 from stages.settings.strategy import (
     CentralStorageSettings,
@@ -12,7 +22,7 @@ from stages.settings.strategy import (
     ParameterServerSettings,
     TpuSettings,
 )
-from stages.settings.train import FitSettings
+from stages.settings.train import FitSettings, TrainSettings
 
 FitCondition = Callable[[FitSettings, Experiment], bool]
 
@@ -30,10 +40,6 @@ NOT_WITH_FIT: Mapping[str, tuple[type, str]] = {
     "model_parallel": (ModelParallelSettings, "it places the backward pass on no device"),
     "tpu": (TpuSettings, f"it fails on TPUs ({KERAS}/19448)"),
 }
-
-
-def _fit_under(kind: type) -> Condition:
-    return lambda experiment: fit(experiment) is not None and runs_under(kind)(experiment)
 
 
 def _with_fit(problem: str, reason: str, when: FitCondition, replicas: bool = False) -> Refusal:
@@ -72,22 +78,13 @@ def _per_replica_batches_differ(settings: FitSettings, experiment: Experiment) -
 
 def _jit(*choices: str) -> Condition:
     """Returns the condition that `train.jit` is one of `choices`."""
-
-    def applies(experiment: Experiment) -> bool:
-        settings = train(experiment)
-        return settings is not None and settings.jit in choices
-
-    return applies
-
-
-def _jit_under(kind: type, *choices: str) -> Condition:
-    return lambda experiment: _jit(*choices)(experiment) and runs_under(kind)(experiment)
+    return has("train", TrainSettings, lambda train: train.jit in choices)
 
 
 TRAINING = (
     *(
         Refusal(
-            _fit_under(kind),
+            all_of(has("train", FitSettings), runs_under(kind)),
             f"train=fit with strategy={name}",
             reason,
             "train=fit with default, one_device, mirrored",
@@ -140,28 +137,28 @@ TRAINING = (
         _per_replica_batches_differ,
     ),
     Refusal(
-        _jit_under(ModelParallelSettings, "on", "measure"),
+        all_of(_jit("on", "measure"), runs_under(ModelParallelSettings)),
         "train.jit={jit} with strategy=model_parallel",
         "XLA compiles for one device",
         ("auto", "off"),
         "train.jit=off",
     ),
     Refusal(
-        _jit_under(TpuSettings, "off", "measure"),
+        all_of(_jit("off", "measure"), runs_under(TpuSettings)),
         "train.jit={jit} with strategy=tpu",
         "a TPU runs only what XLA compiled",
         ("auto", "on"),
         "train.jit=auto",
     ),
     Refusal(
-        _jit_under(ParameterServerSettings, "measure"),
+        all_of(_jit("measure"), runs_under(ParameterServerSettings)),
         "train.jit=measure with strategy=parameter_server",
         "the chief computes nothing that it could time",
         ("auto", "on", "off"),
         "train.jit=auto",
     ),
     Refusal(
-        lambda experiment: experiment.deterministic and _jit("measure")(experiment),
+        all_of(_jit("measure"), lambda experiment: experiment.deterministic),
         "train.jit=measure with deterministic=true",
         "the clock would choose the last digits",
         ("auto", "on", "off"),

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from pipeline.checks.refusal import Condition, fit, train
+from pipeline.checks.refusal import Condition, all_of, has
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.cluster_settings import JoinedCluster
 from pipeline.config.experiment import Experiment
@@ -18,7 +17,7 @@ from stages.settings.model import MlpSettings, ModelSettings
 from stages.settings.optimizer import SgdSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import DevicesSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import FitSettings, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -37,48 +36,25 @@ class Unused:
     fix: str
 
 
-def _has(stage: str, kind: type | tuple[type, ...], applies: Callable[[Any], object]) -> Condition:
-    """Returns the condition that a stage has settings of `kind` to which `applies`."""
-
-    def condition(experiment: Experiment) -> bool:
-        settings = experiment.settings.get(stage)
-        return isinstance(settings, kind) and bool(applies(settings))
-
-    return condition
-
-
 def _of_schedule(setting: str, *readers: str) -> Unused:
     """Returns the row of a setting that only the schedules in `readers` read."""
-    is_unread = _has("train", TrainSettings, lambda train: train.schedule.name not in readers)
+    is_unread = has("train", TrainSettings, lambda train: train.schedule.name not in readers)
     reason = f"schedule={{schedule}} does not read it, but {', '.join(readers)}"
     return Unused(rf"schedule\.{setting}", is_unread, reason, f"schedule={readers[0]}")
 
 
 def _in_epochs(setting: str, needed: Callable[[TrainSettings], float]) -> Unused:
     """Returns the row of a setting that takes effect after so many epochs, where training has ended by then."""
-
-    def is_beyond(experiment: Experiment) -> bool:
-        settings = train(experiment)
-        return settings is not None and needed(settings) >= settings.longest_phase
-
+    is_beyond = has("train", TrainSettings, lambda train: needed(train) >= train.longest_phase)
     return Unused(setting, is_beyond, "train.epochs={epochs} end before", "train.epochs={enough_epochs}")
 
 
-def _has_no_members(experiment: Experiment) -> bool:
-    return cluster_settings(experiment) is None and not experiment.cluster.places_jobs
-
-
-def _meets_nobody(experiment: Experiment) -> bool:
-    return cluster_settings(experiment) is None and isinstance(experiment.cluster, JoinedCluster)
-
-
-def _is_nesterov_without_momentum(settings: TrainSettings) -> bool:
-    optimizer = settings.optimizer
+def _is_nesterov_without_momentum(optimizer: object) -> bool:
     return isinstance(optimizer, SgdSettings) and optimizer.nesterov and not optimizer.momentum
 
 
-def _changes_no_colors(settings: AugmentSettings) -> bool:
-    return not (settings.saturation or settings.hue)
+def _has_no_workers(experiment: Experiment) -> bool:
+    return cluster_settings(experiment) is None
 
 
 def _has_split(split: str) -> Condition:
@@ -93,16 +69,12 @@ def _has_split(split: str) -> Condition:
         except (UserError, OSError, LookupError, TypeError, ValueError):  # refused elsewhere
             return False
 
-    return _has("load", (ImageFolderSettings, TfdsSettings), applies)
+    return has("load", (ImageFolderSettings, TfdsSettings), applies)
 
 
 def _quantizes_nothing(name: str) -> Condition:
     """Returns the condition that the format `name` of an export is a LiteRT file without whole numbers."""
-
-    def applies(settings: ExportSettings) -> bool:
-        return getattr(settings.formats.get(name), "weights", "int8") != "int8"
-
-    return _has("export", ExportSettings, applies)
+    return has("export", ExportSettings, lambda of: getattr(of.formats.get(name), "weights", "int8") != "int8")
 
 
 UNUSED: tuple[Unused, ...] = (
@@ -134,13 +106,13 @@ UNUSED: tuple[Unused, ...] = (
     ),
     Unused(
         r"cluster\.restarts",
-        _has_no_members,
+        all_of(_has_no_workers, lambda experiment: not experiment.cluster.places_jobs),
         "strategy={strategy} has no workers",
         "strategy=multi_worker",
     ),
     Unused(
         r"cluster\.(timeout_seconds|port)",
-        _meets_nobody,
+        all_of(_has_no_workers, lambda experiment: isinstance(experiment.cluster, JoinedCluster)),
         "strategy={strategy} has no workers, which would meet",
         "strategy=multi_worker",
     ),
@@ -152,94 +124,92 @@ UNUSED: tuple[Unused, ...] = (
     ),
     Unused(
         r"strategy\.cpu_replicas",
-        _has("strategy", DevicesSettings, lambda of: of.devices),
+        has("strategy", DevicesSettings, lambda of: of.devices),
         "strategy.devices names the replicas",
         "strategy.devices=[]",
     ),
     Unused(
         r"optimizer\.nesterov",
-        _has("train", TrainSettings, _is_nesterov_without_momentum),
+        has("train", TrainSettings, lambda train: _is_nesterov_without_momentum(train.optimizer)),
         "optimizer.momentum=0",
         "optimizer.momentum=0.9",
     ),
     Unused(
         r"train\.fine_tune_(layers|rate)",
-        _has("train", TrainSettings, lambda train: not train.fine_tune_epochs),
+        has("train", TrainSettings, lambda train: not train.fine_tune_epochs),
         "train.fine_tune_epochs=0",
         "train.fine_tune_epochs=5",
     ),
     Unused(
         r"augment\.magnitude",
-        _has("augment", AugmentSettings, lambda augment: not augment.rand_augment),
+        has("augment", AugmentSettings, lambda augment: not augment.rand_augment),
         "augment.rand_augment=0",
         "augment.rand_augment=2",
     ),
     Unused(
         r"export\.promote_if",
-        _has("export", ExportSettings, lambda export: export.alias is None),
+        has("export", ExportSettings, lambda export: export.alias is None),
         "export.alias names none",
         "export.alias=champion",
     ),
     Unused(
         r"data\.resize",
-        _has("load", ImagesSettings, lambda data: data.size is None),
+        has("load", ImagesSettings, lambda data: data.size is None),
         "data.size=null keeps images as they are",
         "data.size=160",
     ),
     Unused(
         r"data\.val_fraction",
-        _has("load", TfdsSettings, lambda data: data.val_split is not None),
+        has("load", TfdsSettings, lambda data: data.val_split is not None),
         "data.val_split names the examples",
         "data.val_split=null",
     ),
     Unused(
         r"data\.test_fraction",
-        _has("load", TfdsSettings, lambda data: data.test_split is not None),
+        has("load", TfdsSettings, lambda data: data.test_split is not None),
         "data.test_split names the examples",
         "data.test_split=null",
     ),
     Unused(
         r"augment\.where",
-        _has("augment", AugmentSettings, lambda augment: not augment.changes),
+        has("augment", AugmentSettings, lambda augment: not augment.changes),
         "nothing in augment changes single images",
         "augment=flip",
     ),
     Unused(
         r"augment\.without_color",
-        _has("augment", AugmentSettings, _changes_no_colors),
+        has("augment", AugmentSettings, lambda augment: not (augment.saturation or augment.hue)),
         "neither augment.saturation nor augment.hue is set",
         "augment.saturation=0.2",
     ),
-    Unused(
-        r"train\.cache_features", lambda experiment: fit(experiment) is not None, "train=fit caches none", "train=loop"
-    ),
+    Unused(r"train\.cache_features", has("train", FitSettings), "train=fit caches none", "train=loop"),
     Unused(
         r"train\.cache_features",
-        _has("model", ModelSettings, lambda model: not model.frozen),
+        has("model", ModelSettings, lambda model: not model.frozen),
         "model.frozen=false, so that features change with every step",
         "model=mobilenet_v2 model.frozen=true",
     ),
     Unused(
         r"train\.cache_features",
-        _has("augment", AugmentSettings, lambda augment: augment.changes or augment.mixes),
+        has("augment", AugmentSettings, lambda augment: augment.changes or augment.mixes),
         "augment={augment} changes the images in every epoch",
         "augment=none",
     ),
     Unused(
         r"model\.network\.dropout",
-        _has("model", ModelSettings, lambda model: isinstance(model.network, MlpSettings) and not model.network.hidden),
+        has("model", ModelSettings, lambda model: isinstance(model.network, MlpSettings) and not model.network.hidden),
         "model.network.hidden=[], and it follows each hidden layer",
         "model.network.hidden=[256,256]",
     ),
     Unused(
         r"evaluate\.confidence",
-        _has("evaluate", EvaluateSettings, lambda evaluate: not evaluate.resamples and evaluate.against is None),
+        has("evaluate", EvaluateSettings, lambda evaluate: not evaluate.resamples and evaluate.against is None),
         "evaluate.resamples=0 gives no intervals",
         "evaluate.resamples=1000",
     ),
     Unused(
         r"export\.reload_seconds",
-        _has("export", ExportSettings, lambda export: export.reload == "here"),
+        has("export", ExportSettings, lambda export: export.reload == "here"),
         "export.reload=here waits for no other process",
         "export.reload=process",
     ),
@@ -254,13 +224,13 @@ UNUSED: tuple[Unused, ...] = (
     ),
     Unused(
         r"data\.test_fraction",
-        _has("load", SyntheticSettings, bool),
+        has("load", SyntheticSettings, bool),
         "data.test_examples says how many",
         "data=digits",
     ),
     Unused(
         r"data\.on_error",
-        _has("load", SyntheticSettings, bool),
+        has("load", SyntheticSettings, bool),
         "generated images can all be used",
         "data=image_folder data.dir=<folder>",
     ),
