@@ -39,9 +39,6 @@ LONGEST = 2000
 
 def _one_line(text: str) -> str:
     """Returns `text` in one line that a terminal can show: control characters escaped, a long one cut in its middle."""
-    shown = "".join(part if part.isprintable() else _escaped(part) for part in " ".join(text.split("\n")))
+    line = " ".join(text.split("\n"))
+    shown = "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in line)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 2 :]}"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()

@@ -34,7 +34,8 @@ def export(
     """
     reporter = reporter or Silent()
     _refuse_invalid(trained)
-    exporters = {name: _exporter(name, part) for name, part in _formats(settings).items()}
+    formats = settings.formats or {"saved_model": SavedModelSettings()}
+    exporters = {name: _exporter(name, part) for name, part in formats.items()}
     place = folder / "export"
     place.mkdir(exist_ok=True)
     runtimes = {exporter.runtime for exporter in exporters.values() if exporter.loader is not None}
@@ -74,10 +75,6 @@ def _refuse_invalid(trained: Trained) -> None:
 
 def _file(name: str, suffix: str) -> str:
     return f"model{suffix}" if suffix == f".{name}" else f"{name}{suffix}"
-
-
-def _formats(settings: ExportSettings) -> Mapping[str, Any]:
-    return settings.formats or {"saved_model": SavedModelSettings()}
 
 
 def _exporter(name: str, settings: Any) -> Exporter:

@@ -40,16 +40,12 @@ def command_parser(name: str, description: str | None, examples: str | None = No
     )
     parser.add_argument(
         "--outputs",
-        type=_absolute,
+        type=lambda text: Path(text).expanduser().resolve(),
         default=default_outputs(),
         metavar="FOLDER",
         help="where runs are; also outputs=FOLDER",
     )
     return parser
-
-
-def _absolute(text: str) -> Path:
-    return Path(text).expanduser().resolve()
 
 
 def exit_code(work: Callable[[], int]) -> int:

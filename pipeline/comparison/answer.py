@@ -14,7 +14,7 @@ def choice(comparison: Comparison) -> str:
     if all(row.is_debug for row in comparison.rows):
         return f"no best setting: debug runs only check that a setting works, and {len(comparison.rows)} did"
     if len(comparison.rows) == 1:
-        return f"one setting: nothing to choose between ({_number(comparison.rows[0])})"
+        return f"one setting: nothing to choose between ({_count(len(comparison.rows[0].runs), comparison.rows[0])})"
     if not are_validated_alike([row for row in comparison.rows if not row.is_debug]):
         return "no best setting: the runs were validated on different examples, and none is chosen on test"
     if metric is None:
@@ -39,6 +39,8 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _sentence(comparison: Comparison, number: int, row: Row) -> str:
     difference = comparison.differences.get(number)
+    base = comparison.baseline
+    before = base.mean("test/accuracy") if base is not None else None
     parts = []
     if difference is not None and difference.low == difference.difference == difference.high == 0:
         parts.append(f"is correct on exactly the same test examples (n = {_count(difference.seeds, row)})")
@@ -46,16 +48,12 @@ def _sentence(comparison: Comparison, number: int, row: Row) -> str:
         interval = f"95 %: {interval_text(difference)}, n = {_count(difference.seeds, row)}"
         what = f"changes test accuracy by {points(difference.difference)} points ({interval})"
         parts.append(what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,")
-    elif (mean := row.mean("test/accuracy")) is not None and (before := _base_accuracy(comparison)) is not None:
+    elif (mean := row.mean("test/accuracy")) is not None and before is not None:
         parts.append(f"has a test accuracy {points(mean - before)} points from the baseline's, with no interval,")
     speed_up = comparison.speed_up(row)
     if speed_up is not None:
         parts.append(f"is {speed_up:.2g}× as fast on {row.where}")
     return f"{_subject(comparison, row)} " + " and ".join(parts).rstrip(",") if parts else ""
-
-
-def _base_accuracy(comparison: Comparison) -> float | None:
-    return comparison.baseline.mean("test/accuracy") if comparison.baseline is not None else None
 
 
 def _subject(comparison: Comparison, row: Row) -> str:
@@ -65,10 +63,6 @@ def _subject(comparison: Comparison, row: Row) -> str:
     changed = {name: row.settings.get(name, "default") for name in comparison.names}
     changed = {name: value for name, value in changed.items() if value != before.get(name, "default")}
     return " ".join(f"{name}={value}" for name, value in changed.items())
-
-
-def _number(row: Row) -> str:
-    return _count(len(row.runs), row)
 
 
 def _count(count: int, row: Row) -> str:

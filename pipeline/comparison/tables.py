@@ -21,7 +21,8 @@ def terminal_table(comparison: Comparison, width: int = 80) -> Table:
     """Returns the rows with as many columns as `width` characters have room for, the most important first."""
     names = list(comparison.names)
     fixed = [["", *(_marks(comparison, number) for number in range(len(comparison.rows)))]]
-    seeds = [["n", *(str(len(row.runs)) for row in comparison.rows)]] if _has_seeds(comparison) else []
+    counts = [len(row.runs) for row in comparison.rows]
+    seeds = [["n", *map(str, counts)]] if any(count > 1 for count in counts) else []
     settings = [[name, *(row.settings.get(name, "") for row in comparison.rows)] for name in names]
     values = [[column.heading, *(column.text(row) for row in comparison.rows)] for column in columns_of(comparison)]
     room = width - sum(_width(cells) + _GAP for cells in (*fixed, *seeds))
@@ -119,10 +120,6 @@ def _marks(comparison: Comparison, number: int) -> str:
     row = comparison.rows[number]
     several = len(comparison.rows) > 1
     return ("*" if several and row is comparison.best else "") + ("=" if several and row is comparison.baseline else "")
-
-
-def _has_seeds(comparison: Comparison) -> bool:
-    return any(len(row.runs) > 1 for row in comparison.rows)
 
 
 def unfinished_line(run: ComparedRun) -> str:

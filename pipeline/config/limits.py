@@ -30,7 +30,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise UserError(
                 f"{argument} has characters that cannot be shown",
                 "one line of printable text",
-                f"{_plain(shown)}=<text>",
+                f"{_CONTROL.sub('', shown)}=<text>",
             )
         if _LONG_NUMBER.search(value):
             digits = len(max(_LONG_NUMBER.findall(value), key=len))
@@ -64,7 +64,3 @@ def _depth(text: str) -> int:
         depth += (character in "[{(") - (character in "]})")
         deepest = max(deepest, depth)
     return deepest
-
-
-def _plain(text: str) -> str:
-    return _CONTROL.sub("", text)

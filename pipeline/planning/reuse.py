@@ -80,7 +80,8 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
     console.log(f"beginning with {experiment.from_stage}, on the results of {shorter(folder)} (status: {run.status})")
     if run.overrides:
         console.log(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
-    again = [stage.name for stage in plan[: _place(plan, experiment)] if stage.action == "runs"]
+    first = [stage.name for stage in plan].index(str(experiment.from_stage))
+    again = [stage.name for stage in plan[:first] if stage.action == "runs"]
     reused = [stage.name for stage in plan if stage.action == "reused"]
     saved = f"reused {', '.join(reused)}; " if reused else "nothing is reused; "
     console.log(f"{saved}these run again, as their results are not saved: {', '.join(again) or 'none'}")
@@ -88,10 +89,6 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
     if reused and run.code != now.digest:
         changed = now.changed(folder) or "files that its list does not name"
         console.warn(f"the code has changed since that run ({changed}): its results are reused as they are")
-
-
-def _place(plan: Sequence[PlannedStage], experiment: Experiment) -> int:
-    return [stage.name for stage in plan].index(str(experiment.from_stage))
 
 
 def _saved(folder: Path) -> Path | None:

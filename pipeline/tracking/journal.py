@@ -165,7 +165,7 @@ class Journal:
         self._lines.clear()
 
     def _write_sent(self) -> None:
-        atomic_write(self.folder / SENT, seal({"sent": self.sent, "refused": _texts(self.refused)}), durable=False)
+        atomic_write(self.folder / SENT, seal({"sent": self.sent, "refused": self.refused}), durable=False)
 
     def _read(self) -> None:
         lines: dict[int, dict[str, Any]] = {}
@@ -215,10 +215,6 @@ def names_of(entry: Entry) -> str:
         arguments.get("path") or arguments.get("name") or arguments.get("status") or ""
     ]
     return f"{entry.call} {', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''}"
-
-
-def _texts(refused: Mapping[int, str]) -> dict[str, str]:
-    return {str(number): why for number, why in refused.items()}
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:

@@ -113,7 +113,8 @@ class MlflowRun(StoredRun):
             for name, history_points in history.items()
         }
         inputs = run.inputs.dataset_inputs if run.inputs else []
-        return Recorded(points, dict(run.data.params), {entry.dataset.digest for entry in inputs}, *_end(run))
+        datasets = {entry.dataset.digest for entry in inputs}
+        return Recorded(points, dict(run.data.params), datasets, str(run.info.status), int(run.info.end_time or 0))
 
     def lacks(self, entries: Sequence[Entry]) -> bool:
         """See `StoredRun`: MLflow shows each metric's last point, an older one where the store was restored."""
@@ -257,10 +258,6 @@ def _by_folder(spec: RunSpec, client: Any, experiment: str) -> Any:
     quoted = spec.key.replace("'", "")  # a name that a folder may have holds none
     runs = client.search_runs([experiment], f"tags.{FOLDER} = '{quoted}'", max_results=1)
     return runs[0] if runs else None
-
-
-def _end(run: Any) -> tuple[str, int]:
-    return str(run.info.status), int(run.info.end_time or 0)
 
 
 def _lifecycle(spec: RunSpec, client: Any, run_id: str) -> str:

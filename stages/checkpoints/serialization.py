@@ -56,10 +56,6 @@ def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
         return {type(value).__name__: [_encode(item, prefix, arrays) for item in value]}
     if type(value) is dict:
         return {"dict": [[_encode(part, prefix, arrays) for part in pair] for pair in value.items()]}
-    return _refuse(value)
-
-
-def _refuse(value: object) -> Any:
     raise TypeError(type(value).__name__)
 
 

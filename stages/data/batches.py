@@ -66,18 +66,14 @@ def training_input(
 def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Batch]:
     """Returns the batches of `source` for the replicas of `strategy`; no iterator over them has an autotuner."""
     _keep_autotuners_from_devices()  # also for one CPU, whose batches Keras' fit distributes again
-    if _is_one_cpu(strategy):  # nothing has to be copied to it ahead, and TensorFlow traces 0.1 s to do so
+    is_one = isinstance(strategy, tf.distribute.OneDeviceStrategy)
+    if is_one and "CPU" in strategy.extended.worker_devices[0].upper():
+        # Nothing has to be copied to it ahead, and TensorFlow traces 0.1 s to do so.
         return source(tf.distribute.InputContext())
     batches: Iterable[Batch] = strategy.distribute_datasets_from_function(
         lambda context: source(context).apply(_ENDLESS)
     )
     return batches
-
-
-def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
-    return (
-        isinstance(strategy, tf.distribute.OneDeviceStrategy) and "CPU" in strategy.extended.worker_devices[0].upper()
-    )
 
 
 @cache

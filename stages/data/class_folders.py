@@ -1,6 +1,6 @@
 """The folders of an image set: which are splits and which are classes, known without reading an image."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from stages.errors import UserError
@@ -34,7 +34,8 @@ def split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
 def _splits(root: Path) -> dict[str, Path]:
     folders = {folder.name: folder for folder in _folders(root)}
     if folders and all(name.casefold() in SPLITS for name in folders):  # Train/ and Test/ are no classes
-        folders = {name.casefold(): folder for name, folder in folders.items()} if _differ(folders) else folders
+        by_lower_case = {name.casefold(): folder for name, folder in folders.items()}
+        folders = by_lower_case if len(by_lower_case) == len(folders) else folders
         if "train" not in folders:
             raise UserError(
                 f"data.dir={root} has {', '.join(f'{folder.name}/' for folder in folders.values())} and no train/",
@@ -53,11 +54,6 @@ def _splits(root: Path) -> dict[str, Path]:
         )
     splits = {SPLITS[name]: folder for name, folder in folders.items()}
     return {name: splits[name] for name in ("test", "train", "val") if name in splits}
-
-
-def _differ(names: Iterable[str]) -> bool:
-    folded = [name.casefold() for name in names]
-    return len(set(folded)) == len(folded)
 
 
 def _folders(root: Path) -> Iterator[Path]:
