@@ -17,7 +17,7 @@ from stages.results import Dataset, Exported, Record, Trained
 from stages.safe_places import safe_place
 from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
-from stages.targets import import_target
+from stages.targets import made
 
 
 def export(
@@ -85,20 +85,12 @@ def _exporter(name: str, settings: Any) -> Exporter:
     """
     arguments = dict(settings if isinstance(settings, Mapping) else vars(settings))
     target = str(arguments.pop("_target_", ""))
-    try:
-        exporter = import_target(target)(**arguments)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(
-            f"export.formats.{name}._target_={target} cannot be made ({error})",
-            "a class that extends stages.exporters.exporter.Exporter, and its settings",
-            f"export.formats.{name}._target_=stages.exporters.saved_model.SavedModel",
-        ) from error
+    setting = f"export.formats.{name}._target_"
+    expected = "a class that extends stages.exporters.exporter.Exporter"
+    fix = f"{setting}=stages.exporters.saved_model.SavedModel"
+    exporter = made(target, f"{setting}={target}", f"{expected}, and its settings", fix, **arguments)
     if not isinstance(exporter, Exporter):
-        raise UserError(
-            f"export.formats.{name}._target_={target} is no exporter",
-            "a class that extends stages.exporters.exporter.Exporter",
-            f"export.formats.{name}._target_=stages.exporters.saved_model.SavedModel",
-        )
+        raise UserError(f"{setting}={target} is no exporter", expected, fix)
     return exporter
 
 

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from stages.errors import UserError
+
 
 def import_target(target: str) -> Any:
     """Returns the object at the import path `target`.
@@ -12,3 +14,38 @@ def import_target(target: str) -> Any:
     """
     module, _, name = target.rpartition(".")
     return getattr(importlib.import_module(module), name)
+
+
+def class_at(target: str, base: type, group: str, fix: str) -> Any:
+    """Returns the class at `target`, which extends `base`.
+
+    Args:
+        group: whose `_target_` it is; fix: what to type instead; both for errors.
+
+    Raises:
+        UserError: where there is none.
+    """
+    reason = f"it is no {base.__name__}"
+    try:
+        found = import_target(target)
+        if isinstance(found, type) and issubclass(found, base):
+            return found
+    except (ImportError, AttributeError, ValueError) as error:
+        reason = str(error)
+    expected = f"a class that extends {base.__module__}.{base.__name__}"
+    raise UserError(f"{group}._target_={target} cannot be used ({reason})", expected, fix)
+
+
+def made(target: str, place: str, expected: str, fix: str, /, *positional: Any, **arguments: Any) -> Any:
+    """Returns what the function or class at `target` makes of the arguments.
+
+    Args:
+        place: what named it; expected, fix: as in UserError; all for errors.
+
+    Raises:
+        UserError: where there is none, or it does not take them.
+    """
+    try:
+        return import_target(target)(*positional, **arguments)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(f"{place} cannot be made ({error})", expected, fix) from error

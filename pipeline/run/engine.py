@@ -1,6 +1,5 @@
 """The base classes of cluster engines, and the lookup of the engine that the configuration names."""
 
-import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,8 @@ from pipeline.system.child_process import LocalProcess, Start
 from pipeline.system.processes import has_used_tensorflow, warm_up
 from pipeline.system.self_watch import watching_itself
 from pipeline.system.signal_listener import Request
-from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
+from stages.targets import class_at
 
 
 class Engine(ABC):
@@ -125,21 +124,5 @@ def engine_of(experiment: Experiment) -> Engine:
     Raises:
         UserError: where it is no engine.
     """
-    target = experiment.cluster._target_
-    module, _, name = target.rpartition(".")
-    try:
-        engine = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _no_engine(target, str(error)) from error
-    if not (isinstance(engine, type) and issubclass(engine, Engine)):
-        raise _no_engine(target, "it is no Engine")
-    made: Engine = engine(experiment.cluster)
-    return made
-
-
-def _no_engine(target: str, reason: str) -> UserError:
-    return UserError(
-        f"cluster._target_={target} cannot be used ({reason})",
-        "a class that extends pipeline.run.engine.Engine",
-        "cluster=local",
-    )
+    engine: type[Engine] = class_at(experiment.cluster._target_, Engine, "cluster", "cluster=local")
+    return engine(experiment.cluster)

@@ -1,6 +1,5 @@
 """The tracker of a run that is recorded in MLflow: into its journal first, from there to the store."""
 
-import importlib
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from pipeline.tracking.stored_run import Recorded, StoredRun
 from pipeline.tracking.tracker import SYSTEM, Patience, Tracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported
+from stages.targets import class_at
 
 
 class JournaledTracker(Tracker):
@@ -36,7 +36,7 @@ class JournaledTracker(Tracker):
         self._params: dict[str, str] = {}
         self._metrics: set[tuple[str, int]] = set()
         self._datasets: set[str] = set()
-        store = _store_class(spec.settings._target_)
+        store = class_at(spec.settings._target_, StoredRun, "tracking", f"tracking._target_={MLFLOW_RUN}")
         try:
             self._run = store(spec, self._journal.run_id)
             self._agree()
@@ -262,25 +262,6 @@ class JournaledTracker(Tracker):
                 self._metrics |= {(name, arguments["step"]) for name in arguments["values"]}
             case "dataset":
                 self._datasets.add(arguments["digest"])
-
-
-def _store_class(target: str) -> type[StoredRun]:
-    module, _, name = target.rpartition(".")
-    try:
-        store = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _no_store(target, str(error)) from error
-    if not (isinstance(store, type) and issubclass(store, StoredRun)):
-        raise _no_store(target, "it is no StoredRun")
-    return store
-
-
-def _no_store(target: str, reason: str) -> UserError:
-    return UserError(
-        f"tracking._target_={target} cannot be used ({reason})",
-        "a class that extends pipeline.tracking.stored_run.StoredRun",
-        f"tracking._target_={MLFLOW_RUN}",
-    )
 
 
 def _unusable(spec: RunSpec, error: Exception) -> UserError:

@@ -14,7 +14,7 @@ from stages.checkpoints.serialization import state_of
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.settings.train import TrainSettings
-from stages.targets import import_target
+from stages.targets import made
 
 
 def build_callbacks(
@@ -96,14 +96,9 @@ def _imported(entry: Any, index: int) -> keras.callbacks.Callback:
         return entry
     settings = dict(entry) if isinstance(entry, Mapping) else {}
     target = str(settings.pop("_target_", ""))
-    try:
-        callback = import_target(target)(**settings)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(
-            f"train.callbacks[{index}]={entry} cannot be made ({error})",
-            "a mapping with the `_target_` of a Keras callback and its arguments",
-            "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
-        ) from error
+    expected = "a mapping with the `_target_` of a Keras callback and its arguments"
+    fix = "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'"
+    callback = made(target, f"train.callbacks[{index}]={entry}", expected, fix, **settings)
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         raise UserError(
             f"train.callbacks[{index}]: {target} would bring back weights, and train all epochs again",

@@ -17,7 +17,7 @@ from stages.settings.optimizer import (
     ScheduleSettings,
     SgdSettings,
 )
-from stages.targets import import_target
+from stages.targets import made
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
@@ -82,14 +82,9 @@ def _custom(
         arguments["weight_decay"] = settings.weight_decay
     arguments = {name: _exact(value, policy) for name, value in arguments.items()}
     place = f"optimizer._target_={settings._target_}"
-    try:
-        optimizer = import_target(settings._target_)(learning_rate=rate, **arguments)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(
-            f"{place} cannot be made ({error})",
-            "a subclass of keras.optimizers.Optimizer that takes learning_rate and optimizer.arguments",
-            "optimizer._target_=keras.optimizers.Lion",
-        ) from error
+    needed = "a subclass of keras.optimizers.Optimizer that takes learning_rate and optimizer.arguments"
+    fix = "optimizer._target_=keras.optimizers.Lion"
+    optimizer = made(settings._target_, place, needed, fix, learning_rate=rate, **arguments)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UserError(f"{place} is no Keras optimizer", "a subclass of keras.optimizers.Optimizer")
     for name, setting in _SETTINGS_INSTEAD.items():
@@ -139,14 +134,10 @@ def learning_rate(
 
 
 def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) -> Rate:
-    try:
-        schedule = import_target(settings._target_)(peak, steps, **settings.arguments)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(
-            f"schedule._target_={settings._target_} cannot be made ({error})",
-            "a function (peak, steps, **arguments) that returns a Keras schedule, or a function of the step",
-            "schedule._target_=keras.optimizers.schedules.CosineDecay",
-        ) from error
+    expected = "a function (peak, steps, **arguments) that returns a Keras schedule, or a function of the step"
+    fix = "schedule._target_=keras.optimizers.schedules.CosineDecay"
+    place = f"schedule._target_={settings._target_}"
+    schedule = made(settings._target_, place, expected, fix, peak, steps, **settings.arguments)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         return schedule
     if callable(schedule):
@@ -154,7 +145,7 @@ def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) 
     if isinstance(schedule, (int, float)):
         return _exact(float(schedule), "float64" if isinstance(peak, np.float64) else "float32")
     raise UserError(
-        f"schedule._target_={settings._target_} returns {type(schedule).__name__}",
+        f"{place} returns {type(schedule).__name__}",
         "a Keras schedule, a function of the step, or a number",
     )
 
