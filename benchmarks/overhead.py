@@ -15,8 +15,7 @@ from benchmarks.processes import wait_for
 from pipeline.config.schemas import TrackingSettings
 from pipeline.system.ports import free_port
 from pipeline.tracking import system_metrics as sampling
-from pipeline.tracking.spec import RunSpec, open_tracker
-from pipeline.tracking.tracker import SYSTEM
+from pipeline.tracking.tracker import SYSTEM, RunSpec, open_tracker
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State

@@ -167,7 +167,7 @@ def _run_sweep(composer: "Composer") -> int:
 
 
 def _run_search(composer: "Composer") -> int:
-    from pipeline.config.search_settings import SearchSettings
+    from pipeline.config.sweep_settings import SearchSettings
     from pipeline.search.checks import checked_search
     from pipeline.search.run import run_search
     from pipeline.search.space import read_axes

@@ -21,8 +21,7 @@ from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment, streams
 from pipeline.tracking.journal import NAME, Journal
-from pipeline.tracking.spec import RunSpec
-from pipeline.tracking.tracker import Patience
+from pipeline.tracking.tracker import Patience, RunSpec
 from stages.errors import UserError
 
 

@@ -43,8 +43,7 @@ from pipeline.config.experiment import read_sweep
 from pipeline.config.keys import declared, dotted
 from pipeline.config.options import read_options
 from pipeline.config.schemas import register_schemas
-from pipeline.config.search_settings import SearchSettings
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.sweep_settings import SearchSettings, SweepSettings
 from stages.errors import UserError
 
 NAMED_BY_USERS = ("tracking.tags", "precision.layers", "strategy.layers")

@@ -10,8 +10,7 @@ from hydra.core.config_store import ConfigStore
 
 from pipeline.config import cluster_settings as cluster
 from pipeline.config.debug_settings import DebugSettings, FastSettings, OverfitSettings, ProfileSettings
-from pipeline.config.search_settings import SearchSettings
-from pipeline.config.sweep_settings import MOST_JOBS, SeedsSettings, SweepSettings
+from pipeline.config.sweep_settings import MOST_JOBS, SearchSettings, SeedsSettings, SweepSettings
 from stages.errors import UserError
 from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
 from stages.settings.ranges import choice, number

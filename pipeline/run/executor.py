@@ -26,7 +26,7 @@ from pipeline.run_folder.summary import StageOutcome, Summary, one_line
 from pipeline.system import pulse, signals
 from pipeline.system.garbage import imports_kept
 from pipeline.system.signal_listener import Interrupted
-from pipeline.tracking.tracker import NullTracker
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 
 IMPORT_GRACE_SECONDS = 0.2
@@ -113,7 +113,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
             if task.serves:
                 return _serve(servers, task)
             cache = job.experiment.outputs / "cache"
-            StageRunner(Path(scratch), cache, NullTracker(), console, summary).run(stages)
+            StageRunner(Path(scratch), cache, Tracker(), console, summary).run(stages)
         except Interrupted as interrupted:
             if interrupted.exit_code == FAILED:
                 console.error(f"this process is ended by {interrupted}")

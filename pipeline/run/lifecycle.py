@@ -35,9 +35,8 @@ from pipeline.system import machine
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
 from pipeline.tracking.run_copy import RESULTS
-from pipeline.tracking.spec import RunSpec, open_tracker
 from pipeline.tracking.system_metrics import SystemMetrics
-from pipeline.tracking.tracker import Patience, Tracker
+from pipeline.tracking.tracker import Patience, RunSpec, Tracker, open_tracker
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
 from stages.settings.results import EvaluateSettings, ExportSettings

@@ -18,8 +18,7 @@ from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system.signal_listener import Interrupted, Request
 from pipeline.system.signals import stopping
 from pipeline.tracking.journal import ENDED, Journal
-from pipeline.tracking.spec import RunSpec
-from pipeline.tracking.tracker import Patience, Tracker
+from pipeline.tracking.tracker import Patience, RunSpec, Tracker
 from stages.errors import UserError
 
 if TYPE_CHECKING:

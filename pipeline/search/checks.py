@@ -14,7 +14,7 @@ from pipeline.command_line.compose import Composed
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
-from pipeline.config.search_settings import SearchSettings
+from pipeline.config.sweep_settings import SearchSettings
 from pipeline.planning.resume import forked_run
 from pipeline.planning.reuse import other_run, plan_of
 from pipeline.provenance.identity import identity

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment
-from pipeline.config.search_settings import SearchSettings
+from pipeline.config.sweep_settings import SearchSettings
 from pipeline.search.space import Axis, size
 from pipeline.sweep.jobs import monitored
 from stages.errors import UserError

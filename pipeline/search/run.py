@@ -28,7 +28,7 @@ from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.journal import NAME as JOURNAL
-from pipeline.tracking.tracker import NullTracker, Tracker
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 
 
@@ -125,7 +125,7 @@ def _run_trials(
 ) -> int:
     """Runs the trials that are left, and ends the search."""
     first = search.first
-    parent: Tracker = NullTracker()
+    parent: Tracker = Tracker()
     trials = Trials(search, study, folder, SweepRun(None, first.name), console)
     code: int | None = None
     with ExitStack() as held, signals.listening(), signals.uninterrupted():

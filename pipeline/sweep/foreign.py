@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.utils import JobReturn, JobStatus
 
 from pipeline.command_line.compose import Composed
-from pipeline.config.search_settings import SearchSettings
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.sweep_settings import SearchSettings, SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.planning.job import Job, SweepRun
@@ -26,7 +25,7 @@ from pipeline.sweep.parent import finish, mark_killed, new_sweep_folder, parent_
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
-from pipeline.tracking.tracker import NullTracker, Tracker
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class ForeignSweep:
         self._settings = settings
         self._console = console
         self._jobs: list[SweepJob] = []
-        self._parent: Tracker = NullTracker()
+        self._parent: Tracker = Tracker()
         self._folder: Path | None = None
         self._places: Sequence[Place] = ()
         self._held = ExitStack()

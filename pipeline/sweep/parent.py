@@ -20,8 +20,7 @@ from pipeline.sweep.jobs import SweepJob
 from pipeline.system.clock import process_started
 from pipeline.system.garbage import imports_kept
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.spec import RunSpec, open_tracker
-from pipeline.tracking.tracker import Patience, Tracker
+from pipeline.tracking.tracker import Patience, RunSpec, Tracker, open_tracker
 
 
 def new_sweep_folder(experiment: Experiment) -> Path:

@@ -27,7 +27,7 @@ from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.process import refusal_in
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
-from pipeline.tracking.tracker import NullTracker, Tracker
+from pipeline.tracking.tracker import Tracker
 
 
 def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings | None = None) -> int:
@@ -118,7 +118,7 @@ class _Sweep:
 
     def run(self, is_new: bool) -> int:
         """Runs the jobs that have not finished, and returns the sweep's exit code."""
-        parent: Tracker = NullTracker()
+        parent: Tracker = Tracker()
         parent_id: str | None = None
         code: int | None = None
         with ExitStack() as held, signals.listening(), signals.uninterrupted():

@@ -14,9 +14,8 @@ from pipeline.redaction.mask import redact
 from pipeline.tracking.journal import DAMAGED, ENDED, NAME, Journal
 from pipeline.tracking.params import as_text
 from pipeline.tracking.sender import Sender
-from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.stored_run import Recorded, StoredRun
-from pipeline.tracking.tracker import SYSTEM, Patience, Tracker
+from pipeline.tracking.tracker import SYSTEM, Patience, RunSpec, Tracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported
 from stages.targets import class_at

@@ -22,9 +22,9 @@ from pipeline.tracking.journal import Entry
 from pipeline.tracking.params import model_name
 from pipeline.tracking.registry import Registration, register
 from pipeline.tracking.saved_model import mlflow_model
-from pipeline.tracking.spec import RunSpec
 from pipeline.tracking.store import experiment_id, how_to_open, open_client, store_uri, was_replaced
 from pipeline.tracking.stored_run import Answers, Recorded, StoredRun
+from pipeline.tracking.tracker import RunSpec
 from stages.results import Exported
 
 PER_BATCH = 100

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.tracking.journal import Entry
-from pipeline.tracking.spec import RunSpec
+from pipeline.tracking.tracker import RunSpec
 
 
 @dataclass

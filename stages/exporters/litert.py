@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from stages.exporters.exporter import LOADERS, Exporter
-from stages.exporters.function import probabilities_of
+from stages.exporters.exporter import LOADERS, Exporter, probabilities_of
 from stages.results import Dataset, Model
 
 

@@ -4,8 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.exporters.exporter import LOADERS, Exporter
-from stages.exporters.function import probabilities_of
+from stages.exporters.exporter import LOADERS, Exporter, probabilities_of
 from stages.results import Dataset, Model
 
 

@@ -20,13 +20,13 @@ from pipeline.run.binding import BoundStage
 from pipeline.run.records import clean_metrics, metric_name, recorded
 from pipeline.run.runner import StageRunner
 from pipeline.run_folder.summary import Summary
-from pipeline.tracking.tracker import NullTracker
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported, Model, Record, Strategy, as_number
 from tests.stages.experiments import real_digits
 
 
-class Kept(NullTracker):
+class Kept(Tracker):
     """Remembers what it is told."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.config.search_settings import SearchSettings
+from pipeline.config.sweep_settings import SearchSettings
 from pipeline.search.checks import Search, checked_search, refuse_unread
 from pipeline.search.space import read_axes
 from stages.errors import UserError

@@ -9,7 +9,7 @@ from mlflow.entities import Run
 from pipeline.config.schemas import TrackingSettings
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
-from pipeline.tracking.spec import RunSpec, open_tracker
+from pipeline.tracking.tracker import RunSpec, open_tracker
 
 LOCAL = TrackingSettings(kind="local")
 EPOCHS = 6

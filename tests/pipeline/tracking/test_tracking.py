@@ -23,7 +23,7 @@ from pipeline.system.processes import process_context
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
 from pipeline.tracking.params import as_text, of_configuration
-from pipeline.tracking.spec import RunSpec, open_tracker
+from pipeline.tracking.tracker import RunSpec, open_tracker
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 from tests.servers import free_port, mlflow_server
