@@ -40,7 +40,7 @@ from pipeline.command_line.overrides import (
 )
 from pipeline.config.errors import readable
 from pipeline.config.experiment import read_sweep
-from pipeline.config.keys import declared, dotted
+from pipeline.config.keys import declared, dotted, flatten
 from pipeline.config.options import read_options
 from pipeline.config.schemas import register_schemas
 from pipeline.config.sweep_settings import SearchSettings, SweepSettings
@@ -307,14 +307,14 @@ class Composer:
 
     def _refuse_hydras_own(self, document: DictConfig) -> None:
         """Refuses what a file says of Hydra's own settings: they have no effect."""
-        for name, value in _leaves(document.hydra):
+        for name, value in _leaves(document).items():
             if value != self._hydras_own.get(name) and not name.startswith(_FILLED_BY_HYDRA):
                 raise of_hydra(f"hydra.{name}={value} in a file", f"hydra.{name}")
 
     @functools.cached_property
     def _hydras_own(self) -> dict[str, Any]:
         """Hydra's own settings as they are without any file: composed once for all options of a sweep's jobs."""
-        return dict(_leaves(self.loader.load_configuration(None, [], RunMode.RUN).hydra))
+        return _leaves(self.loader.load_configuration(None, [], RunMode.RUN))
 
 
 def _refuse_alias(document: DictConfig, override: Override) -> None:
@@ -338,10 +338,7 @@ def _refuse_alias(document: DictConfig, override: Override) -> None:
         node = None if OmegaConf.is_missing(node, part) else node[part]
 
 
-def _leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    values: Any = OmegaConf.to_container(node, resolve=False)
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(OmegaConf.create(value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _leaves(document: DictConfig) -> dict[str, Any]:
+    """Returns Hydra's own settings in a configuration by their dotted names."""
+    values: Any = OmegaConf.to_container(document.hydra, resolve=False)
+    return dict(flatten(values))

@@ -9,12 +9,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from pipeline.config.keys import flatten
 from pipeline.paths import CHECKOUT
 from pipeline.provenance.code_state import git
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.params import flatten
 
 PACKAGES = "environment/packages.txt"
 

@@ -1,12 +1,22 @@
-"""Dotted names of a configuration, of which errors suggest the nearest one."""
+"""Dotted names of a configuration: of its values, and those of which errors suggest the nearest one."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from pipeline.source_code.annotations import declared_settings
+
+
+def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields dotted names and values; an empty mapping is a value."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{name}.")
+        else:
+            yield name, value
 
 
 def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pipeline.cluster.task import cluster_settings
+from pipeline.cluster.task import cluster_settings, member_counts
 from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.config.keys import flatten
 from pipeline.console import Console
 from pipeline.engines.slurm_member import Member
 from pipeline.engines.slurm_queue import COMMAND_SECONDS, ENDED, ENDS, QUEUE_SECONDS, Entry, Note, queue, queued
@@ -28,9 +29,7 @@ from pipeline.run_folder.rebuild import journal_rows
 from pipeline.run_folder.settle import end_lost
 from pipeline.system.signal_listener import Request
 from pipeline.tracking.journal import NAME as JOURNAL
-from pipeline.tracking.params import flatten
 from stages.errors import UserError
-from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 
 FOLDER = "slurm"
 """In the folder of a run, or of a sweep: the job's script and the output of its tasks."""
@@ -79,9 +78,7 @@ def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> lis
 def members(job: Job) -> int:
     """Returns the number of processes of a job."""
     strategy = cluster_settings(job.experiment)
-    if isinstance(strategy, ParameterServerSettings):
-        return 1 + strategy.servers + strategy.workers
-    return strategy.workers if isinstance(strategy, MultiWorkerSettings) else 1
+    return sum(member_counts(strategy).values()) if strategy is not None else 1
 
 
 def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:

@@ -14,7 +14,14 @@ from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.job import Job, Predecessor
-from pipeline.provenance.identity import WITHOUT_EFFECT, as_override, identity, relevant_settings, settings_of
+from pipeline.provenance.identity import (
+    WITHOUT_EFFECT,
+    as_override,
+    differing,
+    identity,
+    relevant_settings,
+    settings_of,
+)
 from pipeline.provenance.source_digest import new_for_other_code, sources
 from pipeline.run_folder.finding import find_run, run_folders
 from pipeline.run_folder.rebuild import read_run
@@ -171,13 +178,12 @@ def check_same(experiment: Experiment, run: Summary) -> None:
             "the settings of the run, unchanged",
             f"fork={experiment.resume}",
         )
-    for name in dict.fromkeys([*before, *now]):
-        if str(before.get(name)) != str(now.get(name)):
-            raise UserError(
-                f"resume={experiment.resume}: {name} was {before.get(name)} and is {now.get(name)}",
-                f"the settings of the run (its strategy may change), or a new run: fork={experiment.resume}",
-                as_override(name, before.get(name)),
-            )
+    for name in differing(before, now):
+        raise UserError(
+            f"resume={experiment.resume}: {name} was {before.get(name)} and is {now.get(name)}",
+            f"the settings of the run (its strategy may change), or a new run: fork={experiment.resume}",
+            as_override(name, before.get(name)),
+        )
 
 
 _OF_DATA = ("data._target_", "data.name")
@@ -199,13 +205,16 @@ def check_fork(experiment: Experiment, run: Summary) -> None:
     except Exception:  # damaged: the checkpoint is compared when it is restored
         return
     now = settings_of(experiment, ())
-    for name in _decisive(before, now):
-        if str(before.get(name)) != str(now.get(name)):
-            _refuse(experiment, name, before.get(name), now.get(name))
-    dtypes = [_variables(settings) for settings in (before, now)]
-    if dtypes[0] != dtypes[1]:
-        name = "precision.policy"
-        _refuse(experiment, name, before.get(name), now.get(name))
+    names = [name for name in _decisive(before, now) if name in differing(before, now)]
+    if _variables(before) != _variables(now):
+        names.append("precision.policy")
+    for name in names:
+        raise UserError(
+            f"fork={experiment.fork}: {name} was {before.get(name)} and is {now.get(name)}, with which its weights do "
+            "not fit",
+            "the data, the network and the dtype of the variables of that run; a new run from scratch may have others",
+            "fork=null",
+        )
 
 
 def _decisive(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -223,11 +232,3 @@ def _variables(settings: Mapping[str, Any]) -> str:
     """Returns the dtype of the variables."""
     policy = str(settings.get("precision.policy"))
     return policy if policy in ("bfloat16", "float16", "float64") else "float32"
-
-
-def _refuse(experiment: Experiment, name: str, before: Any, now: Any) -> None:
-    raise UserError(
-        f"fork={experiment.fork}: {name} was {before} and is {now}, with which its weights do not fit",
-        "the data, the network and the dtype of the variables of that run; a new run from scratch may have others",
-        "fork=null",
-    )

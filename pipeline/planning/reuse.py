@@ -11,7 +11,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.plan import PlannedStage, make_plan
-from pipeline.provenance.identity import WITHOUT_EFFECT, relevant_settings, settings_of
+from pipeline.provenance.identity import WITHOUT_EFFECT, differing, relevant_settings, settings_of
 from pipeline.provenance.source_digest import sources
 from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.summary import Summary
@@ -151,14 +151,13 @@ def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, expe
         ) from error
     now = settings_of(experiment, ignored)
     reused = ", ".join(stage.name for stage in plan if stage.action == "reused")
-    for name in dict.fromkeys([*before, *now]):
-        if str(before.get(name)) != str(now.get(name)):
-            raise UserError(
-                f"{name} was {before.get(name)} in run={experiment.run}, and is {now.get(name)}: {reused} were made "
-                "with the former",
-                "the run's settings; only data, strategy and stages that run may differ. To train with others, fork",
-                f"fork={experiment.run}",
-            )
+    for name in differing(before, now):
+        raise UserError(
+            f"{name} was {before.get(name)} in run={experiment.run}, and is {now.get(name)}: {reused} were made with "
+            "the former",
+            "the run's settings; only data, strategy and stages that run may differ. To train with others, fork",
+            f"fork={experiment.run}",
+        )
 
 
 def _left_out(plan: Sequence[PlannedStage]) -> list[PlannedStage]:

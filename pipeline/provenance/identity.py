@@ -4,15 +4,15 @@ import functools
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
+from pipeline.config.keys import flatten
 from pipeline.redaction.mask import redact
 from pipeline.redaction.names import is_secret_name, may_be_ordinary
-from pipeline.tracking.params import flatten
 
 WITHOUT_EFFECT = (
     "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tracking",
@@ -53,6 +53,11 @@ def _slow_digest(name: str, value: str) -> str:
 def relevant_settings(document: Any, ignored: Sequence[str]) -> dict[str, Any]:
     """Returns the settings of a configuration by their dotted names, but those that are `ignored`."""
     return {name: value for name, value in flatten(document) if not is_among(name, ignored)}
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the settings that have other values in `now` than in `before`."""
+    return [name for name in dict.fromkeys([*before, *now]) if str(before.get(name)) != str(now.get(name))]
 
 
 def is_among(name: str, settings: Iterable[str]) -> bool:

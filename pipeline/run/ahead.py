@@ -1,7 +1,7 @@
 """Processes that reload exported models, started early because their import of TensorFlow takes seconds."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from pipeline.config.experiment import Experiment
 from pipeline.planning.plan import PlannedStage
@@ -18,11 +18,9 @@ def reloading(plan: Sequence[PlannedStage], experiment: Experiment) -> AbstractC
     return fresh_process.ahead(_RUNTIME) if exports and _reloads_saved_model(experiment) else nullcontext()
 
 
-@contextmanager
-def reloading_for_jobs(experiments: Iterable[Experiment]) -> Iterator[None]:
+def reloading_for_jobs(experiments: Iterable[Experiment]) -> AbstractContextManager[None]:
     """Starts one process that has imported TensorFlow for all jobs of a sweep; each job's own is forked from it."""
-    with fresh_process.serving(_RUNTIME) if any(map(_reloads_saved_model, experiments)) else nullcontext():
-        yield
+    return fresh_process.serving(_RUNTIME) if any(map(_reloads_saved_model, experiments)) else nullcontext()
 
 
 def _reloads_saved_model(experiment: Experiment) -> bool:

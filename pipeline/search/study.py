@@ -52,7 +52,7 @@ class Trial:
 
 
 class Study:
-    """The study of a search, in its folder."""
+    """The study of a search, in its folder. study: Optuna's own object."""
 
     def __init__(self, folder: Path, plan: SearchPlan, axes: Sequence[Axis]) -> None:
         """Opens the study in `folder`, or begins one.
@@ -69,7 +69,7 @@ class Study:
         self.address = address(folder)
         self.name = _NAME
         try:
-            self._study = optuna.create_study(
+            self.study = optuna.create_study(
                 storage=open_storage(self.address),
                 study_name=_NAME,
                 directions=[goal.direction for goal in plan.goals],
@@ -82,14 +82,9 @@ class Study:
                 "resume=never",
             ) from error
 
-    @property
-    def study(self) -> "optuna.Study":
-        """Optuna's own object, from which importances are computed."""
-        return self._study
-
     def trials(self) -> list[Trial]:
         """Returns the trials that were begun, in their order."""
-        frozen = [trial for trial in self._study.get_trials(deepcopy=False) if _SAME_AS not in trial.user_attrs]
+        frozen = [trial for trial in self.study.get_trials(deepcopy=False) if _SAME_AS not in trial.user_attrs]
         return [self._read(trial, ordinal) for ordinal, trial in enumerate(frozen, 1)]
 
     def wants_more(self) -> bool:
@@ -105,12 +100,12 @@ class Study:
         limit = size(self._axes)
         tried = {trial.lines: trial.number for trial in begun}
         while True:
-            number = len(self._study.get_trials(deepcopy=False))
+            number = len(self.study.get_trials(deepcopy=False))
             missed = number - len(begun)
             if self._plan.sampler == "grid" or (limit is not None and missed >= _ATTEMPTS):
-                self._study.enqueue_trial(self._untried(tried))
-            self._study.sampler = self._sampler(number)
-            drawn = self._study.ask({axis.key: axis.distribution for axis in self._axes})
+                self.study.enqueue_trial(self._untried(tried))
+            self.study.sampler = self._sampler(number)
+            drawn = self.study.ask({axis.key: axis.distribution for axis in self._axes})
             lines = self._lines(drawn.params)
             if lines not in tried:
                 return Trial(drawn.number, len(begun) + 1, lines, "RUNNING")
@@ -129,24 +124,24 @@ class Study:
 
         state = optuna.trial.TrialState
         if reason is not None:
-            storage = self._study._storage
+            storage = self.study._storage
             storage.set_trial_user_attr(self.id_of(number), _REASON, reason)
         how = state.COMPLETE if values is not None else state.PRUNED if pruned else state.FAIL
-        self._study.sampler = self._sampler(number)
-        self._study.tell(number, list(values) if values is not None else None, state=how)
+        self.study.sampler = self._sampler(number)
+        self.study.tell(number, list(values) if values is not None else None, state=how)
 
     def id_of(self, number: int) -> int:
         """Returns the id under which the storage knows a trial."""
-        return int(self._study._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number))
+        return int(self.study._storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number))
 
     def best(self) -> list[Trial]:
         """Returns the best trial, or with several goals those that no other is better than in all of them."""
-        numbers = {trial.number for trial in self._study.best_trials} if self._finished() else set()
-        best = [trial for trial in self.trials() if trial.number in numbers]
+        trials = self.trials()
+        if not any(trial.state == "COMPLETE" for trial in trials):
+            return []
+        numbers = {trial.number for trial in self.study.best_trials}
+        best = [trial for trial in trials if trial.number in numbers]
         return best[:1] if len(self._plan.goals) == 1 else best
-
-    def _finished(self) -> bool:
-        return any(trial.state == "COMPLETE" for trial in self.trials())
 
     def _read(self, trial: "optuna.trial.FrozenTrial", ordinal: int) -> Trial:
         return Trial(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.command_line.compose import Composed
@@ -91,30 +92,25 @@ def _show_plans(jobs: Sequence[SweepJob], console: Console) -> None:
             show_plan(job.experiment, plan_of(job.experiment), console)
 
 
+@dataclass
 class _Sweep:
     """A sweep that runs."""
 
-    def __init__(
-        self,
-        folder: Path,
-        jobs: Sequence[SweepJob],
-        console: Console,
-        settings: SweepSettings,
-        places: Sequence[Place],
-    ) -> None:
-        self._folder = folder
-        self._jobs = jobs
-        self._console = console
-        self._settings = settings
-        self._places = places
-        self._to_run = [job for job in jobs if job.refused is None]
+    folder: Path
+    jobs: Sequence[SweepJob]
+    console: Console
+    settings: SweepSettings
+    places: Sequence[Place]
+
+    def __post_init__(self) -> None:
+        self._to_run = [job for job in self.jobs if job.refused is None]
         self._first = self._to_run[0].experiment
-        self._by_folder = {folder / job.folder: job for job in jobs}
-        digits = len(str(len(jobs)))
+        self._by_folder = {self.folder / job.folder: job for job in self.jobs}
+        total = str(len(self.jobs))
         titles = {
-            place: f"job {job.number:>{digits}}/{len(jobs)}  {job.label}" for place, job in self._by_folder.items()
+            place: f"job {job.number:>{len(total)}}/{total}  {job.label}" for place, job in self._by_folder.items()
         }
-        self._display = Display(console, titles)
+        self._display = Display(self.console, titles)
 
     def run(self, is_new: bool) -> int:
         """Runs the jobs that have not finished, and returns the sweep's exit code."""
@@ -123,31 +119,31 @@ class _Sweep:
         code: int | None = None
         with ExitStack() as held, signals.listening(), signals.uninterrupted():
             try:
-                name = sweep_name(job.label for job in self._jobs)
-                parent = parent_run(self._first, self._folder, len(self._jobs), name, self._console)
+                name = sweep_name(job.label for job in self.jobs)
+                parent = parent_run(self._first, self.folder, len(self.jobs), name, self.console)
                 parent_id = parent.run_id
                 held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
-                taken = take_finished(self._to_run, self._folder, parent, is_new, self._console.warn)
+                taken = take_finished(self._to_run, self.folder, parent, is_new, self.console.warn)
                 if taken:
-                    self._console.log(f"{len(taken)} of the jobs have finished elsewhere, and are not run again")
+                    self.console.log(f"{len(taken)} of the jobs have finished elsewhere, and are not run again")
                 self._run_jobs(SweepRun(parent_id, self._first.name))
             except Interrupted as interrupted:
                 code = interrupted.exit_code
             if code is None:
                 code = SWEEP_FAILED if any(job.exit_code != DONE for job in self._to_run) else DONE
             with signals.ending(code):
-                status = finish(self._folder, parent, self._to_run, code, self._console)
+                status = finish(self.folder, parent, self._to_run, code, self.console)
                 if parent.run_id != parent_id:  # the store has lost the sweep's run: its jobs belong to the new one
                     for job in self._to_run:
                         if job.exit_code is not None and job.elsewhere is None:
-                            send_rest(self._folder / job.folder, job.experiment, self._console, parent.run_id)
-                _write(self._jobs, self._folder, status)  # last of all: before it, the same command resumes this sweep
+                            send_rest(self.folder / job.folder, job.experiment, self.console, parent.run_id)
+                _write(self.jobs, self.folder, status)  # last of all: before it, the same command resumes this sweep
                 return code
 
     def _run_jobs(self, sweep: SweepRun) -> None:
         left: list[Job] = []
-        for job in self._jobs:
-            folder = self._folder / job.folder
+        for job in self.jobs:
+            folder = self.folder / job.folder
             if job.refused is not None:
                 self._display.skipped(folder, f"skipped: {job.refused}")
             elif (run_id := was_elsewhere(folder)) is not None:
@@ -156,7 +152,7 @@ class _Sweep:
                 self._note(job, DONE)
             elif has_finished(folder):
                 self._display.skipped(folder, "finished earlier, skipped")
-                send_rest(folder, job.experiment, self._console, sweep.run_id)
+                send_rest(folder, job.experiment, self.console, sweep.run_id)
                 self._note(job, DONE)
             else:
                 left.append(Job(job.experiment, job.overrides, folder, sweep, run_name=job.run_name))
@@ -168,11 +164,11 @@ class _Sweep:
             made.reason = refusal_in(job.folder) if code == WRONG_CONFIGURATION else None
             self._note(made, code)
 
-        run_batch(left, self._display, self._settings, self._places, ended)
+        run_batch(left, self._display, self.settings, self.places, ended)
 
     def _note(self, job: SweepJob, code: int) -> None:
         job.exit_code = code
-        _write(self._jobs, self._folder)
+        _write(self.jobs, self.folder)
 
 
 def _write(jobs: Sequence[SweepJob], folder: Path, status: str = "RUNNING") -> None:

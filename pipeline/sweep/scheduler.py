@@ -1,6 +1,7 @@
 """Runs jobs in separate processes, several at a time, and yields each one as it ends."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from signal import SIGTERM
 
@@ -50,25 +51,21 @@ def run_jobs(
     Raises:
         Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
     """
-    _Scheduler(iter(jobs), console, places, on_start, on_end, on_poll).run()
+    _Scheduler(iter(jobs), console, list(places), on_start, on_end, on_poll).run()
 
 
+@dataclass
 class _Scheduler:
-    def __init__(
-        self,
-        jobs: Iterator[Job],
-        console: Console,
-        places: Sequence[Place],
-        on_start: OnStart,
-        on_end: OnEnd,
-        on_poll: OnPoll,
-    ) -> None:
-        self._jobs = jobs
-        self._console = console
-        self._free = list(places)
-        self._on_start = on_start
-        self._on_end = on_end
-        self._on_poll = on_poll
+    """See `run_jobs`. free: the places without a job."""
+
+    jobs: Iterator[Job]
+    console: Console
+    free: list[Place]
+    on_start: OnStart
+    on_end: OnEnd
+    on_poll: OnPoll
+
+    def __post_init__(self) -> None:
         self._running: list[JobProcess | RemoteJob] = []
         self._places: dict[RemoteJob, Place] = {}
 
@@ -77,7 +74,7 @@ class _Scheduler:
             while self._fill():
                 signals.check()
                 self._wait()
-                self._on_poll(self._running)
+                self.on_poll(self._running)
             signals.check()
         except BaseException:
             self._stop_all(signals.requested() or by_signal(SIGTERM))
@@ -92,32 +89,32 @@ class _Scheduler:
     def _start_next(self) -> bool:
         """Starts jobs in the places that are free; returns whether their engine refused them, and others may run."""
         elsewhere: list[Job] = []
-        while len(self._free) > len(elsewhere):
+        while len(self.free) > len(elsewhere):
             signals.check()
-            job = next(self._jobs, None)
+            job = next(self.jobs, None)
             if job is None:
                 break
             if job.experiment.cluster.submits_jobs:
                 elsewhere.append(job)
             else:
-                self._on_start(job)
-                self._running.append(JobProcess(job, self._console, self._free.pop(0)))
+                self.on_start(job)
+                self._running.append(JobProcess(job, self.console, self.free.pop(0)))
         return bool(elsewhere) and not self._start_elsewhere(elsewhere)
 
     def _start_elsewhere(self, jobs: Sequence[Job]) -> bool:
         """Starts jobs on their engine, all at once; returns whether it takes them."""
         for job in jobs:
-            self._on_start(job)
+            self.on_start(job)
         try:
-            started = engine_of(jobs[0].experiment).start(jobs, self._console)
+            started = engine_of(jobs[0].experiment).start(jobs, self.console)
         except UserError as error:
-            self._console.error(str(error))
+            self.console.error(str(error))
             for job in jobs:
-                self._on_end(job, WRONG_CONFIGURATION)
+                self.on_end(job, WRONG_CONFIGURATION)
             return False
         for remote in started:
             self._running.append(remote)
-            self._places[remote] = self._free.pop(0)
+            self._places[remote] = self.free.pop(0)
         return True
 
     def _wait(self) -> None:
@@ -128,8 +125,8 @@ class _Scheduler:
             code = process.poll()
             if code is not None:
                 self._running.remove(process)
-                self._free.append(process.place if isinstance(process, JobProcess) else self._places.pop(process))
-                self._on_end(process.job, code)
+                self.free.append(process.place if isinstance(process, JobProcess) else self._places.pop(process))
+                self.on_end(process.job, code)
 
     def _stop_all(self, request: Request) -> None:
         """Has all processes save and end, and waits for them."""

@@ -141,14 +141,14 @@ class MlflowRun(StoredRun):
         return super().refuses(error)
 
     def params(self, values: Mapping[str, str]) -> None:
-        entries = [Param(name, text) for name, text in values.items()]
-        for start in range(0, len(entries), PER_BATCH):
-            self._client.log_batch(self.run_id, params=entries[start : start + PER_BATCH])
+        self._log_all("params", [Param(name, text) for name, text in values.items()])
 
     def tags(self, values: Mapping[str, str]) -> None:
-        entries = [RunTag(name, value) for name, value in values.items()]
+        self._log_all("tags", [RunTag(name, value) for name, value in values.items()])
+
+    def _log_all(self, kind: str, entries: Sequence[Param | RunTag]) -> None:
         for start in range(0, len(entries), PER_BATCH):
-            self._client.log_batch(self.run_id, tags=entries[start : start + PER_BATCH])
+            self._client.log_batch(self.run_id, **{kind: entries[start : start + PER_BATCH]})
 
     def forget(self, names: Sequence[str]) -> None:
         there = self._client.get_run(self.run_id).data.tags

@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from pipeline.config.keys import flatten
 from pipeline.redaction.mask import redact, redact_named
 
 LONGEST = 500
@@ -36,16 +37,6 @@ def of_configuration(document: DictConfig) -> dict[str, Any]:
     assert isinstance(whole, dict)
     resolved = dict(flatten(whole))
     return {name: resolved[name] for name, value in flatten(plain) if not _is_pointer(value)}
-
-
-def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields dotted names and values; an empty mapping is a value."""
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{name}.")
-        else:
-            yield name, value
 
 
 def elements(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -39,11 +39,8 @@ def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name:
 
 def cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rows that stay and the rows of the part, int64, both in order. See `divide`."""
-    try:
-        return _cut(labels, fraction, seed, name)
-    except ValueError as error:
-        fractions = {name: fraction}
-        raise _cannot_cut(labels, fractions, _working(labels, fractions, seed), name, error) from error
+    rows = cut_all(labels, {name: fraction}, seed)
+    return rows["train"], rows[name]
 
 
 def cut_all(

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import pytest
 from omegaconf import OmegaConf
 
+from pipeline.config.keys import flatten
 from pipeline.redaction.mask import GuardedStream, learn, learn_arguments, redact, redact_overrides
 from pipeline.redaction.names import is_secret_name
-from pipeline.tracking.params import flatten
 from tests import commands
 from tests.conftest import ROOT
 from tests.pipeline.experiments import SMALL, experiment
