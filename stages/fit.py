@@ -19,13 +19,12 @@ from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.inference_memory import scoring_batch
 from stages.networks.precision import keras_floats
-from stages.optimization.losses import accuracy, class_weight, cross_entropy
+from stages.optimization.losses import accuracy, class_weight, class_weights, cross_entropy
 from stages.optimization.optimizers import Rate, build_optimizer, learning_rate
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.settings.train import FitSettings
-from stages.training.class_weights import class_weights
 from stages.training.fit_report import FitReport
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files

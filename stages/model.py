@@ -10,14 +10,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.data.known_images import count_known, digests_of_run, too_good
+from stages.checkpoints.saved import count_known, digests_of_run, too_good
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import last_function
-from stages.networks.layer_policies import effective_policy, layer_policies
 from stages.networks.model_parallel import place
-from stages.networks.precision import cast_exactly, float32_initial_values, keras_floats
+from stages.networks.precision import (
+    cast_exactly,
+    effective_policy,
+    float32_initial_values,
+    keras_floats,
+    layer_policies,
+)
 from stages.networks.random_layers import prepare_random_layers
 from stages.networks.rescaling import with_scaling
 from stages.reporter import Reporter, Silent

@@ -15,12 +15,12 @@ from stages.checkpoints.state import progress_of, restore_weights
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
 from stages.evaluation.test_set import validation_facts
+from stages.optimization.losses import class_weights
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
 from stages.training.choices import note_jit, with_choices
-from stages.training.class_weights import class_weights
 from stages.training.epochs import Epochs, build_engine
 from stages.training.memory import check_memory, gpu_peak
 from stages.training.outcome import result_of, write_files

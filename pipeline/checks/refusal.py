@@ -5,12 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.checks.batch import expected_replicas
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
 from stages.errors import UserError
 from stages.settings.data import DataSettings
 from stages.settings.model import ModelSettings
+from stages.settings.strategy import (
+    CentralStorageSettings,
+    MirroredSettings,
+    MultiWorkerSettings,
+    StrategySettings,
+    TpuSettings,
+)
 from stages.settings.train import FitSettings, TrainSettings
 
 Condition = Callable[[Experiment], bool]
@@ -146,3 +152,24 @@ def steps_per_epoch(experiment: Experiment) -> int | None:
 def gpus_without_bfloat16() -> list[machine.Gpu]:
     """Returns the GPUs of this machine that cannot compute in bfloat16."""
     return [gpu for gpu in machine.gpus() if gpu.compute_capability < (8, 0)]
+
+
+def expected_replicas(experiment: Experiment) -> int | None:
+    """Returns the number of replicas that share a batch; None where it is unknown without TensorFlow."""
+    settings = experiment.settings.get("strategy")
+    gpus = len(machine.gpus())
+    if isinstance(settings, (MirroredSettings, CentralStorageSettings)):
+        return len(settings.devices) or gpus or settings.cpu_replicas
+    if isinstance(settings, MultiWorkerSettings):
+        return experiment.cluster.replicas(settings.workers, gpus)
+    if isinstance(settings, TpuSettings) or not isinstance(settings, StrategySettings):
+        return None
+    return 1
+
+
+def batch_is_shared(experiment: Experiment) -> None:
+    """Refuses a batch that the replicas cannot share."""
+    settings = experiment.settings.get("train")
+    replicas = expected_replicas(experiment)
+    if isinstance(settings, TrainSettings) and replicas:
+        settings.check_share(replicas)

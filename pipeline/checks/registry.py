@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 from pipeline.checks.augmentation import AUGMENTATION
-from pipeline.checks.batch import batch_is_shared
 from pipeline.checks.environment import data_is_usable, exporters_are_installed, outputs_can_be_written, tpu_exists
 from pipeline.checks.own_settings import check_classes, check_own_settings
 from pipeline.checks.precision import PRECISION
-from pipeline.checks.refusal import Refusal
+from pipeline.checks.refusal import Refusal, batch_is_shared
 from pipeline.checks.registration import REGISTRATION
 from pipeline.checks.strategy import STRATEGY
 from pipeline.checks.training import TRAINING

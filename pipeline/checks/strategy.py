@@ -1,7 +1,6 @@
 """Strategies that cannot work as configured."""
 
-from pipeline.checks.batch import expected_replicas
-from pipeline.checks.refusal import Condition, Refusal, all_of, has, runs_under
+from pipeline.checks.refusal import Condition, Refusal, all_of, expected_replicas, has, runs_under
 from pipeline.cluster.task import cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine

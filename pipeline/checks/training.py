@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-from pipeline.checks.batch import expected_replicas
 from pipeline.checks.refusal import (
     Condition,
     Refusal,
     all_of,
+    expected_replicas,
     fit,
     has,
     last_batch,

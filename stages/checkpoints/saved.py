@@ -1,4 +1,4 @@
-"""The result of a training on disk, for a later run to evaluate or export again."""
+"""The result of a training on disk: evaluated or exported again, or compared with the images of a test."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 
 from stages.checkpoints.files import Checkpoint, read, write
-from stages.data.known_images import DIGESTS, TRAINED, count_known, too_good
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_PIXELS
+
+TRAINED = Path("results", "train", "trained.npz")
+"""The result of a training, in its run's folder."""
+
+DIGESTS = "train_digests"
 
 NAME = TRAINED.name
 
@@ -129,3 +133,29 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
 def _shown(values: list[Any]) -> str:
     text = ", ".join(map(str, values[:8]))
     return f"[{text}{', …' if len(values) > 8 else ''}]"
+
+
+def count_known(trained_on: np.ndarray | None, test: Split) -> int:
+    """Returns how many images of `test` are among those with these digests, as far as they are at hand."""
+    if trained_on is None or not test.is_at_hand:
+        return 0
+    return int(np.isin(test.described.digests, trained_on).sum())
+
+
+def digests_of_run(weights: Path) -> np.ndarray | None:
+    """Returns the digests of the images that a run was trained on, by a file or folder in its folder.
+
+    None where it is in no run's folder, or that run has not kept them.
+    """
+    for folder in list(weights.resolve().parents)[:3]:
+        try:
+            with np.load(folder / TRAINED, allow_pickle=False) as arrays:
+                return np.asarray(arrays[DIGESTS]) if DIGESTS in arrays.files else None
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def too_good(weights: str, known: int, total: int) -> str:
+    """Returns the warning that a test has images which `weights` were trained on."""
+    return f"{weights} was trained on {known:,} of these {total:,} test images: its metrics are too good"

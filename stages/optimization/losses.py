@@ -1,8 +1,12 @@
-"""The loss of each example, in float32 (float64 for a network in float64)."""
+"""The loss of each example, in float32 (float64 for a network in float64), and weights of classes in it."""
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
+
+from stages.errors import UserError
+from stages.results import Dataset
 
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """From labels [b] (floats from Keras), or [b, classes] of mixed images, whose rows add up to 1, and outputs
@@ -70,3 +74,24 @@ def _of_probabilities(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 def _logs_of_probabilities(outputs: tf.Tensor) -> tf.Tensor:
     return tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0))  # Keras' own bound
+
+
+def class_weights(weights: object, dataset: Dataset) -> list[float] | None:
+    """Returns a weight for each class, or None for all alike.
+
+    Raises:
+        UserError: where there are not as many weights as classes.
+    """
+    if weights is None:
+        return None
+    if weights == "balanced":
+        counts = np.bincount(dataset.train.labels, minlength=dataset.num_classes)
+        return [float(len(dataset.train) / (dataset.num_classes * max(count, 1))) for count in counts]
+    assert isinstance(weights, list)
+    if len(weights) != dataset.num_classes:
+        raise UserError(
+            f"train.class_weights has {len(weights)} numbers",
+            f"{dataset.num_classes}, one for each of {', '.join(dataset.class_names)}",
+            "train.class_weights=balanced",
+        )
+    return [float(weight) for weight in weights]

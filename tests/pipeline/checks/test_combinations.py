@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.checks.batch import expected_replicas
 from pipeline.checks.precision import advice
+from pipeline.checks.refusal import expected_replicas
 from pipeline.cluster.task import local_tasks
 from pipeline.engines.tf_config import task_of_environment
 from pipeline.planning.job import prepare

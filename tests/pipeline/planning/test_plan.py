@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.checks.batch import expected_replicas
+from pipeline.checks.refusal import expected_replicas
 from pipeline.planning.plan import make_plan, parameters
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checks.batch import expected_replicas
+from pipeline.checks.refusal import expected_replicas
 from pipeline.checks.registry import check_rules
 from pipeline.system import machine
 from pipeline.system.machine import Gpu

@@ -12,7 +12,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.model import model
 from stages.networks.keras_internals import all_layers
-from stages.networks.layer_policies import effective_policy, layer_policies
+from stages.networks.precision import effective_policy, layer_policies
 from stages.results import Dataset, Model, Strategy
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings

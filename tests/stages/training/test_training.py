@@ -15,6 +15,7 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 from stages.errors import UserError
 from stages.fit import _validation_batch, fit
 from stages.model import model
+from stages.optimization.losses import class_weights
 from stages.reporter import Silent
 from stages.results import Strategy, Trained
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
@@ -23,7 +24,6 @@ from stages.settings.strategy import CentralStorageSettings, DefaultSettings, Mo
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
 from stages.train import train
-from stages.training.class_weights import class_weights
 from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn, streamed
 
 pytestmark = pytest.mark.slow
