@@ -169,7 +169,8 @@ MUTATIONS = (
         "stages/checkpoints/saved.py", "        if now[name] != before:", "        if False:", REUSE, "-k", "other",
     ),
     mutation(
-        "pipeline/planning/reuse.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE, "-k", "refused",
+        "pipeline/provenance/identity.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE,
+        "-k", "refused",
     ),
     mutation("pipeline/serving/app.py", "if not pixels.size:", "if False:", SERVING, "-k", "wrong_requests"),
     mutation(
