@@ -16,6 +16,7 @@ from pipeline.system.child_process import LocalProcess, Start
 from pipeline.system.processes import has_used_tensorflow, warm_up
 from pipeline.system.self_watch import watching_itself
 from pipeline.system.signal_listener import Request
+from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 from stages.targets import class_at
 
