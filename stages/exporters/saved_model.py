@@ -53,7 +53,7 @@ class Serving(tf.Module):
             lambda images: probabilities(model.network(images, training=False), model.outputs),
             input_signature=[tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")],
             autograph=False,
-        )
+        ).get_concrete_function()  # saving would trace the network a second time, and save both
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces the functions, and returns the signatures by their names."""

@@ -6,15 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelFile
 
 from stages.data.decode import ORIENTATION, Decoder
 from stages.export import export
 from stages.exporters.encoded_images import decode
+from stages.exporters.saved_model import SavedModel
 from stages.load.synthetic import synthetic
+from stages.networks.keras_internals import all_layers
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model, Trained
 from stages.settings.data import SyntheticSettings
@@ -77,6 +81,15 @@ def test_pixels_of_both_types_give_the_named_outputs(photos: Dataset, trained: M
     for count in (1, 200):
         assert loaded(tf.zeros((count, 20, 24, 3), tf.uint8)).shape == (count, 4)
     assert tuple(name.decode() for name in loaded.class_names.numpy()) == NAMES
+
+
+def test_the_file_holds_the_network_once(photos: Dataset, trained: Model, tmp_path: Path) -> None:
+    """All functions and signatures call the same one: a large network takes seconds to trace and to load."""
+    SavedModel().write(trained, photos, tmp_path / "saved")
+    graph = SavedModelFile.FromString((tmp_path / "saved" / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    convolutions = [layer for layer in all_layers(trained.network) if isinstance(layer, keras.layers.Conv2D)]
+    assert sum(node.op == "Conv2D" for node in nodes) == len(convolutions) > 0
 
 
 def test_encoded_images_give_what_their_decoded_pixels_give(loaded: Any) -> None:
