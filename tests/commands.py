@@ -156,6 +156,15 @@ def start(
     return Command(mine, *own)
 
 
+def leave_graphs_alone() -> None:
+    """Has TensorFlow run graphs as they are traced: what it makes of one first takes a third of a short training.
+
+    It does not start TensorFlow. `tests/engines`, processes of `sys.executable` and benchmarks have it optimize them.
+    """
+    tensorflow = import_module("tensorflow")
+    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 def run(*arguments: str, timeout: float = 600, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end and returns its exit code and what it printed. For `options` see `start`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -296,6 +305,8 @@ if __name__ == "__main__":
     environment.prepare()
     for _module in sys.argv[2:]:
         import_module(_module)
+    if HEAVY[-1] in sys.argv:
+        leave_graphs_alone()
     composed.remember()
     gc.freeze()  # else the collector of each child would copy every page
     _serve(connection)
