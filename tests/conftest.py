@@ -43,8 +43,7 @@ tf.config.set_logical_device_configuration(
 tf.config.experimental.enable_op_determinism()
 tf.config.threading.set_intra_op_parallelism_threads(1)  # the operations are small; commands have as many as anywhere
 commands.leave_graphs_alone()
-# By default the garbage collector takes a tenth of the suite's time: tracing makes objects by the million.
-gc.set_threshold(50_000, 20, 10)
+commands.collect_garbage_rarely()
 
 
 def pytest_collection_finish() -> None:

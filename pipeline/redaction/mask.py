@@ -78,7 +78,8 @@ def redact(value: Any) -> Any:
 
 def redact_named(name: str, value: Any) -> Any:
     """Returns the value of a dotted name without secrets."""
-    return redact({name: value})[redact(name)]
+    known = _known()
+    return _redacted({name: value}, known)[_redacted(name, known)]
 
 
 def redact_overrides(overrides: Sequence[str]) -> list[str]:
@@ -284,14 +285,15 @@ def _looks_random(text: str) -> bool:
 
 def _known() -> re.Pattern[str] | None:
     """Returns an expression for the secrets of the environment and the learned ones."""
-    return _pattern(_secrets_in(tuple(os.environ.items()), frozenset(learned)))
+    # As bytes: `os.environ` decodes all its names and values each time, which takes longer than all the rest.
+    return _pattern(_secrets_in(tuple(os.environb.items()), frozenset(learned)))
 
 
 @lru_cache(maxsize=4)
-def _secrets_in(environment: tuple[tuple[str, str], ...], learned: frozenset[str]) -> frozenset[str]:
+def _secrets_in(environment: tuple[tuple[bytes, bytes], ...], learned: frozenset[str]) -> frozenset[str]:
     secrets = set(learned)
     for name, value in environment:
-        secrets.update(_of_environment(name, value))
+        secrets.update(_of_environment(os.fsdecode(name), os.fsdecode(value)))
     return frozenset(secrets)
 
 
