@@ -31,7 +31,7 @@ Compose = Callable[[Sequence[str]], Composed]
 
 OF_VALIDATION = (
     "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.train_split",
-    "data.val_split",
+    "data.val_split", "data.image_key", "data.label_key", "data.examples", "data.num_classes", "data.min_side",
 )  # fmt: skip
 """Settings that decide which examples the metric of a trial is of."""
 

@@ -22,6 +22,9 @@ from stages.results import Dataset, Model
 CALLS = 30
 """Calls of which the median time is the latency of one example."""
 
+LEAST_USABLE = 0.5
+"""Agreement of classes up to which a file is taken for broken: its limit is not suggested to be lowered."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -56,10 +59,11 @@ class Compared:
                 f"{setting}.largest_difference={_above(self.max_abs_diff)}, if that is good enough",
             )
         if self.agreement < exporter.least_agreement:
+            lower = f"{setting}.least_agreement={np.floor(self.agreement * 1000) / 1000:g}, if that is good enough"
             raise UserError(
                 f"{self.path.name}, reloaded, gives {self.agreement:.2%} of the examples the model's class",
                 f"at least {exporter.least_agreement:.2%}",
-                f"{setting}.least_agreement={np.floor(self.agreement * 1000) / 1000:g}, if that is good enough",
+                lower if self.agreement > LEAST_USABLE else "export=saved_model",
             )
 
 

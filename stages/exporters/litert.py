@@ -1,5 +1,6 @@
 """A LiteRT file, formerly TensorFlow Lite: for phones and small devices."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from stages.errors import UserError
 from stages.exporters.exporter import LOADERS, Exporter, probabilities_of
 from stages.results import Dataset, Model
 
@@ -28,7 +30,11 @@ class LiteRT(Exporter):
     representative_examples: int = 200
 
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
-        """See `Exporter`."""
+        """See `Exporter`.
+
+        Raises:
+            UserError: where LiteRT lacks an operation of the network, such as those of a recurrent layer.
+        """
         function, owner = probabilities_of(model.in_float32, dataset.image_shape)
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], owner)
         if self.weights != "float32":
@@ -37,7 +43,18 @@ class LiteRT(Exporter):
             converter.target_spec.supported_types = [tf.float16]
         if self.weights == "int8":
             converter.representative_dataset = lambda: self._representative(dataset)
-        path.write_bytes(converter.convert())
+        try:
+            content = converter.convert()
+        except Exception as error:  # of a class that TensorFlow does not export; a line of it names the operation
+            missing = re.search(r"'tf\.(\w+)'", str(error))
+            if missing is None:
+                raise
+            raise UserError(
+                f"{path.name}: LiteRT cannot compute {missing[1]}, which this network needs",
+                "a format that can hold this network",
+                "export=saved_model",
+            ) from error
+        path.write_bytes(content)
 
     def _representative(self, dataset: Dataset) -> Iterator[list[np.ndarray]]:
         """Yields images one by one, evenly spread over the training split, whose order may be that of the classes."""

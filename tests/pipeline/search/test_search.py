@@ -196,6 +196,7 @@ def test_a_search_by_covariance_runs(outputs: Path) -> None:
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
         (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search for this"),
         (["sweep=tpe", "data.split_seed=1,2"], "validated on different examples"),
+        (["sweep=tpe", "data=synthetic", "data.examples=300,400"], "validated on different examples"),
         (["sweep=tpe", "data=digits,synthetic"], "validated on different examples"),
         (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
     ],

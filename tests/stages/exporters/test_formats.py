@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -206,6 +207,21 @@ def test_a_format_beyond_its_limits_fails_with_what_to_set(tmp_path: Path) -> No
     assert 0 < result.max_abs_diff <= float(value)
     with pytest.raises(UserError, match=r"gives \d+.\d+% of the examples the model's class. Expected at least 99.50%"):
         exported(tmp_path, trained(one_device()), skewed={**given, "by": 40.0, "largest_difference": 1.0})
+
+
+def by_rows(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    """Reads an image row by row."""
+    height, width, channels = image_shape
+    rows = keras.layers.Reshape((height, width * channels))
+    return keras.Sequential([keras.Input(image_shape), rows, keras.layers.LSTM(4), keras.layers.Dense(num_classes)])
+
+
+def test_a_network_that_a_format_cannot_hold_is_refused_in_a_line(tmp_path: Path) -> None:
+    given = ModelSettings(network={"_target_": f"{__name__}.by_rows"}, precision=PrecisionSettings(), seed=1)
+    result = Trained(model(digits(), one_device(), given), (), 1, 0)
+    with pytest.raises(UserError, match=r"LiteRT cannot compute TensorList\w+, which .* Try: export=saved_model"):
+        exported(tmp_path, result, litert_float32=LiteRTSettings())
+    exported(tmp_path, result, saved_model=SavedModelSettings())
 
 
 def test_an_exporter_that_is_none_is_refused(tmp_path: Path) -> None:
