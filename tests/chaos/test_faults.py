@@ -12,10 +12,10 @@ from tests.chaos.random_kills import Moment
 pytestmark = pytest.mark.slow
 
 FAULTS = {
-    "one_device": [Fault("step", 20), Fault("writing", 3)],
-    "mirrored": [Fault("epoch_end", 4)],
+    "one_device": [Fault("epoch_end", 4), Fault("writing", 3)],
     "multi_worker": [Fault("step", 13, worker=1)],
 }
+"""A member of each kind; `mirrored` resumes to the bit in `tests/stages/training/test_resume.py`."""
 
 
 @pytest.mark.parametrize("strategy", FAULTS)
@@ -33,6 +33,6 @@ def test_a_run_killed_at_any_moment_is_whole_after_the_same_command(tmp_path: Pa
     """A few of what `python -m tests.chaos.random_kills` does."""
     (tmp_path / "usual").mkdir()
     usually = random_kills.usual(prepared(tmp_path / "usual", migrated_store))
-    for index, moment in enumerate((Moment(False, 0.3), Moment(True, 0.4), Moment(True, 0.8, kill_sync=True))):
+    for index, moment in enumerate((Moment(False, 0.3), Moment(True, 0.8, kill_sync=True))):
         (tmp_path / str(index)).mkdir()
         random_kills.trial(prepared(tmp_path / str(index), migrated_store), moment, usually)
