@@ -23,21 +23,27 @@ BLOCK_BYTES = 2**26
 SEED = 0
 """Of the draws: two runs with the same test examples are given the same resamples."""
 
+FRACTIONS = frozenset({names.ACCURACY, names.TOP_ACCURACY})
+"""Metrics that are a fraction of the examples."""
+
 
 @dataclass(frozen=True)
 class Resampled:
     """Metrics of many resamples.
 
     values: float64 [resamples] by name, nan where a resample has too few classes; by_class: float64
-    [classes, resamples], nan where a resample has no such class.
+    [classes, resamples], nan where a resample has no such class; examples: in each resample.
     """
 
     values: dict[str, np.ndarray]
     by_class: dict[str, np.ndarray]
+    examples: int
 
     def intervals(self, confidence: float) -> dict[str, tuple[float, float]]:
         """Returns the lower and the upper end of the interval of each metric."""
         ends = {name: _interval(drawn, confidence) for name, drawn in self.values.items()}
+        for name in FRACTIONS & ends.keys():
+            ends[name] = _of_fraction(ends[name], self.examples, confidence)
         return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
     def intervals_by_class(self, confidence: float) -> dict[str, np.ndarray]:
@@ -55,7 +61,7 @@ def resampled(predicted: Predicted, bins: int, resamples: int) -> Resampled:
     values = {name: np.concatenate([block.values[name] for block in blocks]) for name in blocks[0].values}
     values = {name: drawn for name, drawn in values.items() if not np.isnan(drawn).all()}
     by_class = {name: np.concatenate([block.by_class[name] for block in blocks], axis=1) for name in blocks[0].by_class}
-    return Resampled(values, by_class)
+    return Resampled(values, by_class, len(predicted))
 
 
 def draw(examples: int, resamples: int, seed: int = SEED) -> Iterator[np.ndarray]:
@@ -105,7 +111,7 @@ def _of_classes(predicted: Predicted, counts: np.ndarray) -> Resampled:
     values = {names.ACCURACY: hits.sum(axis=0) / len(predicted)}
     is_there = (support + chosen > 0).sum(axis=0)
     values |= {names.MACRO[name]: drawn.sum(axis=0) / is_there for name, drawn in by_class.items()}
-    return Resampled(values, by_class)
+    return Resampled(values, by_class, len(predicted))
 
 
 def _sums(groups: np.ndarray, size: int, counts: np.ndarray, values: np.ndarray | float = 1.0) -> np.ndarray:
@@ -157,3 +163,15 @@ def _interval(drawn: np.ndarray, confidence: float) -> np.ndarray:
     if not len(defined):
         return np.full(2, np.nan)
     return np.asarray(np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2]))
+
+
+def _of_fraction(ends: np.ndarray, examples: int, confidence: float) -> np.ndarray:
+    """Returns the interval of a fraction of the examples, float64 [2].
+
+    Where it is 0 or 1, all resamples are alike, as if no other example could differ: the interval is then that of
+    Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 26 (1934), 404-413.
+    """
+    least = ((1 - confidence) / 2) ** (1 / examples)
+    if ends[0] == 1:
+        return np.array([least, 1.0])
+    return np.array([0.0, 1 - least]) if ends[1] == 0 else ends

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 from sklearn.exceptions import UndefinedMetricWarning
@@ -127,6 +128,17 @@ def test_an_interval_of_the_accuracy_is_as_wide_as_theory_has_it(tmp_path: Path)
     accuracy = whole.correct.mean()
     assert high - low == pytest.approx(2 * 1.96 * (accuracy * (1 - accuracy) / 2000) ** 0.5, rel=0.06)
     assert (low + high) / 2 == pytest.approx(accuracy, abs=0.002)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_an_accuracy_of_one_or_zero_has_the_exact_interval(shift: int, tmp_path: Path) -> None:
+    """Resamples of examples that are all correct, or all wrong, do not differ: they would state it with certainty."""
+    labels = np.arange(30) % 7
+    whole = read(tmp_path, labels, np.eye(7, dtype=np.float32)[(labels + shift) % 7] * 0.4 + np.float32(0.6 / 7))
+    ends = resampled(whole, BINS, 20).intervals(0.95)["accuracy"]
+    exact = stats.binomtest(int(whole.correct.sum()), 30).proportion_ci(0.95, "exact")
+    assert ends == pytest.approx((exact.low, exact.high), abs=1e-12)
+    assert 0 < ends[1] - ends[0] < 0.12
 
 
 @pytest.mark.filterwarnings("error")
