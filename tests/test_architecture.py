@@ -167,6 +167,7 @@ def test_docstrings_open_with_a_verb_or_a_noun(path: Path) -> None:
     assert first.endswith("."), f"cut in the module map: {first}"
 
 
+@pytest.mark.slow
 def test_a_wheel_carries_the_configuration_and_no_tests(tmp_path: Path) -> None:
     """Built, unpacked away from the source tree, and asked for its configuration and its plan."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]

@@ -27,6 +27,8 @@ from stages.settings.inspect import InspectSettings
 from tests.conftest import shared
 from tests.stages.experiments import elements, real_digits
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = InspectSettings(batch_size=40, seed=3)
 CHANGE = Changes(AugmentSettings(horizontal_flip=True, vertical_flip=True, rotation=0.2), (0.0, 16.0))
 
@@ -259,6 +261,7 @@ def test_images_are_drawn_pixel_for_pixel(size: tuple[int, int, int], tmp_path: 
             assert within(whole, image)
 
 
+@pytest.mark.smoke
 def test_pixels_are_scaled_from_the_range_of_the_data_set() -> None:
     grey = np.array([0, 8, 16, 99], np.float32).reshape(1, 2, 2, 1)
     small = shown(grey, (0.0, 16.0))[0, ::32, ::32]

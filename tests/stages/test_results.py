@@ -28,12 +28,15 @@ from stages.strategy import strategy
 from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.images import Telling
 
+pytestmark = pytest.mark.slow
+
 
 def rate_at(step: int, given: ScheduleSettings) -> float:
     rate = learning_rate(0.1, given, steps_per_epoch=10, epochs=10)
     return float(rate(step)) if callable(rate) else rate
 
 
+@pytest.mark.smoke
 def test_schedules_count_in_epochs() -> None:
     assert rate_at(55, ScheduleSettings()) == 0.1
     cosine = ScheduleSettings(name="cosine", final_share=0.1)
@@ -108,7 +111,6 @@ def test_the_export_equals_the_model(policy: str, replicas: int, tmp_path: Path)
     assert not list(tmp_path.rglob("*partial*"))
 
 
-@pytest.mark.slow
 def test_the_export_takes_unscaled_pixels_in_a_fresh_process(tmp_path: Path) -> None:
     dataset, where = normalize(real_digits(), NormalizeSettings(method="standardize")), one_device()
     model = small_cnn(dataset, where)
@@ -129,7 +131,6 @@ def test_the_export_takes_unscaled_pixels_in_a_fresh_process(tmp_path: Path) -> 
     assert np.abs(tf.nn.softmax(model.network(images / 16.0)).numpy() - expected).max() > 0.01
 
 
-@pytest.mark.slow
 def test_class_names_are_in_the_report_and_in_the_export(tmp_path: Path) -> None:
     names = ("null", "один", "二", "$3$", "४", "cinq, ou V", "6", "7", "8", "9" * 40)
     dataset, where = replace(real_digits(64), class_names=names), one_device()
@@ -209,6 +210,7 @@ def test_strategies_are_what_they_say() -> None:
     assert strategy(OneDeviceSettings(deterministic=False, device="/cpu:2")).devices[0].endswith("CPU:2")
 
 
+@pytest.mark.smoke
 def test_a_device_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UserError, match=r"/gpu:3 does not exist\. Expected .*cpu:0"):
         strategy(OneDeviceSettings(deterministic=False, device="/gpu:3"))

@@ -187,6 +187,7 @@ def test_answers_come_at_once(given: tuple[str, ...], tmp_path: Path) -> None:
     assert done.returncode == (2 if "trian" in given[0] else 0)
 
 
+@pytest.mark.slow
 def test_a_server_that_swallows_requests_is_known_in_time(pipeline_command: Command, tmp_path: Path) -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

@@ -15,6 +15,8 @@ from pipeline.search.space import Axis
 from pipeline.search.study import STUDY, Study, Trial
 from stages.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 PLAN = SearchPlan((Goal("val/best_loss", "minimize"),), "tpe", 8, 3, None, 1, 4, seed=3, n_jobs=1)
 SPACE = (Axis("x", low=-2.0, high=2.0), Axis("kind", ("a", "b", "c")))
 SMALL = (Axis("units", low=1, high=3, is_whole=True), Axis("kind", ("a", "b")))
@@ -35,7 +37,6 @@ def run(study: Study, at_most: int = 10**6) -> list[Trial]:
     return study.trials()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "nsga2"])
 def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str, tmp_path: Path) -> None:
     plan = replace(PLAN, sampler=sampler)
@@ -148,7 +149,6 @@ def test_the_median_prunes_what_is_worse_at_the_same_epoch(tmp_path: Path) -> No
     assert study.trials()[3].epochs == 2
 
 
-@pytest.mark.slow
 def test_halving_lets_one_in_three_go_on(tmp_path: Path) -> None:
     study = Study(tmp_path, replace(PLAN, trials=30), SPACE)
     ended = [prune(study, [float(number)] * 9, "halving", 1) for number in range(9)]
@@ -156,6 +156,7 @@ def test_halving_lets_one_in_three_go_on(tmp_path: Path) -> None:
     assert all(epoch == 1 for epoch in ended[1:])
 
 
+@pytest.mark.smoke
 def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
     study = Study(tmp_path, PLAN, SPACE)
     trial = study.ask()

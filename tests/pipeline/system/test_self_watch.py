@@ -17,6 +17,8 @@ from pipeline.system import pulse, signals
 from pipeline.system.self_watch import watching_itself
 from pipeline.system.signal_listener import Interrupted
 
+pytestmark = pytest.mark.slow
+
 code = 0
 last_words = signals.last_words(lambda request: print("by force", request.reason, flush=True))
 with signals.listening(owns_process=True), last_words:
@@ -58,7 +60,6 @@ def test_it_ends_one_way_where_it_hangs(body: str, code: int, last: str) -> None
     assert len(printed) == (2 if code else 1), printed
 
 
-@pytest.mark.slow
 def test_a_process_that_was_suspended_is_not_one_that_hangs() -> None:
     process = started(STEPS)
     assert process.stdout is not None

@@ -25,8 +25,6 @@ CHANGES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("replicas", "changes"),
     [(1, "none"), (2, "none"), (1, "in one order"), (2, "mixed"), (1, "augmented in the step")],
@@ -56,6 +54,7 @@ def stop() -> None:
     raise _StoppedError
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("make", [one_device, mirrored])
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(

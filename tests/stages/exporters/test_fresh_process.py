@@ -27,6 +27,8 @@ from stages.exporters.fresh_process import (
 )
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 LOADER = (
     "import time, os\ndef load(path):\n    {}\n    return lambda images: images.reshape(len(images), -1)[:, :2] / 255\n"
 )
@@ -70,6 +72,7 @@ def test_what_goes_wrong_in_it_is_one_line(process: Reloader, tmp_path: Path) ->
         process.ask(order(tmp_path, "time.sleep(600)"), 1)
 
 
+@pytest.mark.smoke
 def test_its_death_is_one_line(process: Reloader, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(UserError, match=r"has died with exit code 7 .*Try: export\.reload=here"):

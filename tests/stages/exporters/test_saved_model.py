@@ -25,6 +25,8 @@ from stages.settings.data import SyntheticSettings
 from stages.settings.results import ExportSettings
 from tests.stages.experiments import one_device, real_digits, small_cnn
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("null", "один", "$3$", "d")
 
 
@@ -104,6 +106,7 @@ def test_encoded_images_give_what_their_decoded_pixels_give(loaded: Any) -> None
     np.testing.assert_array_equal(outputs["probabilities"], loaded(tf.constant(pixels)))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "content",
     [b"", b"no image", encoded(photo(40, 40), "JPEG")[:200], encoded(photo(40, 40), "PNG")[:200]],
