@@ -10,14 +10,14 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import sys, threading, time
 from pipeline.exit_codes import FAILED
 from pipeline.system import pulse, signals
 from pipeline.system.self_watch import watching_itself
 from pipeline.system.signal_listener import Interrupted
-
-pytestmark = pytest.mark.slow
 
 code = 0
 last_words = signals.last_words(lambda request: print("by force", request.reason, flush=True))
