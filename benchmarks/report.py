@@ -2,15 +2,16 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measuring import Spread
 from benchmarks.page import markdown, put
 from benchmarks.processes import ROOT
-from benchmarks.table import MEASUREMENTS, ROWS, Row
+from benchmarks.recorded import Records
+from benchmarks.table import ROWS, Row
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURE = ROOT / "docs" / "images" / "performance.png"
@@ -30,22 +31,26 @@ def machine() -> str:
     return f"{processor()}, Python {platform.python_version()}, {packages}"
 
 
-def write(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> None:
-    """Writes the table into the page, between its marks, and the figure."""
-    put(PAGE, "bench", table(measured, spreads))
-    draw([(row, spreads[row.key]) for row in ROWS if row.key in spreads and row.target])
+def write(records: Records, why_not: Mapping[str, str]) -> None:
+    """Writes the table into the page, between its marks, and the figure.
+
+    Args:
+        why_not: why a measurement could not be made, by its name.
+    """
+    put(PAGE, "bench", table(records, why_not))
+    draw([(row, records[row.key].spread) for row in ROWS if row.key in records and row.target])
 
 
-def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Spread]) -> str:
+def table(records: Records, why_not: Mapping[str, str]) -> str:
     """Returns the rows as Markdown, with the notes on those that miss their target, and what was not measured."""
     cells = []
     notes: dict[str, list[str]] = {}
     missing = []
     for row in ROWS:
-        spread = spreads.get(row.key)
-        if spread is None:
+        if row.key not in records:
             missing.append(row)
             continue
+        spread = records[row.key].spread
         value = f"**{_number(spread.median)}{_unit(row)}**"
         quartiles = f"{_number(spread.low)} to {_number(spread.high)}"
         rounds, verdict_text = str(spread.rounds), verdict(row, spread.median)
@@ -58,9 +63,18 @@ def table(measured: Mapping[str, Mapping[str, Any]], spreads: Mapping[str, Sprea
         lines += [f"- {'; '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
     if missing:
         lines += ["", "Not measured here:", ""]
-        lines += [f"- {row.key}: {measured.get(row.measurement, {}).get('why_not', 'left out')}" for row in missing]
-    machines = dict.fromkeys(found["machine"] for name in MEASUREMENTS if (found := measured.get(name)))
-    return "\n".join([*lines, "", *machines])
+        lines += [f"- {row.key}: {why_not.get(row.measurement, 'left out')}" for row in missing]
+    return "\n".join([*lines, "", *_machines(records)])
+
+
+def _machines(records: Records) -> list[str]:
+    """Returns what most rows were measured with and, of each other machine, its rows."""
+    machines = [machine for machine, _ in Counter(record.machine for record in records.values()).most_common()]
+    lines = machines[:1]
+    for machine in machines[1:]:
+        keys = [key for key, record in records.items() if record.machine == machine]
+        lines += ["", f"Measured with {machine}: {'; '.join(keys)}"]
+    return lines
 
 
 def verdict(row: Row, value: float) -> str:

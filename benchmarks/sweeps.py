@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.measuring import Figures, Samples, Way, interleave
 from benchmarks.processes import cost, others_python, pipeline
 
-JOBS = 4
+JOBS = 8
 SETTINGS = ("train.epochs=1", "deterministic=true")
 TIMES = ("seconds", "_per_second", "_milliseconds", "_fraction", "_bytes", "_mib")
 """Ends of the names of metrics that no two runs share."""
