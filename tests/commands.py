@@ -12,12 +12,14 @@ import io
 import json
 import os
 import runpy
+import selectors
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +27,7 @@ from importlib import import_module
 from multiprocessing import util
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from pipeline.system import environment, processes
 from tests import composed
@@ -188,14 +190,22 @@ def _text(file: IO[str]) -> str:
 
 
 class _Server:
-    """The process that commands are forked from; it ends with this one."""
+    """The process that commands are forked from, one for all workers of a suite; it ends with the last of them."""
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self._socket, theirs = socket.socketpair()
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with theirs:
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, env=environment)
+        suite = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+        address = f"\0commands-{suite}-{len(modules)}"  # abstract: no file that could be left behind
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(address)
+            except OSError:  # another worker has started it
+                pass
+            else:
+                listener.listen()
+                command = [sys.executable, "-m", __name__, str(listener.fileno()), *modules]
+                environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+                self._process = subprocess.Popen(command, pass_fds=[listener.fileno()], cwd=ROOT, env=environment)
+        self._socket = _connected(address)
 
     def send(self, order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         text = json.dumps(order).encode()
@@ -206,25 +216,59 @@ class _Server:
 _server = functools.cache(_Server)
 
 
-def _serve(orders: socket.socket) -> None:
+def _connected(address: str) -> socket.socket:
+    deadline = time.monotonic() + HEARD_SECONDS
     while True:
-        length, descriptors, _, _ = socket.recv_fds(orders, 4, 3)
-        if not length:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(address)
+        except ConnectionRefusedError:  # it is bound already, and listens in a moment
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return connection
+
+
+def _serve(listener: socket.socket) -> None:
+    """Forks what each worker orders, until all have gone."""
+    workers = selectors.DefaultSelector()
+    workers.register(listener, selectors.EVENT_READ)
+    while True:
+        for key, _ in workers.select():
+            orders = cast(socket.socket, key.fileobj)
+            if orders is listener:
+                workers.register(listener.accept()[0], selectors.EVENT_READ)
+            elif not _is_served(orders, workers):
+                workers.unregister(orders)
+                orders.close()
+        if len(workers.get_map()) == 1:
             return
-        text = b""
-        while len(text) < struct.unpack("i", length)[0]:
-            text += orders.recv(65536)
-        order = json.loads(text)
-        if order["module"] == "pipeline":
-            composed.compose_ahead(order["arguments"])
-        if os.fork() == 0:
-            orders.close()
-            _watch(order, *descriptors)
-        for number in descriptors:
-            os.close(number)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+
+
+def _is_served(orders: socket.socket, workers: selectors.BaseSelector) -> bool:
+    """Forks the next of `orders`; returns False where they have ended."""
+    length, descriptors, _, _ = socket.recv_fds(orders, 4, 3)
+    if not length:
+        return False
+    text = b""
+    while len(text) < struct.unpack("i", length)[0]:
+        text += orders.recv(65536)
+    order = json.loads(text)
+    if order["module"] == "pipeline":
+        composed.compose_ahead(order["arguments"])
+    if os.fork() == 0:
+        for key in [*workers.get_map().values()]:
+            cast(socket.socket, key.fileobj).close()
+        workers.close()
+        _watch(order, *descriptors)
+    for number in descriptors:
+        os.close(number)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return True
 
 
 def _watch(order: Mapping[str, Any], connection: int, out: int, err: int) -> None:
@@ -306,7 +350,7 @@ def _start_server_of_jobs() -> None:
 
 
 if __name__ == "__main__":
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    connections = socket.socket(fileno=int(sys.argv[1]))
     environment.prepare()
     for _module in sys.argv[2:]:
         import_module(_module)
@@ -315,4 +359,4 @@ if __name__ == "__main__":
     composed.remember()
     collect_garbage_rarely()
     gc.freeze()  # else the collector of each child would copy every page
-    _serve(connection)
+    _serve(connections)

@@ -1,5 +1,6 @@
 """What all tests share: one TensorFlow of four logical CPUs, one migrated MLflow store, small real data."""
 
+import fcntl
 import functools
 import gc
 import os
@@ -14,36 +15,51 @@ import pytest
 from pipeline.system import environment
 from tests import commands, composed
 
-environment.prepare()
 composed.remember()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` would have every command ignore it
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the laws are about logical CPU devices, whatever the machine has
 os.environ.setdefault("EXPORT_RELOAD", "here")  # a fresh process would import TensorFlow for each of hundreds of runs
 
-with environment.quiet_stderr():
-    import tensorflow as tf
+MEMORY = Path("/dev/shm")
+"""Linux' files in memory, where `fsync` does not wait for a disk; no test cuts the power."""
+
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
-    "pipeline/cluster/test_cluster.py", "chaos/test_faults.py", "stages/distribution/test_strategies.py",
-    "pipeline/sweep/test_sweep.py", "pipeline/planning/test_reuse.py", "pipeline/search/test_search.py",
-    "pipeline/run/test_job.py", "pipeline/tracking/test_servers.py", "stages/training/test_training.py",
-    "pipeline/command_line/test_hostile_values.py", "stages/training/test_resume.py",
-    "stages/exporters/test_formats.py", "stages/transfer/test_transfer.py", "pipeline/system/test_signals.py",
-    "stages/training/test_fork.py", "stages/networks/test_networks.py", "pipeline/tracking/test_tracking.py",
-    "pipeline/config/test_config.py", "pipeline/run/test_disk.py", "pipeline/planning/test_resume.py",
-    "stages/augmentations/test_augmented_training.py",
+    "pipeline/cluster/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
+    "stages/training/test_training.py", "chaos/test_faults.py", "pipeline/system/test_signals.py",
+    "pipeline/run/test_job.py", "pipeline/search/test_search.py", "stages/training/test_resume.py",
+    "pipeline/system/test_self_watch.py", "stages/exporters/test_formats.py", "stages/networks/test_networks.py",
+    "pipeline/command_line/test_hostile_values.py", "stages/transfer/test_transfer.py",
+    "pipeline/planning/test_reuse.py", "stages/data/test_batches.py", "stages/optimization/test_custom_optimizers.py",
+    "pipeline/run/test_disk.py", "stages/training/test_fork.py", "pipeline/tracking/test_tracking.py",
+    "stages/augmentations/test_augmented_training.py", "pipeline/tracking/test_servers.py", "stages/test_results.py",
+    "pipeline/sweep/test_several.py", "pipeline/planning/test_resume.py", "stages/callbacks/test_callbacks.py",
 )  # fmt: skip
 """The files that take longest, longest first: whoever begins with them does not end alone."""
+
+COLLECTED = pytest.StashKey[set[str]]()
+"""Ids of all tests in the files that were read."""
+
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
-)
-tf.config.experimental.enable_op_determinism()
-tf.config.threading.set_intra_op_parallelism_threads(1)  # the operations are small; commands have as many as anywhere
-commands.leave_graphs_alone()
-commands.collect_garbage_rarely()
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Starts TensorFlow, before any test module is imported; what only hands tests to workers does without it."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    environment.prepare()
+    with environment.quiet_stderr():
+        import tensorflow as tf
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+    )
+    tf.config.experimental.enable_op_determinism()
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # operations are small; commands have as many as anywhere
+    commands.leave_graphs_alone()
+    commands.collect_garbage_rarely()
 
 
 def pytest_collection_finish() -> None:
@@ -51,21 +67,29 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files that take longest first."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Notes all tests before any is left out, and puts the files that take longest first."""
+    config.stash[COLLECTED] = {item.nodeid for item in items}
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session")
 def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: making one takes seconds, copying it does not."""
+    """An empty MLflow database, made by the first worker that wants it: that takes seconds, copying it does not."""
     from pipeline.config.schemas import TrackingSettings
     from pipeline.tracking.store import open_client
 
-    outputs = tmp_path_factory.mktemp("store")
-    open_client(TrackingSettings(kind="local"), outputs)
-    return outputs / "mlflow.db"
+    own = tmp_path_factory.mktemp("store")
+    folder = own.parent.parent if "PYTEST_XDIST_WORKER" in os.environ else own.parent
+    store = folder / "mlflow.db"
+    with (folder / "mlflow.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not store.exists():
+            open_client(TrackingSettings(kind="local"), own)
+            shutil.copy(own / "mlflow.db", store)
+    return store
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The shape of the code: who imports whom, what a module may be called, what a wheel carries."""
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.mutations import MUTATIONS
-from tests.conftest import ROOT
+from tests.conftest import COLLECTED, ROOT
 
 CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rglob("*.py")]
 
@@ -56,9 +57,25 @@ FLOORS = {
 """The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Returns the syntax tree of a module, which all laws read."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parsed(path)))
+
+
+def named(path: Path) -> str:
+    """Returns how a message names a module."""
+    return str(path.relative_to(ROOT))
+
+
 def imported(path: Path) -> set[str]:
     """Returns the top-level packages that a module imports anywhere in it."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = nodes_of(path)
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return {name.partition(".")[0] for name in plain | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}}
 
@@ -71,7 +88,7 @@ def room(module: str) -> str:
 def rooms_imported(path: Path, package: str) -> set[str]:
     """Returns the rooms of `package` that the module at `path` imports anywhere in it."""
     rooms = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             rooms |= {room(alias.name) for alias in node.names if alias.name.startswith(f"{package}.")}
         elif isinstance(node, ast.ImportFrom) and node.module == package:
@@ -87,15 +104,18 @@ def test_every_module_has_a_floor(package: str) -> None:
     assert rooms - {"__init__"} == {name for floor in FLOORS[package] for name in floor}
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_downward_only(path: Path) -> None:
+def test_imports_go_downward_only() -> None:
     """From floors below or the own room; so no stage imports a stage, and there is no circle of rooms."""
-    package = path.relative_to(ROOT).parts[0]
-    own = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
-    level = {name: number for number, floor in enumerate(FLOORS[package]) for name in floor}
-    for other in rooms_imported(path, package) - {own}:
-        below = level[other] < level[own] or (own in VOCABULARY and other in VOCABULARY)
-        assert own == "__init__" or below, f"{own} imports {other}"
+    upward = []
+    for path in CODE:
+        package = path.relative_to(ROOT).parts[0]
+        own = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
+        level = {name: number for number, floor in enumerate(FLOORS[package]) for name in floor}
+        for other in rooms_imported(path, package) - {own}:
+            below = level[other] < level[own] or (own in VOCABULARY and other in VOCABULARY)
+            if not (own == "__init__" or below):
+                upward.append(f"{named(path)} imports {other}")
+    assert not upward
 
 
 def test_stages_know_nothing_of_the_framework() -> None:
@@ -120,30 +140,36 @@ def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
         assert not {"tensorflow", "keras"} & imported(path), path
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_have_one_subject_and_docstrings(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= 400, "do two things live in it?"
-    assert path.stem not in ("utils", "helpers", "common", "misc")
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-            short = isinstance(node, ast.FunctionDef) and len(node.body) == 1
-            assert short or ast.get_docstring(node), f"{node.name} is public and has no docstring"
+def test_modules_have_one_subject_and_docstrings() -> None:
+    long = [named(path) for path in CODE if len(path.read_text().splitlines()) > 400]
+    assert not long, "do two things live in it?"
+    assert not [named(path) for path in CODE if path.stem in ("utils", "helpers", "common", "misc")]
+    bare = []
+    for path in CODE:
+        for node in parsed(path).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                short = isinstance(node, ast.FunctionDef) and len(node.body) == 1
+                if not (short or ast.get_docstring(node)):
+                    bare.append(f"{named(path)}: {node.name}")
+    assert not bare, "public and without a docstring"
 
 
 NAME = re.compile(r"(pipeline|stages)(\.\w+)+")
 NO_MODULES = ("pipeline.log",)
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_strings_that_name_modules_name_some(path: Path) -> None:
+def test_strings_that_name_modules_name_some() -> None:
     """A `_target_`, a module imported where it is needed, a class in an error: none outlives a move."""
-    constants = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
-    names = [text for text in constants if isinstance(text, str) and NAME.fullmatch(text) and text not in NO_MODULES]
-    for name in names:
-        parts = name.split(".")
-        places = [ROOT.joinpath(*parts[:length]) for length in range(2, len(parts) + 1)]
-        assert any(place.with_suffix(".py").is_file() for place in places) or places[-1].is_dir(), name
+    lost = []
+    for path in CODE:
+        constants = [node.value for node in nodes_of(path) if isinstance(node, ast.Constant)]
+        texts = [text for text in constants if isinstance(text, str) and NAME.fullmatch(text)]
+        for name in set(texts) - set(NO_MODULES):
+            parts = name.split(".")
+            places = [ROOT.joinpath(*parts[:length]) for length in range(2, len(parts) + 1)]
+            if not (any(place.with_suffix(".py").is_file() for place in places) or places[-1].is_dir()):
+                lost.append(f"{named(path)}: {name}")
+    assert not lost
 
 
 def test_the_lines_that_mutations_break_stand_in_the_code() -> None:
@@ -152,19 +178,31 @@ def test_the_lines_that_mutations_break_stand_in_the_code() -> None:
         assert text.count(mutation.old) == 1, f"tests/chaos/mutations.py: {mutation.old!r} in {mutation.path}"
 
 
+def test_the_tests_that_must_notice_mutations_are_there(pytestconfig: pytest.Config) -> None:
+    """In the files that this run has read: in all of them where it runs the whole suite."""
+    collected = pytestconfig.stash[COLLECTED]
+    files = {name.partition("::")[0] for name in collected}
+    named = {name for mutation in MUTATIONS for name in mutation.tests if name.partition("::")[0] in files}
+    missing = [name for name in named if not any(each.startswith(name) for each in collected)]
+    assert missing == []
+
+
 QUESTIONS = {"What", "Whatever", "How", "Where", "When", "Which", "Who", "Whoever", "Why"}
 """Words that no docstring begins with: it names the thing, or what is done. `Whether` is for what is true or false."""
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_open_with_a_verb_or_a_noun(path: Path) -> None:
+def test_docstrings_open_with_a_verb_or_a_noun() -> None:
     """And a module's first line, which the module map shows, is a whole sentence."""
-    tree = ast.parse(path.read_text())
-    alone = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
-    texts = [node.value for node in alone if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    assert not [text for text in texts if text.split()[0] in QUESTIONS]
-    first = (ast.get_docstring(tree) or ".").partition("\n")[0]
-    assert first.endswith("."), f"cut in the module map: {first}"
+    asking, cut = [], []
+    for path in CODE:
+        alone = [node.value for node in nodes_of(path) if isinstance(node, ast.Expr)]
+        texts = [node.value for node in alone if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        asking += [f"{named(path)}: {text}" for text in texts if text.split()[0] in QUESTIONS]
+        first = (ast.get_docstring(parsed(path)) or ".").partition("\n")[0]
+        if not first.endswith("."):
+            cut.append(f"{named(path)}: {first}")
+    assert not asking
+    assert not cut, "in the module map"
 
 
 @pytest.mark.slow

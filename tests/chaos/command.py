@@ -1,16 +1,20 @@
 """A command in a process of its own, which may be killed, and the folder that it writes to."""
 
-import multiprocessing
 import os
+import pickle
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from pipeline.system import environment
 from pipeline.system.processes import become_independent
+from tests import commands
 
 LIMIT_SECONDS = 600.0
 
@@ -19,21 +23,20 @@ def command(target: Callable[..., None], *arguments: object, kill: Callable[[flo
     """Runs `target`, which begins with `enter`, and returns its exit code: -9 where it was killed, children included.
 
     Args:
+        target: a function of a module that is not `__main__`.
         kill: is asked every few milliseconds, with the seconds since the start, whether to kill it now.
     """
-    context = multiprocessing.get_context("forkserver")  # the caller may have used TensorFlow: no fork survives that
-    context.set_forkserver_preload(["pipeline.run.preload"])
-    process = context.Process(target=target, args=arguments)
-    process.start()
+    process = commands.start(pickle.dumps((target, arguments)).hex(), module=__name__)
     began = time.monotonic()
-    while process.exitcode is None and time.monotonic() - began < LIMIT_SECONDS:
+    while process.poll() is None and time.monotonic() - began < LIMIT_SECONDS:
         if kill is not None and kill(time.monotonic() - began):
             kill_all(process.pid)
-        process.join(0.005)
-    if process.exitcode is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.005)
+    if process.returncode is None:
         process.kill()
         raise TimeoutError("the command has not ended")
-    return process.exitcode
+    return process.returncode
 
 
 def kill_all(pid: int | None) -> None:
@@ -67,3 +70,8 @@ def prepared(folder: Path, store: Path) -> Path:
     outputs.mkdir()
     shutil.copy(store, outputs / "mlflow.db")
     return outputs
+
+
+if __name__ == "__main__":
+    _target, _arguments = pickle.loads(bytes.fromhex(sys.argv[1]))
+    _target(*_arguments)

@@ -76,12 +76,12 @@ MUTATIONS = (
     ),
     mutation(
         "stages/evaluation/eval_step.py", "predicted = tf.argmax(", "predicted = tf.argmin(",
-        f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 2]",
+        f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 3]",
     ),
     mutation(
         "stages/distribution/accumulators.py", "assign_add(tf.cast(value, tf.float64))",
         "assign(tf.cast(value, tf.float64))",
-        f"{STRATEGIES}::test_means_equal_numpy_over_the_same_predictions[central_storage 2]",
+        f"{STRATEGIES}::test_means_equal_numpy_over_the_same_predictions[central_storage 3]",
     ),
     mutation(
         "stages/networks/batch_norm.py", "_sum(tf.reduce_sum(squares, axes)) / count", "tf.reduce_mean(squares, axes)",
@@ -157,7 +157,7 @@ MUTATIONS = (
     ),
     mutation(
         "pipeline/engines/supervisor.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
-        "tests/pipeline/cluster/test_cluster.py", "-k", "lost_chief",
+        "tests/pipeline/cluster/test_cluster.py", "-k", "whoever_is_lost",
     ),
     # Results that a later run takes over, models in use
     mutation("stages/checkpoints/saved.py", "    model.network.set_weights(weights)\n", "", REUSE),

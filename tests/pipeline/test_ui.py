@@ -70,7 +70,6 @@ def swept(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pat
     return outputs
 
 
-@pytest.mark.smoke
 def test_what_cannot_be_shown_is_said_in_one_line(outputs: Path, tmp_path: Path) -> None:
     done = commands.run(*SMALL, *TRAINED, f"outputs={outputs}", cwd=outputs)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -86,6 +86,7 @@ def learned(digits: Dataset, rate: float, epochs: int) -> Trained:
     return train(small_cnn(one, where, dropout=0.5), one, where, given)
 
 
+@pytest.mark.slow
 def test_one_batch_is_learned_by_heart_in_spite_of_dropout(digits: Dataset) -> None:
     verdict = overfit(learned(digits, 0.01, epochs=40), OverfitSettings(loss=0.05, steps_per_epoch=10))
     assert verdict.loss <= 0.05
@@ -93,6 +94,7 @@ def test_one_batch_is_learned_by_heart_in_spite_of_dropout(digits: Dataset) -> N
     assert verdict.record.metrics["debug/overfit_steps"] == verdict.steps
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_not_learned_is_said_in_one_line(digits: Dataset) -> None:
     trained = learned(digits, 1e-9, epochs=2)
     for row in trained.history:  # every step has taken the batch that is validated
@@ -113,6 +115,7 @@ class Told:
     warn = log
 
 
+@pytest.mark.slow
 def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_path: Path) -> None:
     short, where = shorten(digits, ShortenSettings(steps=4)), one_device()
     given = settings(callbacks=[Profiler(2)], steps_per_call=2)
@@ -130,6 +133,7 @@ def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_pa
     assert any("input wait" in line for line in told.lines)
 
 
+@pytest.mark.slow
 def test_without_a_folder_nothing_is_traced(digits: Dataset) -> None:
     short, where = shorten(digits, ShortenSettings()), one_device()
     trained = train(small_cnn(short, where), short, where, settings(callbacks=[Profiler(2)]))

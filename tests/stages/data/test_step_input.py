@@ -54,8 +54,7 @@ def stop() -> None:
     raise _StoppedError
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("make", [one_device, mirrored])
+@pytest.mark.parametrize("make", [pytest.param(one_device, marks=pytest.mark.smoke), mirrored])
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
     make: Callable[[], Strategy], is_held: bool, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ def by_scipy(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return found.low, found.high
 
 
-@pytest.mark.parametrize("examples", [40, 360, 3000])
+@pytest.mark.parametrize("examples", [40, 360, pytest.param(3000, marks=pytest.mark.slow)])
 def test_the_interval_is_that_of_scipy(examples: int) -> None:
     """To one example and the noise of 10,000 draws."""
     first, second = answers(1, 1, examples), answers(2, 1, examples, 0.93)

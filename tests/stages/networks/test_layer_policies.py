@@ -76,6 +76,7 @@ def test_networks_of_any_kind(network: Any, pattern: str, kind: type) -> None:
     assert "bfloat16" in computes(result.network, kind)
 
 
+@pytest.mark.slow
 def test_a_pretrained_backbone_keeps_its_weights() -> None:
     plain = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
     with layer_policies({"*_expand": "mixed_bfloat16"}) as matched:
@@ -102,6 +103,7 @@ def test_all_layers_in_a_policy_are_the_policy_to_the_bit() -> None:
     assert not np.array_equal(layered.network(images), built({}).network(images))
 
 
+@pytest.mark.slow
 def test_two_replicas_equal_one_device() -> None:
     def layered(dataset: Dataset, where: Strategy) -> Model:
         return built(CONVOLUTIONS, where)

@@ -65,6 +65,7 @@ def test_parts_draw_what_the_whole_batch_draws(name: str) -> None:
     assert (len(np.unique(whole, axis=0)) == 1) is is_shared  # no two rows alike, but by one mask for all
 
 
+@pytest.mark.slow
 def test_so_they_do_where_xla_compiles_them() -> None:
     whole, part = (drawn(LAYERS["a custom layer"], limits, jit=True) for limits in ((0, ROWS), (7, ROWS)))
     np.testing.assert_allclose(part, whole[7:], rtol=1e-6)

@@ -75,7 +75,7 @@ else:
 
 
 @pytest.mark.parametrize("kind", ["text", "bytes", "function", "folder"])
-@pytest.mark.parametrize("script", [KILLED, FULL], ids=["killed", "full disk"])
+@pytest.mark.parametrize("script", [pytest.param(KILLED, marks=pytest.mark.slow), FULL], ids=["killed", "full disk"])
 def test_old_or_new_content_stands(script: str, kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE + script, str(tmp_path / "file"), kind]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60, check=False)

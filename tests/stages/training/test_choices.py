@@ -12,6 +12,7 @@ from tests.stages.experiments import mirrored, one_device, settings
 from tests.stages.training.stopped import Stopper, run
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_steps_per_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(Stopper, "log", lambda self, line: said.append(line))
