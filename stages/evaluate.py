@@ -115,12 +115,18 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
     drawn = resampled(predicted, settings.calibration_bins, settings.resamples)
     intervals = {f"test/{name}": ends for name, ends in drawn.intervals(settings.confidence).items()}
     clipped = _clipped(predicted)
-    if LOG_LOSS in metrics.values and not clipped:  # the penalties in the loss count as constant
+    if f"test/{LOG_LOSS}" in intervals and not clipped:  # the penalties in the loss count as constant
         more = loss - metrics.values[LOG_LOSS]
         low, high = intervals[f"test/{LOG_LOSS}"]
         intervals["test/loss"] = (low + more, high + more)
     by_class = drawn.intervals_by_class(settings.confidence)
+    notes += _agreed([name for name in values if name not in intervals and name.removeprefix("test/") in drawn.values])
     return Report(values, metrics, dataset.class_names, intervals, by_class, [*notes, *clipped])
+
+
+def _agreed(metrics: list[str]) -> list[str]:
+    """Returns a sentence on metrics without an interval; empty where there are none."""
+    return [f"{', '.join(metrics)}: all resamples agree, so there is no interval"] if metrics else []
 
 
 def _explained(settings: EvaluateSettings) -> str:
@@ -132,7 +138,7 @@ def _explained(settings: EvaluateSettings) -> str:
         lines.insert(
             0,
             f"low, high: {100 * settings.confidence:g} % interval of {settings.resamples:,} bootstrap resamples of the "
-            "examples (percentile); it does not show how results vary with the seed.",
+            "examples (percentile; exact for fractions of 0 or 1); it does not show how results vary with the seed.",
         )
     return " ".join(lines)
 

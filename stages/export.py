@@ -1,6 +1,7 @@
 """The `export` stage: the trained model in one or several formats, each reloaded and compared with it."""
 
 import dataclasses
+import random
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from stages.exporters.comparison import Compared, Reference, lines, refuse_beyon
 from stages.exporters.exporter import Exporter
 from stages.exporters.fresh_process import fresh_processes
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Exported, Record, Trained
+from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.safe_places import safe_place
 from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
@@ -34,8 +35,7 @@ def export(
     """
     reporter = reporter or Silent()
     _refuse_invalid(trained)
-    formats = settings.formats or {"saved_model": SavedModelSettings()}
-    exporters = {name: _exporter(name, part) for name, part in formats.items()}
+    exporters = _exporters(settings)
     place = folder / "export"
     place.mkdir(exist_ok=True)
     runtimes = {exporter.runtime for exporter in exporters.values() if exporter.loader is not None}
@@ -59,6 +59,31 @@ def export(
     tables = write_tables(rows, place)
     refuse_beyond_limits(rows, exporters, trained.model.policy)
     return _exported(paths, rows, tables, dataset)
+
+
+def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> None:
+    """Refuses a network, trained or not, that a format cannot hold: of each class of exporters one is asked.
+
+    It leaves the model as it was, and Python's random numbers, of which Keras makes the seeds of new layers.
+
+    Raises:
+        UserError: where one cannot.
+    """
+    exporters = {type(exporter): exporter for exporter in _exporters(settings).values()}
+    asked = [exporter for kind, exporter in exporters.items() if kind.check is not Exporter.check]
+    if not asked:
+        return  # without a copy of the model
+    state = random.getstate()
+    on_one_device = dataclasses.replace(model.on_one_device())  # a float32 copy would keep today's weights
+    for exporter in asked:
+        exporter.check(on_one_device, dataset)
+        safe_place()
+    random.setstate(state)
+
+
+def _exporters(settings: ExportSettings) -> dict[str, Exporter]:
+    formats = settings.formats or {"saved_model": SavedModelSettings()}
+    return {name: _exporter(name, part) for name, part in formats.items()}
 
 
 def _refuse_invalid(trained: Trained) -> None:

@@ -14,7 +14,7 @@ from stages.checkpoints.saved import count_known, digests_of_run, too_good
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
-from stages.networks.keras_internals import last_function
+from stages.networks.keras_internals import inputs_of, last_function, one_line
 from stages.networks.model_parallel import place
 from stages.networks.precision import (
     cast_exactly,
@@ -69,7 +69,7 @@ def model(
             policies.update(matched)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
-            return with_scaling(scaling, dataset.image_shape, network, policy)
+            return _scaled(scaling, dataset, network, policy)
 
     def build_on_one_device(policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
         with tf.device("/cpu:0"):
@@ -198,16 +198,37 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
 
 
 def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset) -> keras.Model:
+    name = f"{function.__module__}.{getattr(function, '__name__', '')}"
     try:
-        return function(dataset.image_shape, dataset.num_classes, **arguments)
+        network = function(dataset.image_shape, dataset.num_classes, **arguments)
     except ValueError as error:  # Keras' error for layers that do not fit
         reason = str(error).strip().splitlines()[0]
-        name = f"{function.__module__}.{getattr(function, '__name__', '')}"
         raise UserError(
             f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(arguments)} ({reason})",
             "layers that the images are large enough for",
             "model=mlp, or smaller or fewer layers",
         ) from error
+    if not isinstance(network, keras.Model):
+        raise UserError(f"{name} returns {network!r:.100}", "a keras.Model", "return keras.Model(inputs, outputs)")
+    return network
+
+
+def _scaled(scaling: Normalization, dataset: Dataset, network: keras.Model, policy: str) -> keras.Model:
+    """Returns `network` behind the layer that scales its pixels.
+
+    Raises:
+        UserError: where it cannot take that layer's output, or would lose what is behind the point.
+    """
+    inputs = inputs_of(network)
+    whole = [str(value.dtype) for value in inputs if "float" not in str(value.dtype)]
+    fix = f"keras.Input({dataset.image_shape})"
+    if whole:
+        raise UserError(f"the network takes {whole[0]}, which scaled pixels are not", "an input of float32", fix)
+    try:
+        return with_scaling(scaling, dataset.image_shape, network, policy)
+    except ValueError as error:  # Keras' error for inputs that do not fit
+        expected = f"a single input, of images of shape {dataset.image_shape}"
+        raise UserError(f"the network cannot take the images ({one_line(error)})", expected, fix) from error
 
 
 def _refuse_own_steps(core: keras.Model) -> None:
@@ -239,31 +260,45 @@ def _outputs(network: keras.Model, dataset: Dataset, declared: str, policy: str)
     """
     images = tf.cast(dataset.train.images[:2], tf.float32)
     outputs = _check_outputs(network(images, training=False), dataset.num_classes, declared, policy)
-    if outputs == "logits" != declared and _squashes(network, images):
+    squashing = _squashing(network, images) if outputs == "logits" != declared else None
+    if squashing is not None:
         raise UserError(
-            "the network ends in a sigmoid, whose values are neither logits nor probabilities that add up to 1",
+            f"the network ends in a {squashing}, whose values are neither logits nor probabilities that add up to 1",
             "a last layer without an activation, or with a softmax",
             "model.outputs=logits, to train on them as logits all the same",
         )
     return outputs
 
 
-def _squashes(network: keras.Model, images: tf.Tensor) -> bool:
-    """Returns whether the network's last function is a sigmoid: its name says so, or all that can be seen of it.
+SQUASHING = ("sigmoid", "hard_sigmoid", "tanh", "hard_tanh", "softsign", "relu6")
+"""Functions of Keras whose values are bounded, so that the softmax of them is never sure of a class."""
+
+
+def _squashing(network: keras.Model, images: tf.Tensor) -> str | None:
+    """Returns the network's last function where it is one of SQUASHING; None where it is another.
+
+    Its name says so, or all that can be seen of it: values between 0 and 1 are taken for a sigmoid's.
 
     Args:
         images: on which, as they are and far outside their range, the outputs of an unknown function are looked at.
     """
     name = last_function(network.core)
     if name is not None:
-        return name == "sigmoid"
+        return next((known for known in SQUASHING if name.replace("_", "") == known.replace("_", "")), None)
     outputs = [network(images * factor, training=False).numpy() for factor in (1.0, 1e3, -1e3)]
-    return all(bool(np.all((values >= 0) & (values <= 1))) for values in outputs)
+    is_inside = all(bool(np.all((values >= 0) & (values <= 1))) for values in outputs)
+    return SQUASHING[0] if is_inside else None
 
 
 def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: str) -> str:
     """Returns `logits` or `probabilities`. Mistaking one for the other trains to wrong numbers without an error."""
     dtype = "float64" if policy == "float64" else "float32"
+    if not tf.is_tensor(outputs):
+        raise UserError(
+            f"the network returns a {type(outputs).__name__} of {len(outputs)}",
+            f"a single output, {dtype} of shape (batch, {num_classes})",
+            "keras.Model(inputs, <that output>)",
+        )
     if outputs.shape != (2, num_classes) or outputs.dtype.name != dtype:
         raise UserError(
             f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two images",
@@ -271,6 +306,12 @@ def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: 
             f'a last layer keras.layers.Dense({num_classes}, dtype="{dtype}")',
         )
     values = outputs.numpy()
+    if not np.isfinite(values).all():
+        raise UserError(
+            "the network returns values that are not finite (nan or inf) before it is trained",
+            "numbers",
+            "other initial weights, or precision=float32",
+        )
     sums_to_one = bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1.0, atol=1e-3))
     if declared == "probabilities" and not sums_to_one:
         raise UserError(

@@ -132,6 +132,10 @@ class Strategy:
         return Record(summary={"replicas": self.replicas, "devices": list(self.devices)})
 
 
+SAMPLED = 32
+"""Images that stand for a split where it would take long to read all."""
+
+
 @dataclass(frozen=True)
 class Split:
     """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes); other whole
@@ -170,6 +174,12 @@ class Split:
     def is_described(self) -> bool:
         """Whether `described` is known already."""
         return self.cached is not None or "described" in self.__dict__
+
+    @cached_property
+    def sampled(self) -> np.ndarray:
+        """Digests of SAMPLED images, uint64, evenly spread over the split; of all where it has fewer. Reads them."""
+        rows = np.unique(np.linspace(0, len(self) - 1, SAMPLED).astype(np.int64))
+        return describe(self.images[rows]).digests
 
     def __len__(self) -> int:
         return len(self.labels)

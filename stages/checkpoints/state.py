@@ -138,12 +138,18 @@ class State:
         return progress
 
     def _start_fork(self, checkpoint: Checkpoint, progress: Progress, restored: Sequence[str]) -> None:
-        """Sets a fork's step by its own batch size, and its EMA by its weights where that is not `restored`."""
+        """Sets a fork's step by its own batch size, and its EMA by its weights where no EMA is `restored`.
+
+        A fork of the best weights does so, too, where only one of the two runs reports its EMA.
+        """
         if progress.done == 0:  # with another batch size, the same epochs are other steps
             progress.step = progress.epoch * self._per_epoch
             if "steps" in restored:
                 self._iterations.assign(progress.step - progress.began * self._per_epoch)
-        if EMA not in restored:
+        facts = checkpoint.facts
+        is_best = facts.get("forked", {}).get("weights") == "best"
+        was_reported = bool(facts.get("result", {}).get("ema"))
+        if EMA not in restored or (is_best and was_reported != self._facts["result"]["ema"]):
             self._use_reported(checkpoint)
             if self._ema is not None:
                 self._ema.reset()

@@ -71,7 +71,9 @@ class Decoder:
                 if min(image.size) < self.min_side:
                     raise InvalidImageError(f"{image.width}×{image.height} pixels, a side under {self.min_side}")
                 mode = "L" if channels == 1 else "RGB"
-                pixels = _eight_bits(_upright(image)).convert(mode)
+                upright = _eight_bits(_upright(image))
+                upright.info.pop("transparency", None)  # left out, of which Pillow would warn for some palettes
+                pixels = upright.convert(mode)
         except InvalidImageError:
             raise
         except UnidentifiedImageError as error:  # its text has the address of an object

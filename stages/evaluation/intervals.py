@@ -7,7 +7,7 @@ product, and none is sorted or scored by itself.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import sparse
@@ -32,23 +32,45 @@ class Resampled:
     """Metrics of many resamples.
 
     values: float64 [resamples] by name, nan where a resample has too few classes; by_class: float64
-    [classes, resamples], nan where a resample has no such class; examples: in each resample.
+    [classes, resamples], nan where a resample has no such class; examples: in each resample. shares: of the classes'
+    metrics that are binomial shares, the correct examples and all that count, int64 [2, classes], in the test split.
     """
 
     values: dict[str, np.ndarray]
     by_class: dict[str, np.ndarray]
     examples: int
+    shares: dict[str, np.ndarray] = field(default_factory=dict)
 
     def intervals(self, confidence: float) -> dict[str, tuple[float, float]]:
-        """Returns the lower and the upper end of the interval of each metric."""
+        """Returns the lower and the upper end of the interval of each metric that not all resamples agree on."""
         ends = {name: _interval(drawn, confidence) for name, drawn in self.values.items()}
         for name in FRACTIONS & ends.keys():
             ends[name] = _of_fraction(ends[name], self.examples, confidence)
-        return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+        for name, share in self.shares.items():
+            if _is_certain(share).all():
+                ends[names.MACRO[name]] = self._of_all_classes(name, confidence)
+        return {name: (float(low), float(high)) for name, (low, high) in ends.items() if _differ(low, high)}
+
+    def _of_all_classes(self, name: str, confidence: float) -> np.ndarray:
+        """Returns the interval of a mean over classes of which each is 0 or 1, so that resamples hardly differ.
+
+        The mean of the classes' intervals, which by Bonferroni's inequality hold all at once with that confidence.
+        """
+        is_there = self.shares["f1"][1] > 0
+        together = 1 - (1 - confidence) / is_there.sum()
+        return np.asarray(_exact(name, self.shares[name][:, is_there], together).mean(axis=0))
 
     def intervals_by_class(self, confidence: float) -> dict[str, np.ndarray]:
-        """Returns the ends of each class' interval, float64 [classes, 2]; nan where the test split lacks the class."""
-        return {name: np.array([_interval(row, confidence) for row in drawn]) for name, drawn in self.by_class.items()}
+        """Returns the ends of each class' interval, float64 [classes, 2]; nan where no example decides the
+        metric, or all resamples agree on it."""
+        ends = {name: np.array([_interval(row, confidence) for row in drawn]) for name, drawn in self.by_class.items()}
+        for name, share in self.shares.items():
+            exact = _exact(name, share, confidence)
+            ends[name] = np.where(_is_certain(share)[:, np.newaxis], exact, ends[name])
+            ends[name][share[1] == 0] = np.nan
+        for row in ends.values():
+            row[~_differ(row[:, 0], row[:, 1])] = np.nan
+        return ends
 
 
 def resampled(predicted: Predicted, bins: int, resamples: int) -> Resampled:
@@ -61,7 +83,16 @@ def resampled(predicted: Predicted, bins: int, resamples: int) -> Resampled:
     values = {name: np.concatenate([block.values[name] for block in blocks]) for name in blocks[0].values}
     values = {name: drawn for name, drawn in values.items() if not np.isnan(drawn).all()}
     by_class = {name: np.concatenate([block.by_class[name] for block in blocks], axis=1) for name in blocks[0].by_class}
-    return Resampled(values, by_class, len(predicted))
+    return Resampled(values, by_class, len(predicted), _shares(predicted))
+
+
+def _shares(predicted: Predicted) -> dict[str, np.ndarray]:
+    """Returns the correct examples of each class and all that count: for recall those of the class, for precision those
+    predicted as it, and for F1, which depends on that share alone, those that are one or the other."""
+    groups = (predicted.labels[predicted.correct], predicted.labels, predicted.predicted)
+    hits, support, chosen = (np.bincount(part, minlength=predicted.num_classes) for part in groups)
+    counts = {"precision": chosen, "recall": support, "f1": support + chosen - hits}
+    return {name: np.stack([hits, count]) for name, count in counts.items()}
 
 
 def draw(examples: int, resamples: int, seed: int = SEED) -> Iterator[np.ndarray]:
@@ -165,13 +196,34 @@ def _interval(drawn: np.ndarray, confidence: float) -> np.ndarray:
     return np.asarray(np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2]))
 
 
-def _of_fraction(ends: np.ndarray, examples: int, confidence: float) -> np.ndarray:
-    """Returns the interval of a fraction of the examples, float64 [2].
+def _differ(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns which intervals have a width beyond the rounding of sums."""
+    return ~np.isclose(low, high, rtol=1e-9, atol=1e-12)
 
-    Where it is 0 or 1, all resamples are alike, as if no other example could differ: the interval is then that of
-    Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 26 (1934), 404-413.
+
+def _of_fraction(ends: np.ndarray, examples: int, confidence: float) -> np.ndarray:
+    """Returns the interval of a fraction of the examples, float64 [2]: where it is 0 or 1 the exact one."""
+    if ends[0] == 1 or ends[1] == 0:
+        share = np.array([[examples * int(ends[0])], [examples]])
+        return np.asarray(_exact(names.ACCURACY, share, confidence)[0])
+    return ends
+
+
+def _is_certain(share: np.ndarray) -> np.ndarray:
+    """Returns which of `share`, [2, classes], are 0 or 1: resamples that have any of the examples are then alike."""
+    return np.asarray((share[0] == 0) | (share[0] == share[1]))
+
+
+def _exact(name: str, share: np.ndarray, confidence: float) -> np.ndarray:
+    """Returns the intervals, float64 [classes, 2], of the metric `name` by shares that are 0 or 1, int64 [2, classes].
+
+    Those of Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 26 (1934), 404-413: resamples
+    of examples that are all correct, or all wrong, are alike, as if no other example could differ. No examples leave
+    all between 0 and 1.
     """
-    least = ((1 - confidence) / 2) ** (1 / examples)
-    if ends[0] == 1:
-        return np.array([least, 1.0])
-    return np.array([0.0, 1 - least]) if ends[1] == 0 else ends
+    hits, count = share
+    least = np.where(count > 0, ((1 - confidence) / 2) ** (1 / np.maximum(count, 1)), 0.0)
+    low = np.where(hits > 0, least, 0.0)
+    high = np.where((hits == 0) & (count > 0), 1 - least, 1.0)
+    ends = np.stack([low, high], axis=1)
+    return 2 * ends / (1 + ends) if name == "f1" else ends  # of the share s, F1 is 2 s / (1 + s)

@@ -15,13 +15,13 @@ def facts_of(split: Split) -> dict[str, str]:
     """Returns what tells a test set from others: digests of its examples and of their pixels.
 
     test_examples: of numbers (or files) and labels, in order. test_pixels: the images' shape and a digest of all
-    pixels, which are others for the same examples at another size; empty where nobody has read them all.
+    pixels, which are others for the same examples at another size. Where nobody has read them all, they are those of
+    `Split.sampled`, which is another kind.
     """
-    facts = {EXAMPLES: digest_of(split), PIXELS: ""}
-    if split.is_at_hand:
-        pixels = hashlib.blake2b(split.described.digests.data, digest_size=16).hexdigest()
-        facts[PIXELS] = f"{'x'.join(map(str, split.images.shape[1:]))} {pixels}"
-    return facts
+    kind = "x".join(map(str, split.images.shape[1:]))
+    digests = split.described.digests if split.is_at_hand else split.sampled
+    pixels = hashlib.blake2b(digests.data, digest_size=16).hexdigest()
+    return {EXAMPLES: digest_of(split), PIXELS: f"{kind if split.is_at_hand else f'{kind}/sample'} {pixels}"}
 
 
 def validation_facts(dataset: Dataset) -> dict[str, str]:
@@ -31,7 +31,7 @@ def validation_facts(dataset: Dataset) -> dict[str, str]:
     """
     facts = facts_of(dataset.val)
     shape, _, pixels = facts[PIXELS].partition(" ")
-    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{dataset.resize} {pixels}" if pixels else ""}
+    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{dataset.resize} {pixels}"}
 
 
 def digest_of(split: Split) -> str:

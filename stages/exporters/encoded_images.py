@@ -160,7 +160,9 @@ def _gif(file: _File) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the pixels of the first frame of a GIF, uint8 [h, w, 3], and -1.
 
     Source: GIF89a Specification (CompuServe, 1990): blocks of 0x21 (extension) and 0x2C (image) follow the header and
-    its color table; the parts of an extension are preceded by their length, and end with 0.
+    its color table; the parts of an extension are preceded by their length, and end with 0. A color is transparent
+    where bit 0 of the graphic control extension, 0x21 0xF9, says so: Pillow leaves that out, and so does the file that
+    TensorFlow gets, which has black in its place.
 
     Raises:
         InvalidArgumentError: where the frame does not fill the image: Pillow has the background around it, TensorFlow
@@ -170,24 +172,34 @@ def _gif(file: _File) -> tuple[tf.Tensor, tf.Tensor]:
     begins = [13 + (3 * 2 ** (value % 8 + 1) if value >= 128 else 0) for value in range(256)]
     begin = tf.gather(tf.constant(begins, tf.int64), kind)
 
-    def step(place: tf.Tensor, inside: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        (value,) = _numbers(_digits(tf.strings.substr(file.content, place, 1), 1), (0, 1))
+    def step(place: tf.Tensor, inside: tf.Tensor, image: tf.Tensor, control: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        value, label = _numbers(_digits(tf.strings.substr(file.content, place, 2), 2), (0, 1), (1, 1))
         is_extension, is_image = ~inside & (value == 0x21), ~inside & (value == 0x2C)
         after_block = tf.where(is_extension, place + 2, file.length)  # else an image, or damage
         following = tf.where(inside, place + 1 + value, after_block)
-        return following, is_extension | (inside & (value > 0)), tf.where(is_image, place, image)
+        control = tf.where(is_extension & (label == 0xF9), place, control)
+        return following, is_extension | (inside & (value > 0)), tf.where(is_image, place, image), control
 
-    _, _, image = tf.while_loop(
-        lambda place, inside, image: (image < 0) & (place < file.length),
+    _, _, image, control = tf.while_loop(
+        lambda place, inside, image, control: (image < 0) & (place < file.length),
         step,
-        (begin, tf.constant(False), _no()),
+        (begin, tf.constant(False), _no(), _no()),
         maximum_iterations=_MOST_BLOCKS,
     )
     frame = _numbers(file.part(image + 1, 8), (0, 2), (2, 2), (4, 2), (6, 2), little=True)
     fills = (image >= 0) & tf.reduce_all(tf.stack(frame) == tf.stack([0, 0, *sides]))
     why = "a GIF whose first frame does not fill it: convert it to PNG"
+    content = tf.cond(control < 0, lambda: file.content, lambda: _opaque(file, control + 3))
     with tf.control_dependencies([tf.debugging.Assert(fills, [why])]), tf.control_dependencies([_refuse_large(*sides)]):
-        return tf.io.decode_image(file.content, 3, expand_animations=False), _no()
+        return tf.io.decode_image(content, 3, expand_animations=False), _no()
+
+
+def _opaque(file: _File, flags: tf.Tensor) -> tf.Tensor:
+    """Returns the content of a GIF with bit 0 of the byte at `flags` cleared."""
+    value = tf.cast(file.part(flags, 1), tf.int32)[0]
+    byte = tf.gather([bytes([number & ~1]) for number in range(256)], value)
+    rest = tf.strings.substr(file.content, flags + 1, file.length)
+    return tf.strings.join([tf.strings.substr(file.content, tf.zeros_like(flags), flags), byte, rest])
 
 
 def _no() -> tf.Tensor:

@@ -34,6 +34,12 @@ class Exporter:
     largest_difference: float | None = None
     least_agreement: float = 0.995
 
+    def check(self, model: Model, dataset: Dataset) -> None:
+        """Raises UserError where the format cannot hold `model`, as far as that is known before it is trained.
+
+        Args: those of `write`.
+        """
+
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
         """Writes the file or folder `path`.
 

@@ -139,7 +139,7 @@ class ForkedProcess(Reloader):
         try:
             self._socket.connect(address)
             super().__init__(self._socket.makefile("wb"), self._socket.makefile("rb"))
-            self._orders.write(f"{json.dumps({'environment': _environment(), 'folder': str(Path.cwd())})}\n".encode())
+            self._orders.write(f"{json.dumps({'environment': _environment(), 'folder': _directory()})}\n".encode())
             self._orders.flush()
         except BaseException:
             self._socket.close()
@@ -164,6 +164,14 @@ class ForkedProcess(Reloader):
         """Ends the process: the one that it was forked from kills it when the connection closes."""
         super().close()
         self._socket.close()
+
+
+def _directory() -> str:
+    """Returns the working directory; that of temporary files where it was removed while this process ran."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return tempfile.gettempdir()
 
 
 def _environment() -> dict[str, str]:

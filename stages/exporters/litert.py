@@ -29,8 +29,16 @@ class LiteRT(Exporter):
     weights: str = "float32"
     representative_examples: int = 200
 
+    def check(self, model: Model, dataset: Dataset) -> None:
+        """See `Exporter`. Operations that LiteRT lacks, it lacks for weights of any size."""
+        LiteRT()._converted(model, dataset)
+
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
-        """See `Exporter`.
+        """See `Exporter`."""
+        path.write_bytes(self._converted(model, dataset))
+
+    def _converted(self, model: Model, dataset: Dataset) -> bytes:
+        """Returns the content of the file.
 
         Raises:
             UserError: where LiteRT lacks an operation of the network, such as those of a recurrent layer.
@@ -44,17 +52,16 @@ class LiteRT(Exporter):
         if self.weights == "int8":
             converter.representative_dataset = lambda: self._representative(dataset)
         try:
-            content = converter.convert()
+            return bytes(converter.convert())
         except Exception as error:  # of a class that TensorFlow does not export; a line of it names the operation
             missing = re.search(r"'tf\.(\w+)'", str(error))
             if missing is None:
                 raise
             raise UserError(
-                f"{path.name}: LiteRT cannot compute {missing[1]}, which this network needs",
+                f"LiteRT cannot compute {missing[1]}, which this network needs",
                 "a format that can hold this network",
                 "export=saved_model",
             ) from error
-        path.write_bytes(content)
 
     def _representative(self, dataset: Dataset) -> Iterator[list[np.ndarray]]:
         """Yields images one by one, evenly spread over the training split, whose order may be that of the classes."""

@@ -1,9 +1,14 @@
 """An ONNX file: for ONNX Runtime and the engines of hardware vendors."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from stages.errors import UserError
 from stages.exporters.exporter import LOADERS, Exporter, probabilities_of
 from stages.results import Dataset, Model
 
@@ -21,13 +26,69 @@ class OnnxFile(Exporter):
 
     opset: int = 18
 
+    def check(self, model: Model, dataset: Dataset) -> None:
+        """See `Exporter`."""
+        self._converted(model, dataset)
+
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
         """See `Exporter`."""
-        import tf2onnx  # of the extra `onnx`
-
-        function, _ = probabilities_of(model.in_float32, dataset.image_shape)
-        converted, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=self.opset)
+        converted = self._converted(model, dataset)
         entry = converted.metadata_props.add()
         entry.key = "class_names"
         entry.value = json.dumps(dataset.class_names, ensure_ascii=False)
         path.write_bytes(converted.SerializeToString())
+
+    def _converted(self, model: Model, dataset: Dataset) -> Any:
+        """Returns the network as an `onnx.ModelProto`.
+
+        Raises:
+            UserError: where ONNX lacks an operation of the network, which tf2onnx then takes over under TensorFlow's
+                name.
+        """
+        import tf2onnx  # of the extra `onnx`
+
+        function, _ = probabilities_of(model.in_float32, dataset.image_shape)
+        converted, _ = tf2onnx.convert.from_function(
+            function, function.input_signature, opset=self.opset, custom_op_handlers={"Erfc": (_erfc, [])}
+        )
+        missing = sorted(set(_unknown(converted.graph)))
+        if missing:
+            raise UserError(
+                f"ONNX has no {', '.join(missing)}, which this network needs{_GROUPED if _CALL in missing else ''}",
+                "a format that can hold this network",
+                "export=saved_model",
+            )
+        return converted
+
+
+_CALL = "StatefulPartitionedCall"
+_GROUPED = " (Keras compiles each grouped convolution as a function of its own)"
+
+
+def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """Replaces TensorFlow's Erfc, of which exact GELU is made, by ONNX's Erf: erfc(x) = 1 - erf(x).
+
+    A handler of tf2onnx 1.17, which knows Erf alone.
+    """
+    dtype = graph.get_dtype(node.output[0])
+    shapes = [graph.get_shape(node.output[0])]
+    outputs = list(node.output)
+    inputs = list(node.input)
+    graph.remove_node(node.name)
+    error = graph.make_node("Erf", inputs, shapes=shapes, dtypes=[dtype])
+    one = graph.make_const(f"{node.name}_one", np.array(1, np.float32))
+    graph.make_node(
+        "Sub", [one.output[0], error.output[0]], name=node.name, outputs=outputs, shapes=shapes, dtypes=[dtype]
+    )
+
+
+def _unknown(graph: Any) -> Iterator[str]:
+    """Yields the operations of a graph, and of those in its nodes, that ONNX does not define."""
+    import onnx
+
+    for node in graph.node:
+        if not onnx.defs.has(node.op_type, node.domain):
+            yield node.op_type
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from _unknown(inner)

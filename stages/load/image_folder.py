@@ -70,8 +70,14 @@ class ImageFolderSource:
         """Returns the files; a class without training images is invalid, and left out where that is allowed.
 
         Raises:
-            UserError: where fewer than two classes have training images.
+            UserError: where fewer than two classes have training images, or a folder of a split has none.
         """
+        for name, numbers in self._parts.items():
+            if name != "train" and not numbers:
+                raise UserError(
+                    f"data.dir={self._root} has {self._splits[name].name}/ without an image in a class folder",
+                    f"files that end in {', '.join(SUFFIXES)}, or no such folder: the split is then cut from train/",
+                )
         labels = np.array(self._labels, np.int32)
         train = np.array(self._parts["train"], np.int64)
         counts = np.bincount(labels[train], minlength=len(self._names))
@@ -93,7 +99,7 @@ class ImageFolderSource:
         renumbered = np.cumsum(counts > 0) - 1
         listing = Listing(
             renumbered[labels].astype(np.int32),
-            {name: np.array(numbers, np.int64) for name, numbers in self._parts.items() if numbers},
+            {name: np.array(numbers, np.int64) for name, numbers in self._parts.items()},
             tuple(name for name in self._names if name not in empty),
             invalid,
         )

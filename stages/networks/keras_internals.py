@@ -6,7 +6,8 @@ Checked with Keras 3.15, on TensorFlow's backend.
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,15 @@ def nodes_of(graph: Functional) -> list[Any]:
     Keras 3.15: `Function._nodes_by_depth`.
     """
     return [node for depth in graph._nodes_by_depth.values() for node in depth]
+
+
+def inputs_of(network: keras.Model) -> list[Any]:
+    """Returns the inputs that `network` declares, each with a `dtype`; none where it has no graph.
+
+    Keras 3.15: `Functional.inputs`, whose order is that of the flattened structure.
+    """
+    graph = graph_of(network)
+    return [] if graph is None else list(graph.inputs)
 
 
 def last_function(network: keras.Model) -> str | None:
@@ -156,6 +166,21 @@ def load_matching_weights(network: keras.Model, path: Path) -> str:
         example = re.search(r"Example error message for object (.*?)List of", one_line(warning.message, 999))
         reason = reason or (one_line(example[1]) if example else "")
     return reason
+
+
+@contextmanager
+def without_registered_objects() -> Iterator[None]:
+    """Hides classes and functions that were registered for loading: a process without their modules lacks them.
+
+    Keras 3.15: `keras.saving.get_custom_objects` returns the table that `register_keras_serializable` fills.
+    """
+    table = keras.saving.get_custom_objects()
+    registered = dict(table)
+    table.clear()
+    try:
+        yield
+    finally:
+        table.update(registered)
 
 
 def reset_names() -> None:

@@ -20,7 +20,7 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
         durable: survives a power failure once this returns; costs one or two milliseconds.
 
     Raises:
-        OSError: where the disk is full. The old content stays, and no part of the new.
+        OSError: where the disk is full, with the file's name. The old content stays, and no part of the new.
     """
     thread = threading.current_thread()
     number = "" if thread is threading.main_thread() else f"{thread.native_id}-"  # two threads may write the same file
@@ -39,8 +39,10 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
         if path.is_dir():
             shutil.rmtree(path)
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         _remove(partial)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)  # of a full disk, which no write names
         raise
     if durable:
         fsync(path.parent)

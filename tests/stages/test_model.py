@@ -1,7 +1,7 @@
 """The model: scaling inside, the right precision, outputs that are what they are taken for."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -188,6 +188,54 @@ def test_a_sigmoid_is_neither_logits_nor_probabilities(how: str) -> None:
     assert build({**network, "function": "sigmoid"}, outputs="logits").outputs == "logits"
     assert build({**network, "function": "linear"}).outputs == "logits"
     assert build({**network, "function": "softmax"}).outputs == "probabilities"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["layer", "activation", "operation"])
+@pytest.mark.parametrize("function", ["hard_sigmoid", "tanh", "hard_tanh", "softsign", "relu6"])
+def test_no_other_bounded_values_are_taken_for_logits(how: str, function: str) -> None:
+    network = {"_target_": f"{__name__}.with_last_function", "how": how, "function": function}
+    with pytest.raises(UserError, match=rf"ends in a {function}, .*model\.outputs=logits"):
+        build(network)
+    assert build(network, outputs="logits").outputs == "logits"
+
+
+def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
+    """Returns a network of a single layer that takes or returns other things than images and logits."""
+    dtype = "uint8" if kind == "whole numbers" else "float32"
+    inputs = keras.Input((7, 7, 1) if kind == "other images" else input_shape, dtype=dtype)
+    start = "nan" if kind == "nan" else 0.0
+    head = keras.layers.Dense(num_classes, bias_initializer=keras.initializers.Constant(float(start)))
+    outputs: Any = head(keras.layers.Flatten()(inputs))
+    if kind == "two inputs":
+        return keras.Model([inputs, keras.Input(input_shape)], outputs)
+    outputs = {"two outputs": [outputs, outputs], "named output": {"logits": outputs}}.get(kind, outputs)
+    inputs = {"a list": [inputs], "a dict": {"images": inputs}}.get(kind, inputs)
+    return {"nothing": None, "a layer": head}.get(kind, keras.Model(inputs, outputs))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    {
+        "two inputs": "cannot take the images .*Expected a single input",
+        "other images": r"cannot take the images .*shape \(8, 8, 1\)",
+        "whole numbers": "takes uint8, .*Expected an input of float32",
+        "two outputs": "returns a list of 2. Expected a single output",
+        "named output": "returns a dict of 1. Expected a single output",
+        "nan": "not finite .* before it is trained",
+        "nothing": "of_kind returns None. Expected a keras.Model",
+        "a layer": "of_kind returns <Dense .*Expected a keras.Model",
+    }.items(),
+)
+def test_what_takes_and_returns_other_things_than_images_and_logits_is_refused(kind: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        build({"_target_": f"{__name__}.of_kind", "kind": kind})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["one", "a list", "a dict"])
+def test_an_input_may_be_in_a_list_or_a_dict(kind: str) -> None:
+    assert build({"_target_": f"{__name__}.of_kind", "kind": kind}).outputs == "logits"
 
 
 def test_outputs_must_be_float32() -> None:

@@ -212,6 +212,21 @@ def test_a_class_that_only_a_later_split_has_is_named_with_what_is_missing(tmp_p
     assert image_folder(typed(settings(tmp_path), error)).class_names == ("a", "b")
 
 
+@pytest.mark.parametrize("split", ["val", "validation", "test"])
+def test_a_split_whose_folder_is_empty_is_not_cut_from_another(split: str, tmp_path: Path) -> None:
+    """As it would be where there is no such folder: a mount may be missing."""
+    for name in "ab":
+        for index in range(20):
+            write(tmp_path / "train" / name / f"{index}.png", 10 * ord(name) + index)
+    assert len(image_folder(settings(tmp_path)).test) > 0
+    (tmp_path / split / "a").mkdir(parents=True)
+    (tmp_path / split / "a" / ".gitkeep").touch()
+    error = refused(image_folder, settings(tmp_path))
+    assert error.problem == f"data.dir={tmp_path} has {split}/ without an image in a class folder"
+    write(tmp_path / split / "a" / "1.png", 7)
+    assert len(image_folder(settings(tmp_path)).splits["test" if split == "test" else "val"]) == 1
+
+
 def test_folders_that_are_no_classes_are_refused_before_tensorflow_starts(tmp_path: Path) -> None:
     for name in ("train", "val", "other"):
         (tmp_path / name).mkdir()

@@ -146,6 +146,14 @@ def test_training_sees_the_documented_pixels_to_the_bit(
     np.testing.assert_array_equal(rows(image_folder(given, cache=tmp_path)), sorted_rows)  # prepared
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_palette_of_which_some_colors_are_half_transparent_is_read_in_silence() -> None:
+    image = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).convert("P")
+    content = encoded(image, "PNG", transparency=bytes(range(64)))
+    expected = np.asarray(image.convert("RGB"))
+    np.testing.assert_array_equal(Decoder((8, 8, 3), "stretch")(content), expected)
+
+
 @pytest.mark.parametrize("source", ["image_folder", "tfds"])
 def test_prepared_held_and_streamed_images_are_the_same(
     source: str, contents: dict[str, bytes], folder: Path, tfds_folder: Path, tmp_path: Path

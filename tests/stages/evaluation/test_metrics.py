@@ -141,6 +141,82 @@ def test_an_accuracy_of_one_or_zero_has_the_exact_interval(shift: int, tmp_path:
     assert 0 < ends[1] - ends[0] < 0.12
 
 
+def exact(hits: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    ends = stats.binomtest(hits, count).proportion_ci(confidence, "exact")
+    return ends.low, ends.high
+
+
+def f1_of(ends: tuple[float, float]) -> list[float]:
+    """Returns F1 at the ends of an interval of the fraction that is correct, of the examples that one of both has."""
+    return [2 * end / (1 + end) for end in ends]
+
+
+def test_metrics_of_a_class_that_are_one_or_zero_have_the_exact_interval(tmp_path: Path) -> None:
+    """Class 0: all found, and more; 1: found where predicted; 2: never found; 3: predicted once; 4: not there."""
+    labels = np.array([0] * 12 + [1] * 9 + [2] * 7)
+    classes = np.array([0] * 12 + [1] * 7 + [0] * 8 + [3])
+    whole = read(tmp_path, labels, np.eye(5, dtype=np.float32)[classes] * 0.5 + np.float32(0.1))
+    drawn = resampled(whole, BINS, 400)
+    ends = drawn.intervals_by_class(0.95)
+    assert ends["recall"][0] == pytest.approx(exact(12, 12))
+    assert ends["precision"][1] == pytest.approx(exact(7, 7))
+    assert ends["recall"][2] == pytest.approx(exact(0, 7))
+    assert ends["f1"][2] == pytest.approx(f1_of(exact(0, 7)))
+    assert ends["precision"][3] == pytest.approx(exact(0, 1))
+    assert ends["f1"][3] == pytest.approx(f1_of(exact(0, 1)))
+    for name, row in {"precision": 0, "recall": 1, "f1": 1}.items():  # between 0 and 1: of the resamples
+        assert ends[name][row] == pytest.approx(np.quantile(drawn.by_class[name][row], [0.025, 0.975]))
+    undecided = {"precision": [2, 4], "recall": [3, 4], "f1": [4]}
+    for name, rows in undecided.items():
+        assert np.flatnonzero(np.isnan(ends[name]).all(axis=1)).tolist() == rows
+        widths = np.diff(np.delete(ends[name], rows, axis=0))
+        assert (widths > 0).all()
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_means_over_classes_of_which_each_is_one_or_zero_have_a_width(shift: int, tmp_path: Path) -> None:
+    """That of the classes' exact intervals at a confidence by which all hold at once."""
+    labels = np.repeat([0, 1, 2], [5, 10, 20])
+    whole = read(tmp_path, labels, np.eye(4, dtype=np.float32)[(labels + shift) % 3] * 0.4 + np.float32(0.15))
+    drawn = resampled(whole, BINS, 50)
+    ends = drawn.intervals(0.94)
+    by_class = [exact(0 if shift else count, count, 0.98) for count in (5, 10, 20)]
+    assert ends["macro_recall"] == pytest.approx(np.mean(by_class, axis=0))
+    assert ends["macro_precision"] == pytest.approx(ends["macro_recall"])
+    counts = [25, 15, 30] if shift else [5, 10, 20]
+    of_f1 = [f1_of(exact(0 if shift else count, count, 0.98)) for count in counts]
+    assert ends["macro_f1"] == pytest.approx(np.mean(of_f1, axis=0))
+    assert np.ptp(drawn.values["macro_recall"]) == 0
+
+
+def test_exact_intervals_hold_the_metric_as_often_as_they_say(tmp_path: Path) -> None:
+    """Of classes of 8 examples, each found with 0.97: whoever sees a recall of 1 is right to expect less."""
+    random = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], 8)
+    held = []
+    for _ in range(60):
+        classes = np.where(random.random(24) < 0.97, labels, 3)
+        whole = read(tmp_path, labels, np.eye(4, dtype=np.float32)[classes] * 0.4 + np.float32(0.15))
+        low, high = resampled(whole, BINS, 40).intervals_by_class(0.95)["recall"][0]
+        held.append(low <= 0.97 <= high)
+    assert np.mean(held) >= 0.9
+
+
+@pytest.mark.parametrize("examples", [1, 2, 40])
+def test_no_interval_is_without_width(examples: int, tmp_path: Path) -> None:
+    """Of predictions that are all correct and sure, and of a single one."""
+    labels = np.arange(examples) % 2
+    whole = read(tmp_path, labels, np.eye(2, dtype=np.float32)[labels] * 0.4 + np.float32(0.3))
+    drawn = resampled(whole, BINS, 30)
+    ends = drawn.intervals(0.95)
+    assert ends.keys() == {"accuracy", "macro_precision", "macro_recall", "macro_f1"} < drawn.values.keys()
+    assert all(low < high for low, high in ends.values())
+    for name, rows in drawn.intervals_by_class(0.95).items():
+        is_written = ~np.isnan(rows[:, 0])
+        assert (rows[is_written, 0] < rows[is_written, 1]).all()
+        assert is_written.any() == (name in ("precision", "recall", "f1"))
+
+
 @pytest.mark.filterwarnings("error")
 def test_absent_classes_are_left_out(tmp_path: Path) -> None:
     """Classes 1 and 3 of five have no example; no metric is nan, and scikit-learn says nothing."""

@@ -14,8 +14,9 @@ from stages.data.batches import evaluation_input, places
 from stages.evaluate import evaluate
 from stages.evaluation import eval_step
 from stages.evaluation.predicted import NAME
-from stages.evaluation.test_set import facts_of
-from stages.results import Dataset, Evaluation, Split, Strategy, Trained
+from stages.evaluation.test_set import facts_of, is_same_test_set
+from stages.images import Streamed
+from stages.results import SAMPLED, Dataset, Evaluation, Split, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
 from stages.strategy import strategy
@@ -159,3 +160,27 @@ def test_what_tells_test_sets_apart() -> None:
     assert other_pixels["test_examples"] == facts["test_examples"]
     assert other_pixels["test_pixels"] != facts["test_pixels"]
     assert facts["test_pixels"].startswith("8x8x1 ")
+
+
+@pytest.mark.smoke
+def test_images_that_are_read_at_each_use_are_told_apart_by_some_of_them() -> None:
+    """Two data sets of equal numbers and labels, of which a few images are read."""
+    split = real_digits(8).test
+    images = np.asarray(split.images)
+    read: list[int] = []
+
+    def facts(images: np.ndarray) -> dict[str, str]:
+        def read_some(rows: np.ndarray) -> np.ndarray:
+            read.append(len(rows))
+            return np.asarray(images[rows])
+
+        return facts_of(replace(split, images=Streamed.all(images.shape, read_some)))
+
+    first = facts(images)
+    assert read == [SAMPLED]
+    assert facts(images.copy()) == first
+    other = facts(images[::-1])
+    assert other["test_examples"] == first["test_examples"]
+    assert not is_same_test_set(other, first)
+    assert is_same_test_set(facts_of(split), first)  # of all pixels and of some: nothing that contradicts
+    assert len(Split(images[:3], split.labels[:3]).sampled) == 3

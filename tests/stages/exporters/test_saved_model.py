@@ -165,6 +165,10 @@ KINDS: dict[str, Callable[[int, int], bytes]] = {
     "BMP with a palette": lambda h, w: encoded(photo(h, w).convert("P"), "BMP"),
     "BMP with a palette of 5": lambda h, w: encoded(photo(h, w).quantize(5), "BMP"),
     "GIF": lambda h, w: encoded(photo(h, w).convert("P"), "GIF"),
+    "transparent GIF": lambda h, w: encoded(photo(h, w).quantize(20), "GIF", transparency=3),
+    "GIF of transparent frames": lambda h, w: encoded(
+        photo(h, w).quantize(9), "GIF", save_all=True, append_images=[photo(h, w, "L")], transparency=1, disposal=2
+    ),
 }
 
 

@@ -59,6 +59,8 @@ def run(by: str, folder: Path, at: int | None = None, **changes: Any) -> tuple[T
 
 
 EMA = adam(ema_momentum=0.5, ema_use=True)
+KEPT = adam(ema_momentum=0.5)
+"""An EMA that is kept beside the weights, which are what is reported."""
 Source = Callable[..., tuple[Path, Trained | None, Lines]]
 
 
@@ -84,12 +86,18 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
     "stopped within an epoch": ("loop", {}, {}, 10),
     "EMA, and EMA": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
     "EMA, then none": ("loop", {"optimizer": EMA}, {}, None),
+    "EMA of the last, then not used": (
+        "loop", {"optimizer": EMA, "restore_best": False}, {"optimizer": KEPT}, None,
+    ),
+    "EMA not used, of the last, then used": (
+        "loop", {"optimizer": KEPT, "restore_best": False}, {"optimizer": EMA}, None,
+    ),
     "EMA of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
     "the last": ("loop", {"restore_best": False}, {}, None),
     "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
     "fit": ("fit", {}, {}, None),
     "fit with EMA": ("fit", {"optimizer": EMA}, {"optimizer": EMA}, None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,239 @@
+"""What a format cannot hold is refused before training, and what is not refused can be loaded again."""
+
+import functools
+import importlib.util
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from pipeline.console import Console
+from pipeline.exit_codes import FAILED
+from pipeline.planning.job import Job
+from pipeline.run.launch import run_job
+from stages.errors import UserError
+from stages.export import check_formats
+from stages.exporters.keras_file import KerasFile
+from stages.exporters.loaders.keras_file import load
+from stages.exporters.loaders.onnx_file import load as load_onnx
+from stages.exporters.onnx_file import OnnxFile
+from stages.model import model
+from stages.networks.keras_internals import without_registered_objects
+from stages.optimization.losses import probabilities
+from stages.results import Model
+from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
+from stages.settings.results import (
+    ExportSettings,
+    KerasSettings,
+    LiteRTFloat16Settings,
+    LiteRTSettings,
+    OnnxSettings,
+    SavedModelSettings,
+)
+from stages.settings.strategy import ModelParallelSettings
+from stages.strategy import strategy
+from tests.pipeline.experiments import experiment
+from tests.stages.experiments import one_device, real_digits
+
+pytestmark = pytest.mark.slow
+
+needs_onnx = pytest.mark.skipif(
+    not all(importlib.util.find_spec(package) for package in OnnxSettings.requires), reason="needs the extra onnx"
+)
+
+
+def relu(values: Any) -> Any:
+    """An activation with the name of one of Keras', which does something else."""
+    return keras.ops.relu(values) / 2
+
+
+@keras.saving.register_keras_serializable("tests")
+def registered(values: Any) -> Any:
+    return keras.ops.relu(values)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Penalty(keras.regularizers.Regularizer):
+    def __call__(self, weights: Any) -> Any:
+        return 0.0 * keras.ops.sum(weights)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+@keras.saving.register_keras_serializable("tests")
+class Own(keras.layers.Layer):
+    def call(self, values: Any) -> Any:
+        return 2 * values
+
+
+class Subclass(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = keras.layers.Flatten()
+        self.head = keras.layers.Dense(10)
+
+    def call(self, values: Any) -> Any:
+        return self.head(self.flat(values))
+
+
+LAYERS = {
+    "gelu": lambda: keras.layers.Dense(8, activation="gelu"),
+    "function of Keras": lambda: keras.layers.Lambda(keras.activations.silu),
+    "activation layer": lambda: keras.layers.Dense(8, activation=keras.layers.LeakyReLU(0.1)),
+    "array": lambda: keras.layers.Dense(8, bias_initializer=keras.initializers.Constant(np.ones(8))),
+    "wrapper": lambda: keras.layers.SpectralNormalization(keras.layers.Dense(8)),
+    "exact gelu": lambda: keras.layers.Dense(8, activation=lambda x: keras.activations.gelu(x, approximate=False)),
+    "partial": lambda: keras.layers.Dense(8, activation=functools.partial(keras.activations.gelu, approximate=False)),
+    "lambda": lambda: keras.layers.Lambda(lambda values: 2 * values),
+    "own function": lambda: keras.layers.Dense(8, activation=relu),
+    "registered function": lambda: keras.layers.Dense(8, activation=registered),
+    "registered object": lambda: keras.layers.Dense(8, kernel_regularizer=Penalty()),
+    "registered layer": Own,
+    "own layer in a wrapper": lambda: keras.layers.SpectralNormalization(keras.layers.Dense(8, activation=relu)),
+}
+
+
+def with_layer(image_shape: tuple[int, int, int], num_classes: int, layer: str) -> keras.Model:
+    """Has one of LAYERS in the middle, and an operation that is no layer."""
+    images = keras.Input(image_shape)
+    values = LAYERS[layer]()(keras.layers.Flatten()(images))
+    return keras.Model(images, keras.layers.Dense(num_classes, dtype="float32")(keras.ops.abs(values)))
+
+
+def subclass(image_shape: tuple[int, int, int], num_classes: int, **of_mlp: Any) -> keras.Model:
+    return Subclass()
+
+
+def grouped(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    layers = [keras.layers.Conv2D(4, 3), keras.layers.Conv2D(4, 3, groups=2), keras.layers.Flatten()]
+    return keras.Sequential([keras.Input(image_shape), *layers, keras.layers.Dense(num_classes)])
+
+
+def by_rows(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    rows = keras.layers.Reshape((image_shape[0], -1))
+    return keras.Sequential([keras.Input(image_shape), rows, keras.layers.LSTM(4), keras.layers.Dense(num_classes)])
+
+
+def network(name: str, policy: str = "float32", **settings: Any) -> Model:
+    network = {"_target_": f"{__name__}.{name}", **settings}
+    return model(
+        real_digits(), one_device(), ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1)
+    )
+
+
+def refusal(of: Model, **formats: Any) -> str:
+    """Returns why the formats cannot hold the network; empty where they can."""
+    try:
+        check_formats(of, real_digits(), ExportSettings(formats=formats))
+    except UserError as error:
+        refused = error
+    else:
+        return ""
+    assert refused.fix == "export=saved_model"
+    assert "\n" not in str(refused)
+    return refused.problem
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_keras_refuses_what_it_would_not_load_again_as_it_is(layer: str, tmp_path: Path) -> None:
+    """A file of every network that is not refused is loaded without what this process has registered."""
+    built = network("with_layer", layer=layer)
+    names = list(LAYERS)
+    reason = refusal(built, keras=KerasSettings())
+    assert bool(reason) == (names.index(layer) >= names.index("exact gelu")), reason
+    if reason:
+        assert reason.startswith("a .keras file cannot hold the layer ")
+        with pytest.raises(UserError, match=r"a \.keras file cannot hold"):
+            KerasFile().write(built, real_digits(), tmp_path / "model.keras")
+        return
+    KerasFile().write(built, real_digits(), tmp_path / "model.keras")
+    images = real_digits().test.images[:4]
+    expected = probabilities(built.network(images.astype(np.float32)), built.outputs)
+    with without_registered_objects():
+        np.testing.assert_allclose(load(str(tmp_path / "model.keras"))(images), expected, rtol=1e-5)
+
+
+def test_a_subclass_is_refused_by_keras() -> None:
+    assert "Subclass" in refusal(network("subclass"), keras=KerasSettings())
+
+
+@needs_onnx
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_exact_gelu_is_computed_by_onnx(policy: str, tmp_path: Path) -> None:
+    built = network("with_layer", policy, layer="exact gelu")
+    assert refusal(built, onnx=OnnxSettings()) == ""
+    OnnxFile().write(built, real_digits(), tmp_path / "model.onnx")
+    images = real_digits().test.images[:100]
+    expected = probabilities(built.in_float32.network(images.astype(np.float32)), built.outputs)
+    np.testing.assert_allclose(load_onnx(str(tmp_path / "model.onnx"))(images), expected, atol=1e-6)
+
+
+@needs_onnx
+def test_operations_that_onnx_lacks_are_named() -> None:
+    reason = refusal(network("grouped"), onnx=OnnxSettings())
+    assert reason.startswith("ONNX has no StatefulPartitionedCall")
+    assert "grouped convolution" in reason
+
+
+@pytest.mark.parametrize("kind", [LiteRTSettings, LiteRTFloat16Settings])
+def test_operations_that_litert_lacks_are_named(kind: type[LiteRTSettings]) -> None:
+    assert refusal(network("by_rows"), litert=kind()).startswith("LiteRT cannot compute TensorList")
+
+
+def test_layers_on_several_devices_are_checked_in_a_copy_and_only_where_a_format_asks() -> None:
+    where = strategy(ModelParallelSettings(deterministic=False, devices=["/cpu:0", "/cpu:1"]))
+    given = ModelSettings(network=CnnSettings(filters=[4]), precision=PrecisionSettings(), seed=1)
+    built = model(real_digits(), where, given)
+    copies: list[keras.Model] = []
+
+    def rebuild() -> keras.Model:
+        assert built.rebuild is not None
+        copies.append(built.rebuild())
+        return copies[-1]
+
+    counted = replace(built, rebuild=rebuild)
+    assert refusal(counted, saved_model=SavedModelSettings()) == ""
+    assert not copies
+    assert refusal(counted, saved_model=SavedModelSettings(), keras=KerasSettings(), litert=LiteRTSettings()) == ""
+    assert len(copies) == 1
+
+
+def test_a_check_leaves_the_model_and_random_numbers_as_they_were() -> None:
+    formats = {"keras": KerasSettings(), "litert": LiteRTSettings()}
+    given = ModelSettings(
+        network=ResnetSettings(blocks=1), precision=PrecisionSettings(policy="mixed_bfloat16"), seed=1
+    )
+    built = model(real_digits(), one_device(), given)
+    layers = [type(layer) for layer in built.network.core.layers]
+    weights = built.network.get_weights()
+    state = random.getstate()
+    check_formats(built, real_digits(), ExportSettings(formats=formats))
+    assert random.getstate() == state
+    assert [type(layer) for layer in built.network.core.layers] == layers
+    assert all(np.array_equal(a, b) for a, b in zip(weights, built.network.get_weights(), strict=True))
+    built.network.set_weights([np.zeros_like(weight) for weight in weights])
+    assert not any(weight.any() for weight in built.in_float32.network.get_weights())  # a copy made after the check
+
+
+@pytest.mark.smoke
+def test_a_run_ends_before_training_where_its_export_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = (
+        "data=digits",
+        "model=mlp",
+        f"model.network._target_={__name__}.subclass",
+        "export=keras",
+    )
+    more = ("train.epochs=1", "tracking=off", "pipeline.inspect=null", "pipeline.evaluate=null")
+    assert run_job(Job(experiment(*overrides, *more, outputs=tmp_path)), Console()) == FAILED
+    assert "a .keras file cannot hold the layer" in capsys.readouterr().out
+    [summary] = tmp_path.glob("runs/*/*/summary.json")
+    stages = {name: stage["status"] for name, stage in json.loads(summary.read_text())["stages"].items()}
+    assert (stages["model"], stages["train"]) == ("failed", "skipped")
