@@ -17,6 +17,7 @@ from pipeline.config.limits import check_arguments
 from pipeline.config.options import read_options
 from pipeline.redaction.mask import guard_output, learn_arguments, redact
 from pipeline.system import environment, signals, streams
+from pipeline.system.disk import no_room
 from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
 
@@ -36,6 +37,7 @@ def main() -> NoReturn:
     with signals.listening(owns_process=True):
         try:
             with signals.interruptible(BEFORE_RUN_SECONDS):
+                environment.check()
                 check_arguments(sys.argv[1:])
                 code = _execute(read_arguments(sys.argv[1:]))
         except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
@@ -52,12 +54,14 @@ def _report(error: Exception) -> int:
     """Prints `error` without secrets and returns the exit code; defects with a traceback, user errors on request."""
     from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 
+    full = no_room(error)
+    error = full or error
     is_mistake = isinstance(error, UserError)
     if not is_mistake or os.environ.get("HYDRA_FULL_ERROR") == "1":
         print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
     if is_mistake:
         print(f"error: {redact(str(error))}", file=sys.stderr)
-    return WRONG_CONFIGURATION if is_mistake else FAILED
+    return WRONG_CONFIGURATION if is_mistake and full is None else FAILED
 
 
 def _execute(arguments: Arguments) -> int:

@@ -173,6 +173,7 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
 
 
 def _composed(overrides: Iterable[str]) -> Composed:
+    environment.check()
     is_list = isinstance(overrides, Iterable) and not isinstance(overrides, (str, bytes, Mapping))
     words = [*overrides] if is_list else []  # an iterator can be read only once
     if not is_list or not all(isinstance(word, str) for word in words):

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -17,8 +18,10 @@ OUTPUT_FOLDERS = ("runs", "sweeps", "cache", "artifacts")
 
 
 def shorter(path: Path) -> str:
-    """Returns `path`, relative if it is below the working directory."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    """Returns `path`, relative if it is below the working directory, which may have been removed since the start."""
+    with suppress(FileNotFoundError, ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def new_folder_name() -> str:

@@ -21,6 +21,9 @@ from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+TOP = 3
+"""Classes that are printed of each image."""
+
 BATCH = 32
 """Images that are decoded and classified at once."""
 
@@ -30,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
     parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them")
-    parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
+    parser.add_argument("--top", type=int, metavar="N", help=f"classes of each image; {TOP} if left out")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
     parser.add_argument("--tracking-uri", help="the store of the model, also of a run")
     options = parser.parse_args(arguments)
@@ -58,8 +61,11 @@ def _classify(options: argparse.Namespace) -> int:
     Raises:
         UserError: for a wrong argument.
     """
-    if options.top < 1:
-        raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
+    if options.json and options.top is not None:
+        raise UserError(f"--top={options.top} with --json, which prints all classes", "one of the two", "--json")
+    top = TOP if options.top is None else options.top
+    if top < 1:
+        raise UserError(f"--top={top}", "1 class or more", "--top=1")
     files = list(_files(options.files))
     loaded = load(saved_model(options.model, options.tracking_uri, options.outputs))
     classify = encoded_function(loaded)
@@ -76,7 +82,7 @@ def _classify(options: argparse.Namespace) -> int:
             named = dict(zip(names, answer.pop("probabilities"), strict=True))
             print(json.dumps({"file": str(file), **answer, "probabilities": named}), flush=True)
         else:
-            row = [_shown(str(file)), *_best(answer["probabilities"], names, options.top)]
+            row = [_shown(str(file)), *_best(answer["probabilities"], names, top)]
             if sys.stdout.isatty():
                 rows.append(row)
             else:

@@ -14,6 +14,7 @@ from pipeline.checks.unread import UNUSED
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TopSettings, top_level_key
 from pipeline.paths import CONF
+from pipeline.source_code.signatures import AbsentError, find, signature
 from stages.errors import UserError
 from stages.settings.images import AugmentSettings
 
@@ -45,6 +46,7 @@ def _refuse_without_stage(experiment: Experiment, name: str) -> None:
     stages = {group: stage for stage, group in experiment.groups.items()}
     top_level = {top_level_key(entry.name) for entry in dataclasses.fields(TopSettings)} | _NO_STAGE
     stage = NEEDED_BY.get(group, stages.get(group, "load" if group == "data" else group))
+    _refuse_without_reader(experiment, name, stage)
     if group not in top_level and stage not in experiment.pipeline:
         makes = OmegaConf.select(OmegaConf.load(CONF / "pipeline" / "standard.yaml"), stage)
         is_null = makes is not None and stage in experiment.document.pipeline
@@ -52,6 +54,22 @@ def _refuse_without_stage(experiment: Experiment, name: str) -> None:
             f"{name} has no effect: `pipeline` leaves the stage {stage} out",
             experiment.pipeline,
             f"pipeline.{stage}={makes}" if is_null else "pipeline=standard",
+        )
+
+
+def _refuse_without_reader(experiment: Experiment, name: str, stage: str) -> None:
+    """Raises UserError where a function of the user's own, in place of a stage's, takes no settings."""
+    target = str(getattr(experiment.settings.get(stage), "_target_", ""))
+    if not target or target.startswith("stages.") or name in (experiment.groups[stage], f"{stage}._target_"):
+        return
+    try:
+        call = signature(find(target))
+    except AbsentError:  # refused elsewhere
+        return
+    if call is not None and "settings" not in call.parameters:
+        raise UserError(
+            f"{name} has no effect: {target} has no parameter `settings`",
+            f"def {target.rpartition('.')[2]}(…, settings), which gets all settings of {stage}",
         )
 
 

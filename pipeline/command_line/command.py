@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import default_outputs
 from pipeline.redaction.mask import redact
-from pipeline.system import streams
+from pipeline.system import environment, streams
 from stages.errors import UserError
 
 INTERRUPTED = 130
@@ -77,4 +77,9 @@ def print_warning(line: str) -> None:
 def run_command(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the exit code of `main`; 1 where part of what it has printed is lost."""
     streams.guard()
-    sys.exit(streams.all_written(main()))
+
+    def checked() -> int:
+        environment.check()
+        return main()
+
+    sys.exit(streams.all_written(exit_code(checked)))

@@ -21,7 +21,11 @@ _TYPES = {
     "Boolean": "true or false",
     "bool": "true or false",
     "String": "a text",
+    "str": "a text",
 }
+
+_OF_TYPES = ("could not be converted", "ValidationError", "Incompatible value", "is not Optional")
+"""Parts of OmegaConf's messages about a value of another type than its setting."""
 
 
 @contextmanager
@@ -86,7 +90,7 @@ def _unknown_name(text: str, keys: list[str], addable: list[str]) -> UserError |
 
 def _wrong_value(error: BaseException, text: str) -> UserError:
     """Returns the error for a message about a value, or about anything else."""
-    if isinstance(error, ValidationError) or "could not be converted" in text or "ValidationError" in text:
+    if isinstance(error, ValidationError) or any(part in text for part in _OF_TYPES):
         return _wrong_type(text)
     if ambiguous := re.search(r"Ambiguous value for argument '([^']+)'", text):
         override = ambiguous.group(1)
@@ -163,9 +167,14 @@ def _children(name: str, keys: list[str]) -> list[str]:
 
 
 def _wrong_type(text: str) -> UserError:
+    if empty := re.search(r"field '([\w.]+)' is not Optional", text):
+        return UserError(f"{empty.group(1)}=null: it cannot be empty", "a value", f"{empty.group(1)}=<value>")
     value = re.search(r"Value '(.*?)' (?:of type '[^']*' )?(?:could not be converted to|is not a valid) (\w+)", text)
+    absent = re.search(r"Incompatible value 'None' for field of type '(\w+)'", text)
     key = re.search(r"full_key: (\S+)", text)
     name = key.group(1) if key else "a setting"
+    if absent is not None:
+        return wrong_type(name, "null", absent.group(1))
     if value is None:
         return UserError(f"{name}: {text.splitlines()[0]}", "", "python -m pipeline --cfg job")
     return wrong_type(name, value.group(1), value.group(2))

@@ -55,12 +55,14 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
     """Returns the stages in order, each with the results that it takes.
 
     Raises:
-        UserError: where a stage's function does not exist, or takes what no earlier stage makes.
+        UserError: where a stage's function does not exist, takes what no earlier stage makes, or takes no settings and
+            has some.
     """
     plan: list[PlannedStage] = []
     results: list[str] = []
     for name, makes in experiment.pipeline.items():
         target = _target(experiment.settings[name], name)
+        _refuse_settings_without_reader(experiment, name, target)
         inputs = []
         for parameter, required in parameters(name, target).items():
             if parameter in results:
@@ -76,6 +78,20 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
         results.append(makes)
     return tuple(plan)
+
+
+def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: str) -> None:
+    """Refuses settings of a custom stage whose function would never see them: it gets all as `settings`, or none."""
+    settings = experiment.settings[stage]
+    names = [name for name in settings if name != "_target_"] if isinstance(settings, Mapping) else []
+    if names and "settings" not in parameters(stage, target):
+        group = experiment.groups[stage]
+        raise UserError(
+            f"{group}.{names[0]} has no effect: {target} has no parameter `settings`",
+            f"def {target.rpartition('.')[2]}(…, settings), which gets all settings of {group} as a mapping or, by its "
+            "annotation, as a dataclass",
+            f"~{group}.{names[0]}",
+        )
 
 
 def _refuse_other_class(plan: Sequence[PlannedStage], stage: str, target: str, parameter: str) -> None:

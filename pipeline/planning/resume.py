@@ -208,12 +208,33 @@ def check_fork(experiment: Experiment, run: Summary) -> None:
     names = [name for name in _decisive(before, now) if name in differing(before, now)]
     if _variables(before) != _variables(now):
         names.append("precision.policy")
+    _check_trainer(experiment, before, now)
     for name in names:
         raise UserError(
             f"fork={experiment.fork}: {name} was {before.get(name)} and is {now.get(name)}, with which its weights do "
             "not fit",
             "the data, the network and the dtype of the variables of that run; a new run from scratch may have others",
             "fork=null",
+        )
+
+
+_TRAINERS = {"stages.train.train": "train=loop", "stages.fit.fit": "train=fit"}
+
+
+def _check_trainer(experiment: Experiment, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises UserError where the other run was trained so that its checkpoint holds another state than this one's."""
+    was, is_now = (_TRAINERS.get(str(settings.get("train._target_"))) for settings in (before, now))
+    if was is not None and is_now is not None and was != is_now:
+        raise UserError(
+            f"fork={experiment.fork} was trained by {was}, and this is {is_now}, which keeps other state",
+            f"{was}; or, for its weights alone, fork=null and model.weights=runs:/<its id>",
+            was,
+        )
+    if was == "train=fit" and before.get("optimizer.ema_use") and experiment.fork_weights == "last":
+        raise UserError(
+            f"fork={experiment.fork} with fork_weights=last: train=fit has left the EMA in its weights",
+            "fork_weights=best, or a run that was trained by train=loop",
+            "fork_weights=best",
         )
 
 

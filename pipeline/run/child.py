@@ -13,6 +13,7 @@ from pipeline.planning.job import Job
 from pipeline.redaction.mask import guard_output, learn
 from pipeline.system import environment, pulse, signals, streams
 from pipeline.system.child_process import ChildProcess
+from pipeline.system.disk import no_room
 from pipeline.system.processes import become_independent
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Interrupted, Request
@@ -52,8 +53,8 @@ def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) ->
     except UserError as error:
         console.error(str(error))
         return refused
-    except BaseException:
-        console.error(traceback.format_exc())
+    except BaseException as error:
+        console.error(str(no_room(error) or traceback.format_exc()))
         return FAILED
 
 

@@ -32,6 +32,7 @@ from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.settle import flush, record_end
 from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system import machine
+from pipeline.system.disk import no_room
 from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.params import of_configuration
 from pipeline.tracking.run_copy import RESULTS
@@ -48,6 +49,9 @@ SHORTEST_SECONDS = 0.05
 NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=", "sweep=", "sweep.")
 """Overrides that choose a run or make a sweep, rather than set up a run."""
 
+
+THREADS = "threads"
+"""Fact of a run: the number of threads with which it has begun, on which the last bits of sums depend."""
 
 PRUNED = "pruned_after_epoch"
 """In the facts of a summary, and as a tag: the last epoch of a trial that was ended early."""
@@ -87,6 +91,7 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
     folder = job.folder or new_folder(experiment)
     is_new = not folder.exists()
     summary = _first_summary(job, folder, code.digest)
+    _warn_of_other_threads(job, summary, console)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         unknown_to_git(experiment.outputs)
@@ -131,8 +136,24 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
         versions=versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
-        facts={"seed": experiment.seed, **job.tags},
+        facts={"seed": experiment.seed, THREADS: _threads(resumed), **job.tags},
     )
+
+
+def _threads(resumed: Summary | None) -> int:
+    """Returns the number of threads with which a run has begun."""
+    before = resumed.facts.get(THREADS) if resumed is not None else None
+    return before if isinstance(before, int) else machine.compute_threads()
+
+
+def _warn_of_other_threads(job: Job, summary: Summary, console: Console) -> None:
+    """Warns where a deterministic run resumes with another number of threads, which decides the last bits of sums."""
+    before, now = summary.facts[THREADS], machine.compute_threads()
+    if job.resumed is not None and job.experiment.deterministic and before != now and not machine.gpus():
+        console.warn(
+            f"this run began with {before} thread(s) and resumes with {now}: deterministic=true gives the same numbers "
+            f"to the bit for one number of threads. Try: TF_NUM_INTRAOP_THREADS={before} before the same command"
+        )
 
 
 def _copy_weights(run: Summary, folder: Path, weights: str) -> None:
@@ -218,6 +239,7 @@ def fail(error: BaseException, run: Run, console: Console) -> int:
         summary.status = "FAILED" if error.exit_code == FAILED else "KILLED"
         summary.error = f"stopped by {error}"
         return error.exit_code
+    error = no_room(error) or error
     summary.status = "FAILED"
     summary.error = str(redact(one_line(error)))
     if not isinstance(error, UserError):

@@ -21,10 +21,10 @@ from pipeline.system import machine, pulse, signals
 from pipeline.tracking.run_copy import RESULTS
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
-from stages.results import Dataset, Exported, Record
+from stages.results import Dataset, Exported, Model, Record
 from stages.reuse import Reuse, reuse_of
 from stages.safe_places import on_safe_place
-from stages.settings.results import EvaluateSettings
+from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write
 
 
@@ -81,6 +81,7 @@ class StageRunner:
                 result = _result(stage, self._results, provided)
             _check_result(stage, result, later)
             _check_examples(result, later)
+            _check_formats(result, self._results, later)
             outcome = "ran" if stage.planned.saved is None else "reused"
         except PrunedError:
             outcome = "ran"
@@ -195,6 +196,18 @@ def _check_examples(result: object, later: Sequence[BoundStage]) -> None:
 
             against = stage.settings.against
             check_same_examples(check_other(Path(against), against), against, result.test, result.class_names)
+
+
+def _check_formats(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
+    """Raises UserError where a stage has made a network that a format of a later export cannot hold."""
+    dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
+    if not isinstance(result, Model) or dataset is None:
+        return
+    for stage in later:
+        if isinstance(stage.settings, ExportSettings):
+            from stages.export import check_formats
+
+            check_formats(result, dataset, stage.settings)
 
 
 def _accepts_none(function: Callable[..., Any], name: str) -> bool:

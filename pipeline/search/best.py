@@ -8,6 +8,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pipeline.config.options import Options
+from pipeline.redaction.mask import redact_overrides
 from stages.storage.atomic import atomic_write
 
 FOLDER = "conf"
@@ -22,11 +23,16 @@ OF_THE_COMMAND = ("sweep", "outputs", "resume", "max_jobs", "dry_run", "trust", 
 def write_experiment(lines: Sequence[str], comment: str, options: Options, folder: Path, name: str) -> Path:
     """Writes the overrides `lines` as the experiment `name` into a search's folder; returns its path.
 
+    Those with secrets are left out, and named: the file is an artifact of the search's run.
+
     Args:
         comment: what stands above it. options: those of the groups, to tell the choice of an option from a value.
     """
     parser = OverridesParser.create()
-    overrides = [parser.parse_override(line) for line in lines]
+    secrets = with_secrets(lines)
+    if secrets:
+        comment += f"\nWithout what holds secrets, to be given with the command: {', '.join(secrets)}"
+    overrides = [parser.parse_override(line) for line in lines if _name(line) not in secrets]
     defaults: list[Any] = []
     chosen: list[Any] = []
     values: dict[str, Any] = {}
@@ -47,6 +53,16 @@ def write_experiment(lines: Sequence[str], comment: str, options: Options, folde
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, f"# @package _global_\n{header}{yaml.safe_dump(body, sort_keys=False, allow_unicode=True)}")
     return path
+
+
+def with_secrets(lines: Sequence[str]) -> list[str]:
+    """Returns the names of the overrides that hold secrets and belong to the experiment."""
+    names = [_name(line) for line, shown in zip(lines, redact_overrides(lines), strict=True) if shown != line]
+    return [name for name in names if name.partition(".")[0] not in OF_THE_COMMAND]
+
+
+def _name(line: str) -> str:
+    return line.partition("=")[0].lstrip("+~")
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from pipeline.planning.resume import forked_run
 from pipeline.planning.reuse import other_run, plan_of
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
+from pipeline.redaction.mask import redact_overrides
 from pipeline.search.plan import SearchPlan, make_search_plan
 from pipeline.search.space import Axis, probes, with_whole_numbers
 from pipeline.search.study import describe
@@ -73,6 +74,13 @@ def checked_search(
                 f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
                 "axes that leave the validation examples as they are, or a sweep, which chooses none",
                 f"python -m pipeline -m {axis.key}=<value>,<value>",
+            )
+        lines = [axis.line_of_end(number) for number in range(len(axis.ends))]
+        if redact_overrides(lines) != lines:
+            raise UserError(
+                f"a search over {axis.key}: its values are secrets, which a study would record",
+                "axes without secrets, and one value of this setting",
+                f"{axis.key}=<value>",
             )
     first: Experiment | None = None
     refused: UserError | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, FAILED, STOPPED
+from pipeline.exit_codes import DONE, FAILED, STOPPED, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, SweepRun
 from pipeline.planning.reuse import plan_of
 from pipeline.provenance.identity import identity
@@ -22,6 +22,7 @@ from pipeline.search.pruning import Pruner
 from pipeline.search.study import Study, Trial
 from pipeline.sweep.index import write_index
 from pipeline.sweep.jobs import SweepJob
+from pipeline.sweep.process import refusal_in
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
 
@@ -66,8 +67,9 @@ class Trials:
         assert job.folder is not None
         trial, made = self._begun[job.folder]
         made.exit_code = code
+        made.reason = refusal_in(job.folder) if code == WRONG_CONFIGURATION else None
         if code not in STOPPED:
-            self._tell(trial, job.folder)
+            self._tell(trial, job.folder, made.reason)
         self.write()
 
     @property
@@ -95,6 +97,7 @@ class Trials:
         self.titles[self._folder / job.folder] = f"trial {trial.ordinal:>{len(str(total))}}/{total}  {job.label}"
         if trial.state != "RUNNING":
             job.exit_code = FAILED if trial.state == "FAIL" else DONE
+            job.reason = trial.reason
         return job
 
     def _has_ended(self, trial: Trial, job: SweepJob) -> bool:
@@ -105,10 +108,11 @@ class Trials:
         self._tell(trial, self._folder / job.folder)
         return True
 
-    def _tell(self, trial: Trial, folder: Path) -> None:
+    def _tell(self, trial: Trial, folder: Path, refusal: str | None = None) -> None:
+        """Tells the study what became of a trial; refusal: why its process has refused it, if it has."""
         run = read_run(folder, self._console.warn)
         if run is None or run.status != "FINISHED":
-            self._study.tell(trial.number, reason=(run.error if run else None) or "it died before its run began")
+            self._study.tell(trial.number, reason=(run.error if run else refusal) or "it died before its run began")
             return
         if PRUNED in run.facts:
             self._study.tell(trial.number, pruned=True)

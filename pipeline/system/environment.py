@@ -1,10 +1,12 @@
 """Environment variables of the process, set before TensorFlow, Keras and MLflow read them."""
 
 import contextlib
+import locale
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
@@ -33,8 +35,30 @@ def of_threads(count: int, deterministic: bool) -> dict[str, str]:
     return {} if deterministic else {name: str(count) for name in THREADS if name not in os.environ}
 
 
+def check() -> None:
+    """Raises UserError where no command can work: without a working directory, UTF-8 or docstrings."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the working directory is gone", "a directory that exists", "cd <folder>") from None
+    encoding = locale.getpreferredencoding(do_setlocale=False)
+    if encoding.lower().replace("-", "") != "utf8":  # names and files would be read and written as something else
+        raise UserError(f"the locale's encoding of text is {encoding}", "UTF-8", "PYTHONUTF8=1 before the same command")
+    if sys.flags.optimize > 1:  # MLflow and Keras make functions from the docstrings of others
+        raise UserError(
+            "PYTHONOPTIMIZE=2 (python -OO) leaves out docstrings, which MLflow reads",
+            "PYTHONOPTIMIZE=1 or less",
+            "PYTHONOPTIMIZE=0 before the same command",
+        )
+
+
 def prepare() -> None:
-    """Sets defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets."""
+    """Sets defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets.
+
+    Raises:
+        UserError: as `check` does.
+    """
+    check()
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -35,6 +35,7 @@ class JournaledTracker(Tracker):
         self._params: dict[str, str] = {}
         self._metrics: set[tuple[str, int]] = set()
         self._datasets: set[str] = set()
+        self._latest = 0  # the latest time that was recorded, in milliseconds
         store = class_at(spec.settings._target_, StoredRun, "tracking", f"tracking._target_={MLFLOW_RUN}")
         try:
             self._run = store(spec, self._journal.run_id)
@@ -103,7 +104,7 @@ class JournaledTracker(Tracker):
         named = {str(redact(name)): float(value) for name, value in values.items()}
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
-            self._add("metrics", values=new, step=step, time=_now() if time is None else time)
+            self._add("metrics", values=new, step=step, time=self._now() if time is None else time)
 
     @property
     def has_scores(self) -> bool:
@@ -144,7 +145,7 @@ class JournaledTracker(Tracker):
         return list(dict.fromkeys(self._run.notes))
 
     def status(self, status: str) -> None:
-        self._add("status", status=status, time=_now())
+        self._add("status", status=status, time=self._now())
 
     def flush(self, patience: Patience) -> int:
         reason = self._sender.flush(patience)
@@ -253,7 +254,12 @@ class JournaledTracker(Tracker):
             self._warn(f"tracking: the journal cannot be written ({error}); what is not sent is lost when the run ends")
         self._sender.notify()
 
+    def _now(self) -> int:
+        """Returns the time in milliseconds, never before what was recorded, as clocks may be set back."""
+        return max(int(time.time() * 1000), self._latest)
+
     def _remember(self, call: str, arguments: Mapping[str, Any]) -> None:
+        self._latest = max(self._latest, int(arguments.get("time") or 0))
         match call:
             case "params":
                 self._params |= arguments["values"]
@@ -270,7 +276,3 @@ def _unusable(spec: RunSpec, error: Exception) -> UserError:
         "a store that can be opened",
         "tracking=local",
     )
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

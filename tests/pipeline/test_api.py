@@ -57,6 +57,7 @@ def test_a_run_is_read_as_it_was_made(run: Run) -> None:
     assert math.isclose(probabilities.sum(), 1.0, rel_tol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_finished_run_gives_the_keras_model_back(run: Run, tmp_path: Path) -> None:
     """By its settings and weights, without checkpoints, data or an export of that kind; it is trained on."""
     assert "keras" not in run.summary.exported
@@ -72,6 +73,7 @@ def test_a_finished_run_gives_the_keras_model_back(run: Run, tmp_path: Path) -> 
     assert np.abs(model(images).numpy() - exported).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_keras_model_that_cannot_be_built_again_says_what_to_type(run: Run, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(run.folder, moved, ignore=shutil.ignore_patterns("checkpoints", "results"))
@@ -89,6 +91,7 @@ def test_a_keras_model_that_cannot_be_built_again_says_what_to_type(run: Run, tm
         Run(moved).load_model("keras")
 
 
+@pytest.mark.slow
 def test_a_run_is_found_by_folder_name_and_id(run: Run, outputs: Path) -> None:
     for text in (run.folder, run.folder.name, run.summary.run_id, (run.summary.run_id or "")[:6]):
         assert open_run(str(text), outputs) == run
@@ -130,6 +133,7 @@ def test_the_overrides_of_a_named_run_are_inherited_as_on_the_command_line(run: 
     assert (reused.name, reused.settings["train"].epochs) == ("from_python", 2)
 
 
+@pytest.mark.slow
 def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [entry] = listed(capsys, outputs)
     assert entry["status"] == "FINISHED"
@@ -173,6 +177,7 @@ def differences(
     return code, sections
 
 
+@pytest.mark.slow
 def test_a_run_differs_from_another_by_what_was_changed(
     run: Run, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,10 @@
 """Runs from Python, one after another in one process, whose TensorFlow has started with the first."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import commands
 
 SCRIPT = """
 import sys
@@ -21,8 +21,10 @@ if __name__ == "__main__":
             run_experiment([*SMALL, *TRAINED, place, f"strategy={strategy}"])
         except UserError as error:
             print("refused:", error)
-    for strategy in ("multi_worker", "parameter_server"):
-        run = run_experiment([*SMALL, *TRAINED, place, f"strategy={strategy}", "tracking=off", "train.epochs=1"])
+    few = {"multi_worker": [], "parameter_server": ["strategy.workers=1", "strategy.servers=1"]}
+    for strategy, of_each in few.items():
+        given = [*SMALL, *TRAINED, place, f"strategy={strategy}", *of_each, "tracking=off", "train.epochs=1"]
+        run = run_experiment(given)
         print("ended:", strategy, run.status)
 """
 
@@ -30,11 +32,8 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devices(tmp_path: Path) -> None:
     """Members of a cluster are processes of their own; refusals come before anything is recorded."""
-    script = tmp_path / "notebook.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "outputs")], capture_output=True, text=True, timeout=400
-    )
+    (tmp_path / "notebook.py").write_text(SCRIPT)
+    done = commands.run(str(tmp_path / "outputs"), module="notebook", cwd=tmp_path, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert sum("2 logical CPU devices are wanted, but TensorFlow has started with 1" in line for line in lines) == 3

@@ -72,6 +72,7 @@ REFUSED: Mapping[str, str] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", REFUSED)
 def test_what_cannot_work_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
@@ -96,6 +97,7 @@ ALLOWED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ALLOWED)
 def test_what_works_is_not_refused(given: str) -> None:
     prepare(experiment(*given.split(), "dry_run=true"))

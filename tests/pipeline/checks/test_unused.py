@@ -52,6 +52,7 @@ UNDONE = {
 """From what is typed to what an experiment's file sets beside it, and what to type."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", UNDONE)
 def test_an_option_that_an_experiments_file_undoes_is_refused(typed: str) -> None:
     """As a sweep over it would compare equal runs under different names."""
@@ -64,6 +65,7 @@ def test_an_option_that_an_experiments_file_undoes_is_refused(typed: str) -> Non
     refuse_unused(experiment(typed, *beside.split(), *str(caught.value.fix).split()), [typed.partition("=")[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [*NAMED_BY, "augment"])
 def test_every_option_is_in_effect_by_itself(group: str) -> None:
     for path in (CONF / group).glob("*.yaml"):
@@ -71,6 +73,7 @@ def test_every_option_is_in_effect_by_itself(group: str) -> None:
         refuse_unused(experiment(f"{group}={path.stem}", *more), [group])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
 def test_no_experiment_of_the_project_undoes_an_option(path: Path) -> None:
     data = "data.download=true" if "TFDS" in path.read_text() else "data.dir=."
@@ -78,6 +81,7 @@ def test_no_experiment_of_the_project_undoes_an_option(path: Path) -> None:
     refuse_unused(experiment(f"experiment={path.stem}", data, *options), [*NAMED_BY, "augment"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", UNUSED)
 def test_a_setting_without_effect_is_refused(given: str) -> None:
     overrides = [word.replace("tracking.options", "+tracking.options") for word in given.split()]

@@ -92,6 +92,8 @@ WRONG = {
     "optimizer._target_=x.Y": r"not by a function\. .*Try: optimizer=custom optimizer\._target_=…",
     "train.epochs=abc": r"train\.epochs=abc has the wrong type\. Expected a whole number",
     "seed=1.5": r"seed=1\.5 has the wrong type",
+    "seed=null": r"seed=null has the wrong type\. Expected a whole number\. Try: seed=<whole number>",
+    "train.batch_size=null": r"train\.batch_size=null: it cannot be empty\. .*Try: train\.batch_size=<value>",
     "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Expected true or false",
     "train.epochs=0": r"train\.epochs=0 is out of range\. Expected at least 1",
     "train.batch_size=-4": r"train\.batch_size=-4 is out of range",

@@ -39,3 +39,23 @@ def test_other_data_or_variables_are_refused(given: str, run: Summary) -> None:
 @pytest.mark.parametrize("given", SAME)
 def test_what_fits_is_not_refused(given: str, run: Summary) -> None:
     check_fork(experiment("fork=1a", *given.split()), run)
+
+
+def test_another_trainer_is_refused_with_its_own(tmp_path: Path) -> None:
+    """Both keep their state in their own way, and fit leaves the EMA where the weights were."""
+    fields = {entry.name: None for entry in dataclasses.fields(Summary)}
+    ema = ("optimizer.ema_momentum=0.9", "optimizer.ema_use=true")
+    for by, other in (("loop", "fit"), ("fit", "loop")):
+        folder = tmp_path / by
+        folder.mkdir()
+        OmegaConf.save(experiment(f"train={by}", *ema).document, folder / "config.yaml")
+        made = Summary(**{**fields, "folder": str(folder)})  # type: ignore[arg-type]
+        check_fork(experiment("fork=1a", f"train={by}", *ema), made)
+        with pytest.raises(UserError, match=f"trained by train={by}, and this is train={other}.*Try: train={by}"):
+            check_fork(experiment("fork=1a", f"train={other}", *ema), made)
+        last = experiment("fork=1a", f"train={by}", "fork_weights=last")
+        if by == "loop":
+            check_fork(last, made)
+            continue
+        with pytest.raises(UserError, match=r"left the EMA in its weights.*Try: fork_weights=best"):
+            check_fork(last, made)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.checks.refusal import expected_replicas
+from pipeline.checks.unused import refuse_unused
 from pipeline.planning.plan import make_plan, parameters
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
@@ -37,6 +38,23 @@ def test_a_stage_before_its_input_is_refused() -> None:
     wrong = replace(wrong, pipeline=dict(reversed(list(wrong.pipeline.items()))))
     with pytest.raises(UserError, match="the stage export takes `trained`, which no earlier stage makes"):
         make_plan(wrong)
+
+
+def without_settings(model: object, size: int = 1) -> None:
+    """Takes the result of an earlier stage, and no settings."""
+
+
+def test_settings_that_a_stage_never_receives_are_refused() -> None:
+    """A stage gets its settings as `settings`: those of other parameters would be ignored."""
+    own = f"+own={{_target_: {__name__}.without_settings, size: 3}}"
+    with pytest.raises(UserError, match=r"own\.size has no effect: .* no parameter `settings`.*Try: ~own\.size"):
+        make_plan(experiment("+pipeline.own=own", own))
+    make_plan(experiment("+pipeline.own=own", f"+own={{_target_: {__name__}.without_settings}}"))
+    replaced = experiment(f"train._target_={__name__}.without_settings", "train.epochs=7")
+    refuse_unused(replaced, ["train._target_", "train", "seed", "model"])
+    for name in ("train.epochs", "optimizer.learning_rate", "optimizer"):
+        with pytest.raises(UserError, match=f"{name} has no effect: .* has no parameter `settings`"):
+            refuse_unused(replaced, [name])
 
 
 def test_parameters_are_read_without_importing() -> None:

@@ -1,5 +1,6 @@
 """A disk that is full, a folder that can no longer be written, memory that is not there: real ones, small."""
 
+import errno
 import json
 import os
 import re
@@ -13,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.system.disk import no_room
 from stages.checkpoints.files import read
+from stages.storage.atomic import atomic_write
 from tests import commands
 from tests.conftest import ROOT
+from tests.pipeline.experiments import TRAINED
 
 pytestmark = pytest.mark.slow
 
@@ -146,3 +150,32 @@ def test_a_folder_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
     done = run(tmp_path / "outputs")
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
+
+
+def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], Path]) -> None:
+    """Where its own files do not fit, and where those of a job do not; with room the same command ends it."""
+    disk = small_disk(64)
+    given = ("-m", "seed=1,2", *GIVEN, "train.epochs=1", "tracking=off", f"outputs={disk}", *TRAINED)
+    (disk / "filler").write_bytes(bytes(56 * 1024))
+    done = commands.run(*given)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stdout + done.stderr
+    assert re.search(r"^error: .*/sweeps/.* cannot be written \(No space left on device\)\. Expected", done.stderr)
+    (disk / "filler").unlink()
+    mount("-o", "remount,size=64m", str(disk))
+    assert commands.run(*given).returncode == 0
+
+
+def test_an_error_of_a_full_disk_is_no_defect(tmp_path: Path) -> None:
+    """Whoever writes: HDF5 has a message of six lines of its own, a write through Python's files names no file."""
+    of_hdf5 = OSError(errno.ENOSPC, "Can't synchronously write data (time = …\n, file descriptor = 3)")
+    said = str(no_room(of_hdf5))
+    assert said.startswith("a file cannot be written (No space left on device). Expected a folder with room")
+    assert no_room(OSError(errno.EACCES, "Permission denied")) is None
+    assert no_room(ValueError("No space left on device")) is None
+
+    def full(partial: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        atomic_write(tmp_path / "a.json", full)
+    assert caught.value.filename == str(tmp_path / "a.json")

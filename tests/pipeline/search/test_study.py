@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from matplotlib import image
 
-from pipeline.planning.job import PrunedError
+from pipeline.console import Console
+from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
+from pipeline.planning.job import PrunedError, SweepRun
 from pipeline.search.plan import Goal, SearchPlan
 from pipeline.search.plots import draw, importances
 from pipeline.search.pruning import Pruner
 from pipeline.search.space import Axis
 from pipeline.search.study import STUDY, Study, Trial
+from pipeline.search.trials import Trials
+from pipeline.sweep.process import LOG
 from stages.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -85,6 +90,22 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
     assert [trial.state for trial in study.trials()] == ["FAIL", "PRUNED", "COMPLETE"]
     assert study.trials()[0].reason == "diverged"
     assert [trial.ordinal for trial in study.best()] == [3]
+
+
+def test_a_trial_that_its_process_refuses_has_the_reason(tmp_path: Path) -> None:
+    study = Study(tmp_path, replace(PLAN, trials=2), SPACE)
+    trials = Trials(SimpleNamespace(plan=study._plan), study, tmp_path, SweepRun(None, "x"), Console())  # type: ignore[arg-type]
+    for code, reason in ((WRONG_CONFIGURATION, "fork=a: it is gone"), (FAILED, None)):
+        trial = study.ask()
+        assert trial is not None
+        folder = tmp_path / str(trial.number)
+        folder.mkdir()
+        (folder / LOG).write_text("09:49:57 error: fork=a: it is gone\n")
+        made = SimpleNamespace(number=trial.ordinal, exit_code=None, reason=None, entry={})
+        trials._begun[folder] = trial, made  # type: ignore[assignment]
+        trials.ended(SimpleNamespace(folder=folder), code)  # type: ignore[arg-type]
+        assert made.reason == reason
+    assert [trial.reason for trial in study.trials()] == ["fork=a: it is gone", "it died before its run began"]
 
 
 def test_of_two_goals_the_front_is_best(tmp_path: Path) -> None:

@@ -85,6 +85,13 @@ def test_fewer_than_one_class_is_refused(top: int, run: Path, image: Path, capsy
     assert capsys.readouterr().err == f"error: --top={top}. Expected 1 class or more. Try: --top=1\n"
 
 
+def test_a_number_of_classes_is_not_ignored_in_json(run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main([str(run), str(image), "--json", "--top=3"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "error: --top=3 with --json, which prints all classes. Expected one of the two. Try: --json\n"
+
+
 def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Hidden files, such as those that macOS leaves beside each image, and folders by an image's name are none."""
     for name in ("a.bmp", "inside/b.BMP", "folder.png/c.bmp", "._a.bmp", ".hidden/d.bmp", "notes.txt"):
@@ -97,6 +104,7 @@ def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, caps
     assert printed.err == ""
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_it(run: Path, tmp_path: Path) -> None:
     (tmp_path / "image.bmp").write_bytes(IMAGE)
     words = [str(run), *[str(tmp_path)] * 50_000]
@@ -107,6 +115,7 @@ def test_a_reader_that_has_enough_ends_it(run: Path, tmp_path: Path) -> None:
     assert command.wait(commands.HEARD_SECONDS) == 141
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_it_classifies_ends_it_without_a_traceback(run: Path, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()

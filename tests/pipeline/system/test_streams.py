@@ -10,7 +10,14 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from tests.conftest import ROOT
 
 
-@pytest.mark.parametrize("arguments", ["pipeline --help", "pipeline --cfg job", "pipeline.runs --outputs={place}"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "pipeline --help",
+        pytest.param("pipeline --cfg job", marks=pytest.mark.slow),
+        pytest.param("pipeline.runs --outputs={place}", marks=pytest.mark.slow),
+    ],
+)
 def test_a_full_disk_behind_standard_output_is_an_error(arguments: str, tmp_path: Path) -> None:
     command = f"'{sys.executable}' -m {arguments.format(place=tmp_path)}"
     full, closed, read = (by_shell(f"{command} {ending}") for ending in (">/dev/full", ">&-", "| head -c 1"))

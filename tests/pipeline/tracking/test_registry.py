@@ -44,6 +44,7 @@ def champion(store: MlflowClient) -> str:
     return str(store.get_registered_model(NAME).aliases[ALIAS])
 
 
+@pytest.mark.slow
 def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> None:
     registered, verdict = registered_run(outputs, "first", wrong=40)
     assert registered == "registered as digits, version 1: models:/digits/1"
@@ -78,6 +79,7 @@ def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> No
     assert champion(store) == "7"
 
 
+@pytest.mark.slow
 def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
     assert champion(client(outputs)) == "3"
 
 
+@pytest.mark.slow
 def test_what_is_sent_twice_is_registered_once(outputs: Path) -> None:
     registered_run(outputs, "first", wrong=40)
     journal = Journal(outputs / "runs" / "tried" / "first")
@@ -108,6 +111,7 @@ def test_what_is_sent_twice_is_registered_once(outputs: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_sent_twice_leaves_the_alias_where_it_has_moved_since(outputs: Path) -> None:
     registered_run(outputs, "first", wrong=40, promote_if="always")
     registered_run(outputs, "second", wrong=50, promote_if="always")
@@ -116,6 +120,7 @@ def test_what_is_sent_twice_leaves_the_alias_where_it_has_moved_since(outputs: P
     assert champion(client(outputs)) == "2"
 
 
+@pytest.mark.slow
 def test_a_version_without_a_run_keeps_the_alias_and_the_new_one_is_registered(outputs: Path) -> None:
     """Deleted for good, or made by another program: there is nothing to compare with, and the run says so."""
     registered_run(outputs, "first", wrong=40)

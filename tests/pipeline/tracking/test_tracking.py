@@ -77,6 +77,22 @@ def test_runs_are_children_and_end_as_they_are_told(tracker: JournaledTracker, o
     assert found.info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
 
 
+def test_a_clock_that_is_set_back_gives_no_negative_time(
+    tracker: JournaledTracker, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of the run, which MLflow shows, nor between its epochs; also where another process ends it."""
+    monkeypatch.setattr("time.time", lambda now=time.time: now() - 3600)
+    tracker.metrics({"train/loss": 1.0}, 1)
+    tracker.close(30)
+    ending = begin(outputs)
+    ending.status("FINISHED")
+    ending.close(30)
+    run = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(tracker.run_id)
+    [begun, *later] = [entry.arguments["time"] for entry in ending._journal.entries if "time" in entry.arguments]
+    assert all(point >= begun for point in later)
+    assert run.info.end_time >= run.info.start_time
+
+
 def test_metrics_of_an_epoch_are_one_batch(tracker: JournaledTracker, outputs: Path) -> None:
     tracker.metrics({"train/loss": 0.5, "val/loss": float("nan")}, step=3)
     tracker.status("FINISHED")

@@ -1,0 +1,60 @@
+"""What a process was started with, so that no command can work, is refused in one line before anything else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import paths
+from pipeline.api import compose
+from stages.errors import UserError
+from stages.exporters import fresh_process
+from tests.conftest import ROOT
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("module", ["pipeline", "pipeline.sync"])
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (ASCII, "Expected UTF-8. Try: PYTHONUTF8=1 before the same command"),
+        ({"PYTHONOPTIMIZE": "2"}, "Expected PYTHONOPTIMIZE=1 or less. Try: PYTHONOPTIMIZE=0 before the same command"),
+    ],
+    ids=["ascii", "without docstrings"],
+)
+def test_an_environment_that_cannot_work_is_refused(variables: dict[str, str], said: str, module: str) -> None:
+    done = _by_python(module, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("module", ["pipeline", "pipeline.runs"])
+def test_a_removed_working_directory_is_named(module: str, tmp_path: Path) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    command = f"cd '{place}' && rmdir '{place}' && exec '{sys.executable}' -m {module} dry_run=true"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, check=False)
+    said = "error: the working directory is gone. Expected a directory that exists. Try: cd <folder>\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_a_directory_that_is_removed_later_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages and the process that reloads an export do without it; what begins is refused."""
+    place = tmp_path / "gone"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    assert paths.shorter(place / "run") == "run"
+    place.rmdir()
+    assert paths.shorter(place / "run") == str(place / "run")
+    assert Path(fresh_process._directory()).is_dir()
+    with pytest.raises(UserError, match="the working directory is gone"):
+        compose(["model=mlp"])
+
+
+def _by_python(module: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", module, "--help"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
