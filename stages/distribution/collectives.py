@@ -16,6 +16,11 @@ from stages.results import Strategy
 CHUNK = 2**22
 """Numbers of 8 bytes in one message."""
 
+ABORTED = "Collective ops is aborted by:"
+"""Words of TensorFlow's error where a collective ends without its result. The code differs: a worker that hears from
+nobody reports a missed deadline, the others that it is not available.
+"""
+
 
 def has_workers(strategy: Strategy) -> bool:
     """Returns whether several processes train together, each with its own copy of the variables."""
@@ -47,18 +52,23 @@ def replicas_here(distribution: tf.distribute.Strategy) -> tuple[range, int]:
 
 
 @contextmanager
-def others_needed(stage: str) -> Iterator[None]:
+def others_needed(when: str = "") -> Iterator[None]:
     """Turns TensorFlow's error for a lost worker, raised inside the block, into one line.
+
+    when: it was lost, where that is known better than by the stage: "at step 5".
 
     Raises:
         UserError: where another worker is lost.
     """
     try:
         yield
-    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-        reason = str(error).partition("aborted by:")[2].strip() or str(error)
+    except tf.errors.OpError as error:
+        _, aborted, reason = str(error).partition(ABORTED)
+        if not aborted:
+            raise
+        first_line = reason.strip().partition("\n")[0]
         raise UserError(
-            f"another worker of the cluster was lost {stage} ({reason.splitlines()[0]})",
+            f"another worker of the cluster was lost{when and f' {when}'} ({first_line})",
             "all workers until the end",
             "the same command again, or a look at that worker's log",
         ) from error

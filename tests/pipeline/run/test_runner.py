@@ -1,0 +1,26 @@
+"""Errors that a stage raises, as its runner passes them on."""
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from pipeline.console import Console
+from pipeline.planning.plan import PlannedStage
+from pipeline.run.binding import BoundStage
+from pipeline.run.runner import StageRunner
+from pipeline.run_folder.summary import Summary
+from pipeline.tracking.tracker import Tracker
+from stages.errors import UserError
+
+
+def lose_a_worker() -> None:
+    raise tf.errors.DeadlineExceededError(None, None, "Collective ops is aborted by: Deadline Exceeded\nRPC: Heartbeat")
+
+
+def test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line(tmp_path: Path) -> None:
+    summary = Summary(None, "RUNNING", "own", "", {})
+    stage = BoundStage(PlannedStage("own", "x.y", "", (), "own_result"), lose_a_worker, None)
+    with pytest.raises(UserError, match=r"^another worker of the cluster was lost \(Deadline Exceeded\)"):
+        StageRunner(tmp_path, tmp_path, Tracker(), Console(), summary).run([stage])
+    assert summary.failed_stage == "own"
