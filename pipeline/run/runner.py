@@ -75,7 +75,7 @@ class StageRunner:
         self._reporter.begin(name)
         began = time.perf_counter()
         outcome = "failed"
-        self.console.doing(name)
+        self.console.doing(f"stage {name}")
         try:
             _visit_safe_place()
             with signals.interruptible():

@@ -1,4 +1,4 @@
-"""Metrics of epochs: their tracked names, the log line of each, and those completed before training resumes."""
+"""Metrics of epochs: their tracked names, the log line of each, and those of epochs that a checkpoint brings."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 
 
-def report_resumed(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
-    """Reports the epochs completed before training resumes.
+def report_completed(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
+    """Reports the epochs completed before training resumes or a fork begins.
 
     Raises:
         UserError: where a fork has no epoch left to train.
@@ -20,7 +20,6 @@ def report_resumed(progress: Progress, notes: Sequence[str], epochs: int, report
             f"more than {progress.epoch}",
             f"train.epochs={2 * progress.epoch}",
         )
-    reporter.resumed(progress.step)
     for note in notes:
         reporter.warn(note)
     for epoch, row in enumerate(progress.rows, progress.first_epoch):

@@ -18,7 +18,7 @@ from stages.reporter import Reporter, Stop
 from stages.results import Dataset
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
-from stages.training.epoch_metrics import epoch_line, epoch_metrics, report_resumed
+from stages.training.epoch_metrics import epoch_line, epoch_metrics, report_completed
 from stages.training.validation import FiniteWeights
 
 
@@ -58,7 +58,9 @@ class FitReport(keras.callbacks.Callback):
             self.progress = self.state.restore(self._start)
             self._start = None
             self.callbacks.outside = dict(self.progress.outside)
-            report_resumed(self.progress, self.state.notes, self.settings.epochs, self.reporter)
+            if facts is None:
+                self.reporter.resumed(self.progress.step)
+            report_completed(self.progress, self.state.notes, self.settings.epochs, self.reporter)
         if facts is not None:
             report_fork(facts, self.progress, self.validate(), self.reporter)
 

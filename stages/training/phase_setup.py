@@ -18,7 +18,7 @@ from stages.optimization.optimizers import Rate, build_optimizer, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
-from stages.training.epoch_metrics import report_resumed
+from stages.training.epoch_metrics import report_completed
 from stages.training.memory import check_memory
 from stages.training.phases import Phase
 from stages.training.validation import Validation
@@ -133,7 +133,9 @@ def start_phase(
         callbacks.added = dict(progress.added)
         callbacks.outside = dict(progress.outside) | callbacks.outside
         network.stop_training = progress.stopping
-        report_resumed(progress, built.state.notes, built.last_epoch, reporter)
+        if not is_fork(checkpoint):
+            reporter.resumed(progress.step)
+        report_completed(progress, built.state.notes, built.last_epoch, reporter)
         if is_fork(checkpoint):
             with callbacks.timing.of("validation"), built.validation.result_weights():
                 scores = built.validation.score()
