@@ -1,12 +1,12 @@
 """Locks of run folders, by which only one process works in each, and whether they hold between hosts."""
 
 import fcntl
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from pipeline.paths import shorter
 from pipeline.system.signals import pause
@@ -69,8 +69,6 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-MOUNTS = Path("/proc/self/mountinfo")
-
 WITHOUT_LOCKS = frozenset({"s3fs", "gcsfuse", "goofys", "mountpoint-s3", "blobfuse", "blobfuse2", "rclone", "sshfs"})
 """Programs that mount object stores or other hosts' folders by FUSE, and keep `flock` to this host."""
 
@@ -84,56 +82,16 @@ _OPTIONS = {
 """Options by which the locks of a file system stay on this host. Sources: nfs(5), mount.lustre(8), mount.cifs(8)."""
 
 
-@dataclass(frozen=True)
-class Mount:
-    """kind: the file system's type, such as `nfs4`; source: a device or an address; options: the file system's."""
-
-    place: Path
-    kind: str
-    source: str
-    options: frozenset[str]
-
-
-def mount_of(folder: Path, mountinfo: str) -> Mount | None:
-    """Returns the mount that `folder`, an absolute path without links, is on; None where none is listed.
-
-    Args:
-        mountinfo: the text of /proc/self/mountinfo. Source: proc_pid_mountinfo(5).
-    """
-    mount: Mount | None = None
-    for line in mountinfo.splitlines():
-        own, separator, of_kind = line.partition(" - ")
-        fields, kind = own.split(" "), of_kind.split(" ")
-        if not separator or len(fields) < 5 or len(kind) < 3:
-            continue
-        place = Path(_unescaped(fields[4]))
-        if folder.is_relative_to(place) and (mount is None or place.is_relative_to(mount.place)):
-            mount = Mount(place, kind[0], _unescaped(kind[1]), frozenset(kind[2].split(",")))
-    return mount
-
-
-def local_locks(folder: Path, mountinfo: str | None = None) -> str | None:
-    """Returns the reason why `flock` below `folder` certainly does not hold between hosts; None where it may.
-
-    Args:
-        mountinfo: the text of /proc/self/mountinfo; None: it is read, and without it nothing is known.
-    """
-    if mountinfo is None:
-        try:
-            mountinfo = MOUNTS.read_text(errors="surrogateescape")
-        except OSError:
-            return None
-    mount = mount_of(folder.resolve(), mountinfo)
-    if mount is None:
+def local_locks(folder: Path) -> str | None:
+    """Returns the reason why `flock` below `folder` certainly does not hold between hosts; None where it may."""
+    place = folder.resolve()
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if place.is_relative_to(mount.mountpoint)]
+    if not mounts:
         return None
-    name = mount.kind.removeprefix("fuse.")
-    program = mount.source if mount.kind == "fuse" else name
-    if mount.kind.startswith("fuse") and program in WITHOUT_LOCKS:
-        return f"{mount.place} is mounted by {program}"
-    wrong = _OPTIONS.get(name, frozenset()) & mount.options
-    return f"{mount.place} is {mount.kind} mounted with {', '.join(sorted(wrong))}" if wrong else None
-
-
-def _unescaped(text: str) -> str:
-    """Returns a field of mountinfo, in which the kernel writes blanks and backslashes as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
+    mount = max(reversed(mounts), key=lambda mount: len(Path(mount.mountpoint).parts))  # the last of equals covers them
+    name = mount.fstype.removeprefix("fuse.")
+    program = mount.device if mount.fstype == "fuse" else name
+    if mount.fstype.startswith("fuse") and program in WITHOUT_LOCKS:
+        return f"{mount.mountpoint} is mounted by {program}"
+    local = _OPTIONS.get(name, frozenset()) & set(mount.opts.split(","))
+    return f"{mount.mountpoint} is {mount.fstype} mounted with {', '.join(sorted(local))}" if local else None

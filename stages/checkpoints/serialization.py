@@ -37,12 +37,7 @@ def state_of(target: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[
 def restore_attributes(target: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Sets the attributes of `target` that `state_of` has returned."""
     for key, value in state.items():
-        setattr(target, key, _decode(value, arrays))
-
-
-def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns one value of the attributes that `state_of` has returned."""
-    return _decode(value, arrays)
+        setattr(target, key, decoded(value, arrays))
 
 
 def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -59,13 +54,14 @@ def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns one value of the attributes that `state_of` has returned."""
     if not isinstance(value, dict):
         return value
     if "array" in value:
         array = arrays[value["array"]]
         return array[()] if value["scalar"] else array
     if "dict" in value:
-        return {_decode(k, arrays): _decode(v, arrays) for k, v in value["dict"]}
+        return {decoded(k, arrays): decoded(v, arrays) for k, v in value["dict"]}
     [(kind, items)] = value.items()
-    return {"list": list, "tuple": tuple, "set": set}[kind](_decode(item, arrays) for item in items)
+    return {"list": list, "tuple": tuple, "set": set}[kind](decoded(item, arrays) for item in items)

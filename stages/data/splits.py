@@ -33,14 +33,9 @@ def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name:
     Raises:
         UserError: where a class has too few examples to be in both.
     """
-    stay, part = cut(labels, fraction, seed, name)
-    return Split(images[stay], labels[stay], numbers=stay), Split(images[part], labels[part], numbers=part)
-
-
-def cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows that stay and the rows of the part, int64, both in order. See `divide`."""
     rows = cut_all(labels, {name: fraction}, seed)
-    return rows["train"], rows[name]
+    stay, part = rows["train"], rows[name]
+    return Split(images[stay], labels[stay], numbers=stay), Split(images[part], labels[part], numbers=part)
 
 
 def cut_all(
@@ -83,7 +78,7 @@ def _cannot_cut(
     working: Mapping[str, float],
     name: str,
     error: ValueError,
-    class_names: Sequence[str] = (),
+    class_names: Sequence[str],
 ) -> UserError:
     """Returns the error for the split `name` of examples with `labels`; its fix is those of `working` that differ."""
     counts = np.bincount(labels)

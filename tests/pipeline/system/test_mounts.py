@@ -1,20 +1,33 @@
 """Locks that hold on one host alone are known by how the folder is mounted."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.run.lifecycle import begin
-from pipeline.run_folder import lock
 from pipeline.run_folder.lock import local_locks, warn_of_local_locks
 from tests.pipeline.experiments import experiment
 
-ROOT = "27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
-DATA = r"90 27 0:55 / /mnt/our\040data rw shared:9 master:2 - {kind} {source} rw,vers=3,{options},addr=10.0.0.1"
+ROOT = "/dev/vda / ext4 rw,relatime 0 0"
+DATA = r"{source} /mnt/our\040data {kind} rw,vers=3,{options},addr=10.0.0.1 0 0"
 FOLDER = Path("/mnt/our data/outputs")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has psutil read these lines as the mounts of this machine."""
+
+    def mounted(*lines: str) -> None:
+        (tmp_path / "proc" / "self").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc" / "self" / "mounts").write_text("\n".join([*lines, ""]))
+        monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+
+    return mounted
 
 
 @pytest.mark.parametrize(
@@ -36,27 +49,31 @@ FOLDER = Path("/mnt/our data/outputs")
         ("ceph", "host:/", "nolock", None),
     ],
 )
-def test_locks_of_one_host_are_known_by_the_mount(kind: str, source: str, options: str, reason: str | None) -> None:
-    mountinfo = "\n".join([ROOT, "broken", DATA.format(kind=kind, source=source, options=options)])
-    assert local_locks(FOLDER, mountinfo) == reason
-    assert local_locks(Path("/mnt/our database"), mountinfo) is None, "beside it"
+def test_locks_of_one_host_are_known_by_the_mount(
+    kind: str, source: str, options: str, reason: str | None, mounted: Callable[..., None]
+) -> None:
+    mounted(ROOT, "broken", DATA.format(kind=kind, source=source, options=options))
+    assert local_locks(FOLDER) == reason
+    assert local_locks(Path("/mnt/our database")) is None, "beside it"
 
 
-def test_the_innermost_and_last_mount_counts() -> None:
+def test_the_innermost_and_last_mount_counts(mounted: Callable[..., None]) -> None:
     outer = DATA.format(kind="nfs", source="host:/data", options="nolock")
-    inner = r"91 90 0:56 / /mnt/our\040data/outputs rw - ext4 /dev/vdb rw"
-    assert local_locks(FOLDER, f"{ROOT}\n{outer}\n{inner}") is None
-    assert local_locks(FOLDER, f"{ROOT}\n{inner}\n{outer}") is None
-    assert local_locks(FOLDER.parent, f"{ROOT}\n{outer}\n{inner}") is not None
-    assert local_locks(FOLDER.parent, f"{ROOT}\n{outer}\n{DATA.format(kind='ext4', source='x', options='y')}") is None
+    inner = r"/dev/vdb /mnt/our\040data/outputs ext4 rw 0 0"
+    mounted(ROOT, inner, outer)
+    assert local_locks(FOLDER) is None
+    mounted(ROOT, outer, inner)
+    assert local_locks(FOLDER) is None
+    assert local_locks(FOLDER.parent) is not None
+    mounted(ROOT, outer, DATA.format(kind="ext4", source="x", options="y"))
+    assert local_locks(FOLDER.parent) is None
 
 
-def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_is_read(tmp_path: Path, mounted: Callable[..., None]) -> None:
     lines: list[str] = []
     warn_of_local_locks(tmp_path, lines.append)
     assert lines == []
-    (tmp_path / "mountinfo").write_text(f"90 27 0:55 / {tmp_path} rw - fuse.sshfs host:/ rw")
-    monkeypatch.setattr(lock, "MOUNTS", tmp_path / "mountinfo")
+    mounted(f"host:/ {tmp_path} fuse.sshfs rw 0 0")
     (tmp_path / "link").symlink_to(tmp_path / "outputs")
     warn_of_local_locks(tmp_path / "link", lines.append)
     [line] = lines
@@ -64,10 +81,9 @@ def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_run_warns_where_locks_are_of_one_host(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    outputs: Path, mounted: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (outputs / "mountinfo").write_text(f"90 27 0:55 / {outputs} rw - fuse.sshfs host:/ rw")
-    monkeypatch.setattr(lock, "MOUNTS", outputs / "mountinfo")
+    mounted(f"host:/ {outputs} fuse.sshfs rw 0 0")
     with ExitStack() as resources:
         begin(Job(experiment("tracking=off", outputs=outputs)), Console(), resources)
     printed = capsys.readouterr()
