@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pipeline.command_line.compose import Composer
     from pipeline.console import Console
 
-BEFORE_RUN_SECONDS = 0.2
-"""Seconds that a signal before a run waits for a safe place; nothing is lost yet."""
-
 
 def main() -> NoReturn:
     """The command: ends the process with the contract's exit code."""
@@ -36,7 +33,7 @@ def main() -> NoReturn:
     guard_output()
     with signals.listening(owns_process=True):
         try:
-            with signals.interruptible(BEFORE_RUN_SECONDS):
+            with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                 environment.check()
                 check_arguments(sys.argv[1:])
                 code = _execute(read_arguments(sys.argv[1:]))

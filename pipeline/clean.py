@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
+from pipeline.config.keys import split_override
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
 from pipeline.run_folder.finding import find_run
@@ -150,9 +151,8 @@ def _forked(outputs: Path, unfinished: bool) -> dict[Path, str]:
 
 
 def _forks(overrides: Sequence[str]) -> Iterator[str]:
-    for override in overrides:
-        name, _, value = override.partition("=")
-        if name.lstrip("+") == "fork" and value not in ("", "null"):
+    for name, value in map(split_override, overrides):
+        if name == "fork" and value not in ("", "null"):
             yield value.strip("'\"")
 
 

@@ -67,10 +67,17 @@ def _refuse_without_reader(experiment: Experiment, name: str, stage: str) -> Non
     except AbsentError:  # refused elsewhere
         return
     if call is not None and "settings" not in call.parameters:
-        raise UserError(
-            f"{name} has no effect: {target} has no parameter `settings`",
-            f"def {target.rpartition('.')[2]}(…, settings), which gets all settings of {stage}",
-        )
+        raise without_reader(name, target)
+
+
+def without_reader(name: str, target: str, fix: str = "") -> UserError:
+    """Returns the error for a setting of a custom stage whose function `target` takes none."""
+    function = target.rpartition(".")[2]
+    return UserError(
+        f"{name} has no effect: {target} has no parameter `settings`",
+        f"def {function}(…, settings), which gets all of the stage's, as a mapping or by its annotation as a dataclass",
+        fix,
+    )
 
 
 def _refuse_undone(experiment: Experiment, group: str) -> None:

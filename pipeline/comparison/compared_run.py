@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from pipeline.config.keys import split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.finding import debug_kind
@@ -144,8 +145,8 @@ def _compared(
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, str]:
-    parts = (override.lstrip("+~").partition("=") for override in overrides)
-    return {name: _canonical(value) for name, _, value in parts if not is_among(name, WITHOUT_EFFECT)}
+    parts = map(split_override, overrides)
+    return {name: _canonical(value) for name, value in parts if not is_among(name, WITHOUT_EFFECT)}
 
 
 def _canonical(text: str) -> str:

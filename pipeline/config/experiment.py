@@ -116,8 +116,8 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
     for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
         check(part, _group(values, stage))
     _learn_resolved(document)
-    if debug is None:
-        choices = {group: option for group, option in choices.items() if group != "debug"}
+    hidden = ("debug",) if debug is None else ()
+    choices = {group: option for group, option in choices.items() if "/" not in group and group not in hidden}
     return Experiment(
         name=top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
         seed=top.seed,

@@ -19,6 +19,12 @@ def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, value
 
 
+def split_override(override: str) -> tuple[str, str]:
+    """Returns the name in an override, without plus signs or tilde, and its value; empty where it has none."""
+    name, _, value = override.lstrip("+~").partition("=")
+    return name, value
+
+
 def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
     """Yields the name of every key below `node`, such as `train.epochs`."""
     names: list[Any] = list(node)

@@ -28,7 +28,6 @@ NOTICE = signal.SIGUSR2
 
 END_OF_TIME = Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
 
-BEFORE_RUN_SECONDS = 0.2
 REQUEUE_SECONDS = 60
 
 
@@ -76,7 +75,7 @@ class Member:
         guard_output()
         environment.prepare()
         sys.argv[:] = self.command
-        with signals.listening(owns_process=True), signals.interruptible(BEFORE_RUN_SECONDS):
+        with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
             signal.signal(NOTICE, lambda *_: signals.request(END_OF_TIME))
             console = Console()
             code = code_of(lambda: self._run(console), console, refused=WRONG_CONFIGURATION)

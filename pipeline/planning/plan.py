@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from pipeline.checks.unused import without_reader
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF
 from pipeline.source_code.bases import class_in, extends, path_of
@@ -85,13 +86,8 @@ def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: 
     settings = experiment.settings[stage]
     names = [name for name in settings if name != "_target_"] if isinstance(settings, Mapping) else []
     if names and "settings" not in parameters(stage, target):
-        group = experiment.groups[stage]
-        raise UserError(
-            f"{group}.{names[0]} has no effect: {target} has no parameter `settings`",
-            f"def {target.rpartition('.')[2]}(…, settings), which gets all settings of {group} as a mapping or, by its "
-            "annotation, as a dataclass",
-            f"~{group}.{names[0]}",
-        )
+        name = f"{experiment.groups[stage]}.{names[0]}"
+        raise without_reader(name, target, f"~{name}")
 
 
 def _refuse_other_class(plan: Sequence[PlannedStage], stage: str, target: str, parameter: str) -> None:

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.experiment import Experiment
+from pipeline.config.keys import split_override
 from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter
@@ -63,7 +64,7 @@ def resolve(job: Job, console: Console) -> Job:
     if forked is not None:
         _announce("forking", forked, console)
         return replace(job, predecessor=Predecessor(forked, is_fork=True))
-    if any(override.lstrip("+").startswith("fork_weights=") for override in job.overrides):
+    if any(split_override(override)[0] == "fork_weights" for override in job.overrides):
         raise no_fork(experiment.fork_weights)
     return job
 

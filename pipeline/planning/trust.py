@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments, names_run
+from pipeline.config.keys import split_override
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, default_outputs, shorter
 from pipeline.provenance.source_digest import targets_in
@@ -115,7 +116,7 @@ def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str
 
 
 def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0].partition("@")[0]
+    return split_override(override)[0].partition("@")[0]
 
 
 def check_overrides(run: Summary, overrides: Sequence[str], option: str) -> None:
@@ -152,7 +153,7 @@ def check_trust(
     is_own = folder.resolve().is_relative_to(outputs.resolve()) and not is_copy(folder, outputs)
     demands: list[str] = []
     for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
+        key, value = split_override(override)
         value = value.strip("'\"")
         demands += [f"run {target} ({key})" for target in _targets(override) if target not in allowed]
         if "${oc." in override:

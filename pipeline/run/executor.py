@@ -29,9 +29,6 @@ from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 
-IMPORT_GRACE_SECONDS = 0.2
-"""Seconds that a signal waits for the import of TensorFlow, before which nothing has begun."""
-
 LINGER_SECONDS = 7.0
 """Grace period, in seconds, of a server that is asked to end, as its chief may be saving."""
 
@@ -60,7 +57,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             with console.working("starting TensorFlow and MLflow"), _importing():
                 if task is None:  # members of a cluster share the cores with each other
                     resources.enter_context(reloading(plan, job.experiment))
-                with signals.interruptible(IMPORT_GRACE_SECONDS):
+                with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                     stages = with_local_weights(bind(plan, job.experiment), job.experiment)
                     stages = with_other_run(stages, other_run(job.experiment))
                 pulse.beat()
@@ -102,7 +99,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         last_words,
     ):
         try:
-            interruptible = signals.interruptible(IMPORT_GRACE_SECONDS)
+            interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
             with console.working("starting TensorFlow"), _importing(), interruptible:
                 stages = [] if task.serves else with_local_weights(bind(plan, job.experiment), job.experiment)
                 stages = with_other_run(stages, None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
+from pipeline.config.keys import split_override
 from pipeline.config.schemas import TrackingSettings
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
@@ -21,11 +22,11 @@ from pipeline.planning.resume import has_finished
 from pipeline.planning.reuse import reused_run
 from pipeline.provenance import source_digest
 from pipeline.provenance.code_state import CodeState, code_state, command, source_tags, unknown_to_git
-from pipeline.provenance.identity import identity
+from pipeline.provenance.identity import identity, is_among
 from pipeline.provenance.versions import environment, packages, versions
 from pipeline.redaction.mask import redact, redact_file, redact_overrides
 from pipeline.run.description import NOTE, of_begun, of_run
-from pipeline.run.naming import run_name
+from pipeline.run.naming import CHOOSES_A_RUN, run_name
 from pipeline.run.report import show_summary, show_times
 from pipeline.run_folder.lock import locked, warn_of_local_locks
 from pipeline.run_folder.origin import Origin
@@ -45,9 +46,6 @@ from stages.storage.atomic import atomic_write
 
 SHORTEST_SECONDS = 0.05
 """Seconds below which a stage has no time of its own in MLflow, where every one is a chart; `summary.json` has all."""
-
-NOT_INHERITED = ("resume=", "fork=", "fork_weights=", "trust=", "sweep=", "sweep.")
-"""Overrides that choose a run or make a sweep, rather than set up a run."""
 
 
 THREADS = "threads"
@@ -131,8 +129,10 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
         status="RUNNING",
         name=experiment.name,
         folder=str(folder),
-        choices={key: value for key, value in experiment.choices.items() if "/" not in key},
-        overrides=redact_overrides([text for text in job.overrides if not text.startswith(NOT_INHERITED)]),
+        choices=experiment.choices,
+        overrides=redact_overrides(
+            [text for text in job.overrides if not is_among(split_override(text)[0], CHOOSES_A_RUN)]
+        ),
         versions=versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
@@ -197,7 +197,7 @@ def describe(job: Job, run: Run) -> None:
     tracker = run.tracker
     resolved = OmegaConf.create(redact(OmegaConf.to_container(document, resolve=True)))
     atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
-    choices = {f"choice/{group}": option for group, option in job.experiment.choices.items() if "/" not in group}
+    choices = {f"choice/{group}": option for group, option in job.experiment.choices.items()}
     tracker.params({**of_configuration(document), **choices})
     tracker.tags({f"version.{name}": version for name, version in versions().items()})
     tracker.tags({"identity": run.summary.identity or "", "code": run.summary.code or ""})

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from pipeline.config.keys import split_override
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "decay"}
@@ -14,7 +15,8 @@ DEFAULTS = "defaults"
 LONGEST = 100
 """Characters of a name."""
 
-_CHOOSES_A_RUN = ("resume", "fork", "fork_weights", "trust", "sweep")
+CHOOSES_A_RUN = ("resume", "fork", "fork_weights", "trust", "sweep")
+"""Settings that choose a run or make a sweep, rather than set up a run."""
 
 
 def label(overrides: Iterable[str], groups: Mapping[str, str]) -> str:
@@ -28,7 +30,7 @@ def label(overrides: Iterable[str], groups: Mapping[str, str]) -> str:
         >>> label(["strategy=mirrored", "optimizer.learning_rate=0.01", "seed=2"], {"strategy": "mirrored"})
         'mirrored lr=0.01 seed=2'
     """
-    options_first = sorted(overrides, key=lambda text: _key(text) not in groups)
+    options_first = sorted(overrides, key=lambda text: split_override(text)[0] not in groups)
     return " ".join(_part(text, groups) for text in options_first)[:LONGEST]
 
 
@@ -38,7 +40,7 @@ def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) 
     Args:
         overrides: without secrets; those that change no result are left out.
     """
-    chosen = [text for text in overrides if not is_among(_key(text), (*WITHOUT_EFFECT, *_CHOOSES_A_RUN))]
+    chosen = [text for text in overrides if not is_among(split_override(text)[0], (*WITHOUT_EFFECT, *CHOOSES_A_RUN))]
     return f"{label(chosen, groups) or DEFAULTS} {folder.name[-8:]}"
 
 
@@ -53,21 +55,17 @@ def sweep_name(labels: Iterable[str]) -> str:
         'strategy × seed, 3 jobs'
     """
     jobs = list(labels)
-    keys = dict.fromkeys(_short(_key(text)) for label in jobs for text in label.split() if "=" in text)
+    keys = dict.fromkeys(_short(split_override(text)[0]) for label in jobs for text in label.split() if "=" in text)
     return f"{' × '.join(keys) or 'sweep'}, {len(jobs):,} job{'s' if len(jobs) > 1 else ''}"
 
 
 def _part(override: str, groups: Mapping[str, str]) -> str:
-    key, equals, value = override.lstrip("+~").partition("=")
+    key, value = split_override(override)
     if key == "debug":
         return override
-    if not equals or key in groups:
+    if "=" not in override or key in groups:
         return value or key
     return f"{_short(key)}={value}"
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
 
 
 def _short(key: str) -> str:

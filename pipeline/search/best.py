@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from pipeline.config.keys import split_override
 from pipeline.config.options import Options
 from pipeline.redaction.mask import redact_overrides
 from stages.storage.atomic import atomic_write
@@ -32,7 +33,7 @@ def write_experiment(lines: Sequence[str], comment: str, options: Options, folde
     secrets = with_secrets(lines)
     if secrets:
         comment += f"\nWithout what holds secrets, to be given with the command: {', '.join(secrets)}"
-    overrides = [parser.parse_override(line) for line in lines if _name(line) not in secrets]
+    overrides = [parser.parse_override(line) for line in lines if split_override(line)[0] not in secrets]
     defaults: list[Any] = []
     chosen: list[Any] = []
     values: dict[str, Any] = {}
@@ -57,12 +58,10 @@ def write_experiment(lines: Sequence[str], comment: str, options: Options, folde
 
 def with_secrets(lines: Sequence[str]) -> list[str]:
     """Returns the names of the overrides that hold secrets and belong to the experiment."""
-    names = [_name(line) for line, shown in zip(lines, redact_overrides(lines), strict=True) if shown != line]
+    names = [
+        split_override(line)[0] for line, shown in zip(lines, redact_overrides(lines), strict=True) if shown != line
+    ]
     return [name for name in names if name.partition(".")[0] not in OF_THE_COMMAND]
-
-
-def _name(line: str) -> str:
-    return line.partition("=")[0].lstrip("+~")
 
 
 def _plain(value: Any) -> Any:

@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.checks.registry import check_rules
 from pipeline.checks.unused import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.keys import dotted
 from pipeline.config.sweep_settings import SearchSettings
-from pipeline.planning.resume import forked_run
-from pipeline.planning.reuse import other_run, plan_of
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction.mask import redact_overrides
 from pipeline.search.plan import SearchPlan, make_search_plan
 from pipeline.search.space import Axis, probes, with_whole_numbers
 from pipeline.search.study import describe
+from pipeline.sweep.jobs import check_job
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
 
@@ -97,10 +95,7 @@ def checked_search(
         identities.append(identity(experiment))
         files |= sources(experiment).files
         try:
-            check_rules(experiment, surroundings=first is None)
-            plan_of(experiment)
-            other_run(experiment)
-            forked_run(experiment, starts=False)
+            check_job(experiment, surroundings=first is None)
         except UserError as error:
             refused = refused or error.within(f"trial {' '.join(lines)}")
             if settings.refused == "fail":

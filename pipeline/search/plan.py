@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment
@@ -60,17 +59,6 @@ class SearchPlan:
     population: int
     seed: int
     n_jobs: int
-
-    def fixed(self) -> Mapping[str, Any]:
-        """Returns what cannot change while the search goes on."""
-        return {
-            "goals": [[goal.metric, goal.direction] for goal in self.goals],
-            "sampler": self.sampler,
-            "pruner": self.pruner,
-            "min_epochs": self.min_epochs,
-            "population": self.population,
-            "seed": self.seed,
-        }
 
 
 def make_search_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experiment) -> SearchPlan:

@@ -207,5 +207,7 @@ def describe(plan: SearchPlan, axes: Sequence[Axis]) -> str:
 
     The number of trials may grow, and how many run at a time is the machine's matter.
     """
+    fixed = {name: getattr(plan, name) for name in ("sampler", "pruner", "min_epochs", "population", "seed")}
+    goals = [[goal.metric, goal.direction] for goal in plan.goals]
     space = {axis.key: axis.describe() for axis in axes}
-    return json.dumps({"space": space, **plan.fixed()}, sort_keys=True)
+    return json.dumps({"space": space, "goals": goals, **fixed}, sort_keys=True)

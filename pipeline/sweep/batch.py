@@ -12,7 +12,7 @@ from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job
 from pipeline.sweep.display import Display
 from pipeline.sweep.places import Place
-from pipeline.sweep.scheduler import run_jobs
+from pipeline.sweep.scheduler import Scheduler
 from pipeline.system import signals
 from pipeline.tracking.health import server_answers
 from stages.errors import UserError
@@ -50,7 +50,7 @@ def run_batch(
             on_end(job, code)
 
     with display.console.live(display.table):
-        run_jobs(queue, display.console, places=places, on_start=started, on_end=ended, on_poll=display.poll)
+        Scheduler(queue, display.console, list(places), started, ended, display.poll).run()
 
 
 def wait_for_server(experiment: Experiment, console: Console) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.keys import split_override
 from pipeline.paths import shorter
 from pipeline.run_folder.finding import all_run_folders
 from pipeline.run_folder.lock import is_locked
@@ -76,7 +77,7 @@ def runs_in(outputs: Path, warn: Callable[[str], None]) -> list[CatalogEntry]:
 def run_entry(summary: Summary) -> CatalogEntry:
     """Returns the entry of the run in the folder that `summary` names."""
     folder = Path(summary.folder)
-    overrides = dict(override.lstrip("+~").split("=", 1) for override in summary.overrides if "=" in override)
+    overrides = dict(split_override(override) for override in summary.overrides if "=" in override)
     validation = best_metric((summary.weights or {}).get("monitor", ""))
     return CatalogEntry(
         "job" if is_sweep(folder.parent) else "run",

@@ -127,7 +127,7 @@ def _summary(job: SweepJob, place: Path, run: Any) -> Summary:
         status="FINISHED",
         name=job.experiment.name,
         folder=str(place),
-        choices={key: value for key, value in job.experiment.choices.items() if "/" not in key},
+        choices=job.experiment.choices,
         overrides=list(job.shown),
         metrics={name: float(value) for name, value in run.data.metrics.items()},
         seconds=max((run.info.end_time or 0) - (run.info.start_time or 0), 0) / 1000,

@@ -177,14 +177,23 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
     """Returns the rule that an experiment breaks, if any."""
     try:
         refuse_unused(experiment, job.typed)
-        check_rules(experiment, surroundings=False)
-        plan_of(experiment)
+        check_job(experiment)
         refuse_skipped(experiment, job.typed)
-        other_run(experiment)
-        forked_run(experiment, starts=False)
     except UserError as error:
         return error
     return None
+
+
+def check_job(experiment: Experiment, surroundings: bool = False) -> None:
+    """Raises UserError for the first rule that a job breaks, before any of its sweep begins.
+
+    Args:
+        surroundings: see `check_rules`.
+    """
+    check_rules(experiment, surroundings)
+    plan_of(experiment)
+    other_run(experiment)
+    forked_run(experiment, starts=False)
 
 
 def _refuse_equal(identities: Sequence[str], labels: Sequence[str], shown: Sequence[Sequence[str]]) -> None:

@@ -25,10 +25,6 @@ from stages.exporters import fresh_process
 TIMEOUT_GRACE_SECONDS = 60.0
 """Seconds that a job may exceed `job_timeout_seconds` by, to save and end, before it is killed."""
 
-BEFORE_RUN_SECONDS = 0.2
-"""Before a job's run has begun nothing is lost: a signal need not wait for a safe place."""
-
-
 LOG = "pipeline.log"
 """In the job's folder: what it says, without secrets."""
 
@@ -154,7 +150,7 @@ def _work(own: Pulse, job: Job, variables: Mapping[str, str], servers: Mapping[s
     os.dup2(output, 2)
     os.close(output)
     enter(job, own)
-    with signals.listening(owns_process=True), signals.interruptible(BEFORE_RUN_SECONDS):
+    with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
         console = Console(log=job.folder / LOG)
         own_job = replace(job, started=process_started())
         code = code_of(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)

@@ -31,7 +31,7 @@ from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import Tracker
 
 
-def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings | None = None) -> int:
+def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings) -> int:
     """Runs the jobs, about `total` in number, and returns the sweep's exit code: 0, 3 where some failed, 130 or 143
     where it was stopped.
 
@@ -41,7 +41,6 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console, settin
     Raises:
         UserError: where any of the jobs is wrong; none has been started then.
     """
-    settings = settings or SweepSettings()
     jobs = checked(composed, total, console, settings.refused == "skip")
     to_run = [job for job in jobs if job.refused is None]
     first = to_run[0].experiment

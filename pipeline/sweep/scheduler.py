@@ -1,6 +1,6 @@
-"""Runs jobs in separate processes, several at a time, and yields each one as it ends."""
+"""Runs jobs in separate processes, several at a time."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from signal import SIGTERM
@@ -16,60 +16,42 @@ from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Request, by_signal
 from stages.errors import UserError
 
-OnStart = Callable[[Job], None]
-OnEnd = Callable[[Job, int], None]
-OnPoll = Callable[[Sequence[JobProcess | RemoteJob]], None]
-
 
 def _ignore(*_: object) -> None:
     """Does nothing of what happens to a job."""
 
 
-def run_jobs(
-    jobs: Iterable[Job],
-    console: Console,
-    *,
-    places: Sequence[Place] = (Place(),),
-    on_start: OnStart = _ignore,
-    on_end: OnEnd = _ignore,
-    on_poll: OnPoll = _ignore,
-) -> None:
-    """Runs each job in a process of its own, as many at a time as there are `places`, and returns when all have ended.
+@dataclass
+class Scheduler:
+    """Runs each job in a process of its own, as many at a time as there are places.
 
     The next job is taken from `jobs` only when a place is free, after `on_end` of the job that freed it: a search
-    decides by the results so far. Whatever ends this function, no process is left running.
+    decides by the results so far. Jobs whose engine runs them elsewhere are started together, as many as there are free
+    places.
 
-    Jobs whose engine runs them elsewhere are started together, as many as there are free places.
-
-    Args:
-        jobs: each with a folder of its own; asked again, while others run, after it had none.
-        places: where jobs run, as `places.deal_out` returns them; one for each job that runs at the same time.
-        on_start: called before a job's process is started.
-        on_end: called with a job and its exit code.
-        on_poll: called about every POLL_SECONDS with the processes that run; may `stop` any of them.
-
-    Raises:
-        Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
+    jobs: each with a folder of its own; asked again, while others run, after it had none.
+    free: the places without a job, of those that `places.deal_out` returns.
+    on_start: called before a job's process is started. on_end: called with a job and its exit code.
+    on_poll: called about every POLL_SECONDS with the processes that run; may `stop` any of them.
     """
-    _Scheduler(iter(jobs), console, list(places), on_start, on_end, on_poll).run()
-
-
-@dataclass
-class _Scheduler:
-    """See `run_jobs`. free: the places without a job."""
 
     jobs: Iterator[Job]
     console: Console
     free: list[Place]
-    on_start: OnStart
-    on_end: OnEnd
-    on_poll: OnPoll
+    on_start: Callable[[Job], None] = _ignore
+    on_end: Callable[[Job, int], None] = _ignore
+    on_poll: Callable[[Sequence[JobProcess | RemoteJob]], None] = _ignore
 
     def __post_init__(self) -> None:
         self._running: list[JobProcess | RemoteJob] = []
         self._places: dict[RemoteJob, Place] = {}
 
     def run(self) -> None:
+        """Returns when all jobs have ended; whatever ends it, no process is left running.
+
+        Raises:
+            Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
+        """
         try:
             while self._fill():
                 signals.check()

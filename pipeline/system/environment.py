@@ -53,12 +53,7 @@ def check() -> None:
 
 
 def prepare() -> None:
-    """Sets defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets.
-
-    Raises:
-        UserError: as `check` does.
-    """
-    check()
+    """Sets defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ["KERAS_BACKEND"] = "tensorflow"

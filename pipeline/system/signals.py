@@ -33,6 +33,9 @@ from pipeline.system.signal_listener import (
 GRACE_SECONDS = 2.0
 """Seconds for a stage to reach a safe place before its Python code is interrupted."""
 
+BEFORE_RUN_SECONDS = 0.2
+"""The same before a run has begun, when nothing can be lost."""
+
 CLOSED_OUTPUT = Request("the end of its standard output (nobody reads it)", signal.SIGTERM, 128 + signal.SIGPIPE)
 BY_ANOTHER_WORKER = Request("another worker of the cluster", signal.SIGTERM, 128 + signal.SIGTERM)
 

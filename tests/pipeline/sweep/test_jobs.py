@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
+from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity, settings_of
@@ -51,7 +52,7 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     assert len(jobs(outputs, f"fork={run}", "seed=1,2")) == 2
     composer = Composer(read_arguments(["-m", f"fork={run}", "seed=1,2", "tracking=off", f"outputs={outputs}"]))
     with pytest.raises(UserError, match="has no checkpoint"):
-        run_sweep(composer.jobs(), composer.count(), Console())
+        run_sweep(composer.jobs(), composer.count(), Console(), SweepSettings())
     assert not (outputs / "sweeps").exists()
 
 

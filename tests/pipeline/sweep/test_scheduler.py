@@ -14,7 +14,7 @@ from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
-from pipeline.sweep.scheduler import run_jobs
+from pipeline.sweep.scheduler import Scheduler
 from pipeline.system import signals
 from pipeline.system.child_process import LocalProcess
 from pipeline.system.signal_listener import Interrupted, by_signal
@@ -59,7 +59,7 @@ def test_the_next_job_is_taken_when_a_place_is_free(outputs: Path) -> None:
         assert isinstance(running, list)
         most = max(most, len(running))
 
-    run_jobs(taken(), Console(), places=[Place()] * 2, on_end=ended, on_poll=polled)
+    Scheduler(taken(), Console(), [Place()] * 2, on_end=ended, on_poll=polled).run()
     assert [kind for kind, _ in events[:3]] == ["taken", "taken", "ended"]
     assert [name for kind, name in events if kind == "taken"] == ["0", "1", "2", "3"]
     assert sorted(name for kind, name in events if kind == "ended") == ["0", "1", "2", "3"]
@@ -85,7 +85,7 @@ def test_one_job_is_stopped_and_the_other_is_not(outputs: Path) -> None:
             if process.job.folder.name == "0":
                 process.stop(stopped)
 
-    run_jobs(jobs(outputs, 2), Console(), places=[Place()] * 2, on_end=ended, on_poll=polled)
+    Scheduler(iter(jobs(outputs, 2)), Console(), [Place()] * 2, on_end=ended, on_poll=polled).run()
     assert codes == {"0": 143, "1": 1}
 
 
@@ -111,10 +111,10 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path) -> None:
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(Interrupted):
-                run_jobs(jobs(outputs, 2), Console(), places=[place] * count, on_end=ended)
+                Scheduler(iter(jobs(outputs, 2)), Console(), [place] * count, on_end=ended).run()
         else:
             with pytest.raises(UserError, match="cannot continue"):
-                run_jobs(given(), Console(), places=[place] * count, on_end=ended)
+                Scheduler(given(), Console(), [place] * count, on_end=ended).run()
     assert codes == [130 if how == "signal" else 143] * 2
     assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]

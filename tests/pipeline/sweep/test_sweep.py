@@ -20,6 +20,7 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.command_line.compose import Composed
 from pipeline.compare import main
 from pipeline.comparison.tables import notes, terminal_table
+from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.sweep.comparison import compare, latest
@@ -208,7 +209,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     monkeypatch.setattr("pipeline.sweep.run.parent_run", interrupted)
     seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
     composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
-    assert run_sweep(composed, 2, Console()) == 130
+    assert run_sweep(composed, 2, Console(), SweepSettings()) == 130
     assert runs(outputs)[0].info.status == "KILLED"
     assert [job.status for job in compare(latest(outputs)).runs] == ["NOT RUN", "NOT RUN"]
 
