@@ -120,27 +120,23 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
         low, high = intervals[f"test/{LOG_LOSS}"]
         intervals["test/loss"] = (low + more, high + more)
     by_class = drawn.intervals_by_class(settings.confidence)
-    notes += _agreed([name for name in values if name not in intervals and name.removeprefix("test/") in drawn.values])
+    agreed = [name for name in values if name not in intervals and name.removeprefix("test/") in drawn.values]
+    if agreed:
+        notes.append(f"{', '.join(agreed)}: all resamples agree, so there is no interval")
     return Report(values, metrics, dataset.class_names, intervals, by_class, [*notes, *clipped])
-
-
-def _agreed(metrics: list[str]) -> list[str]:
-    """Returns a sentence on metrics without an interval; empty where there are none."""
-    return [f"{', '.join(metrics)}: all resamples agree, so there is no interval"] if metrics else []
 
 
 def _explained(settings: EvaluateSettings) -> str:
     """Returns what the intervals and the calibration error of a report are."""
-    lines = [
-        f"test/ece: expected calibration error of the predicted class, {settings.calibration_bins} bins of equal width."
-    ]
-    if settings.resamples:
-        lines.insert(
-            0,
-            f"low, high: {100 * settings.confidence:g} % interval of {settings.resamples:,} bootstrap resamples of the "
-            "examples (percentile; exact for fractions of 0 or 1); it does not show how results vary with the seed.",
-        )
-    return " ".join(lines)
+    bins = settings.calibration_bins
+    calibration = f"test/ece: expected calibration error of the predicted class, {bins} bins of equal width."
+    if not settings.resamples:
+        return calibration
+    return (
+        f"low, high: {100 * settings.confidence:g} % interval of {settings.resamples:,} bootstrap resamples of the "
+        "examples (percentile; exact for fractions of 0 or 1); it does not show how results vary with the seed. "
+        f"{calibration}"
+    )
 
 
 def _missing(predicted: Predicted, support: Any, dataset: Dataset) -> list[str]:

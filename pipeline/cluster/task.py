@@ -61,8 +61,11 @@ class Task:
         """The value of `TF_CONFIG` for TensorFlow."""
         return json.dumps({"cluster": self.cluster, "task": {"type": self.job, "index": self.index}})
 
-    def enter(self) -> None:
-        """Sets `TF_CONFIG` and the GPUs of this process: a worker gets its part of the machine's, servers none."""
+    def enter(self) -> "Task":
+        """Sets `TF_CONFIG` and the GPUs of this process: a worker gets its part of the machine's, servers none.
+
+        Returns this task.
+        """
         os.environ["TF_CONFIG"] = self.tf_config
         gpus = len(machine.gpus())
         workers = len(self.cluster.get("worker", []))
@@ -70,6 +73,7 @@ class Task:
             of_worker = range(self.index * gpus // workers, (self.index + 1) * gpus // workers)
             visible = of_worker if self.job == "worker" else ()
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, visible)) or "-1"
+        return self
 
 
 def cluster_settings(experiment: Experiment) -> StrategySettings | None:
@@ -118,9 +122,7 @@ def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) ->
                 f"there are {len(addresses)} members, and a chief with strategy.servers={strategy.servers} and "
                 f"strategy.workers={strategy.workers} makes {sum(counts.values())}"
             )
-    places = [(job, number) for job, count in counts.items() for number in range(count)]
-    cluster = {job: [addresses[place] for place, (other, _) in enumerate(places) if other == job] for job in counts}
-    return Task(*places[index], cluster)
+    return tasks_at(counts, addresses)[index]
 
 
 class WrongTaskError(Exception):

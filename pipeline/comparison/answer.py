@@ -1,8 +1,9 @@
 """The answer in sentences: which setting won, by how much, and which differences may be chance."""
 
-from pipeline.comparison.columns import interval_text, metric_column, points
+from pipeline.comparison.columns import interval_text, metric_column
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import Row, are_validated_alike, is_lower_better
+from stages.evaluation.paired_tests import points
 
 
 def choice(comparison: Comparison) -> str:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import RATES, Row
-from stages.evaluation.paired_tests import AccuracyDifference
-
-MINUS = "\N{MINUS SIGN}"
+from stages.evaluation.paired_tests import AccuracyDifference, points
 
 
 @dataclass(frozen=True)
@@ -128,12 +126,6 @@ def difference_text(comparison: Comparison, number: int) -> str:
 def interval_text(difference: AccuracyDifference) -> str:
     """Returns the ends of an interval in points: `−0.61 to 0.40`."""
     return f"{points(difference.low)} to {points(difference.high)}".replace("+", "")
-
-
-def points(fraction: float) -> str:
-    """Returns a fraction in points, with its sign: `−0.28`, and `0.00` where that is what is left of it."""
-    text = f"{100 * fraction:+.2f}"
-    return "0.00" if float(text) == 0 else text.replace("-", MINUS)
 
 
 def p_text(p: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -36,6 +36,8 @@ _SCHEMA_OF: Mapping[str, type] = {
     "cluster": ClusterSettings,
 }
 """Schemas of the groups that the framework itself reads."""
+
+Schema = TypeVar("Schema")
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         tracking = OmegaConf.to_object(document.tracking)
         cluster = OmegaConf.to_object(document.cluster)
         sweep = read_sweep(document)
-        debug = _read_debug(document)
+        chosen = _read_group(document, "debug", DebugSettings)
+        debug = None if chosen.kind == "none" else chosen
         assert isinstance(tracking, TrackingSettings)
         assert isinstance(cluster, ClusterSettings)
     except OmegaConfBaseException as error:
@@ -151,24 +154,19 @@ def read_sweep(document: DictConfig) -> SweepSettings:
     Raises:
         UserError: for a value outside its range, or an option that does not start from the schema.
     """
-    if "sweep" not in document:  # a primary configuration of the user's own
-        return SweepSettings()
-    _refuse_without_schema(document, "sweep", SweepSettings)
-    _refuse_added(document.sweep, "sweep", document)
-    settings = OmegaConf.to_object(document.sweep)
-    assert isinstance(settings, SweepSettings)
-    check(settings, "sweep")
+    if "sweep" in document:
+        _refuse_added(document.sweep, "sweep", document)
+    return _read_group(document, "sweep", SweepSettings)
+
+
+def _read_group(document: DictConfig, group: str, schema: type[Schema]) -> Schema:
+    if group not in document:  # a primary configuration of the user's own
+        return schema()
+    _refuse_without_schema(document, group, schema)
+    settings = OmegaConf.to_object(document[group])
+    assert isinstance(settings, schema)
+    check(settings, group)
     return settings
-
-
-def _read_debug(document: DictConfig) -> DebugSettings | None:
-    if "debug" not in document:  # a primary configuration of the user's own
-        return None
-    _refuse_without_schema(document, "debug", DebugSettings)
-    settings = OmegaConf.to_object(document.debug)
-    assert isinstance(settings, DebugSettings)
-    check(settings, "debug")
-    return None if settings.kind == "none" else settings
 
 
 def _of_job(document: DictConfig, debug: DebugSettings | None) -> DictConfig:

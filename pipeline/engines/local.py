@@ -29,15 +29,10 @@ class _Here:
 
     def __init__(self, strategy: StrategySettings) -> None:
         self._strategy = strategy
-        self.prepare: Callable[[Task], Task | None] = _enter
+        self.prepare: Callable[[Task], Task | None] = Task.enter
 
     def tasks(self) -> list[Task]:
         return local_tasks(self._strategy)
 
     def start(self, task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess:
         return LocalProcess(target, arguments)
-
-
-def _enter(task: Task) -> Task:
-    task.enter()
-    return task

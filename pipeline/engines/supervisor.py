@@ -63,27 +63,23 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members:
 
     A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times.
     """
-    with signals.listening(), signals.uninterrupted():
-        return _supervise(job, plan, console, members, restarts)
-
-
-def _supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members: Members, restarts: int) -> int:
     folder = job.folder or new_folder(job.experiment)
-    folder.mkdir(parents=True, exist_ok=True)
-    job = replace(job, folder=folder)
-    if job.deadline is not None:
-        limit = job.experiment.job_timeout_seconds or 0
-        signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)
-    while True:
-        cluster = _Cluster(job, plan, console, members)
-        code = cluster.run()
-        if not cluster.has_lost or not restarts or code in (DONE, TIMED_OUT, *STOPPED):
-            break
-        restarts -= 1
-        console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
-        job = job.resuming(unfinished_in(folder))
-    with signals.ending(code):
-        end_lost(folder, job.experiment, "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED", console)
+    with signals.listening(), signals.uninterrupted():
+        folder.mkdir(parents=True, exist_ok=True)
+        job = replace(job, folder=folder)
+        if job.deadline is not None:
+            limit = job.experiment.job_timeout_seconds or 0
+            signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)
+        while True:
+            cluster = _Cluster(job, plan, console, members)
+            code = cluster.run()
+            if not cluster.has_lost or not restarts or code in (DONE, TIMED_OUT, *STOPPED):
+                break
+            restarts -= 1
+            console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
+            job = job.resuming(unfinished_in(folder))
+        with signals.ending(code):
+            end_lost(folder, job.experiment, "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED", console)
     return code
 
 

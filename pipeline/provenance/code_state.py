@@ -30,13 +30,12 @@ _CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
 
 @dataclass(frozen=True)
 class CodeState:
-    """commit: of the repository at `root`; diff: uncommitted changes without secrets, cut at DIFF_LIMIT_BYTES.
+    """commit: of the repository; diff: uncommitted changes without secrets, cut at DIFF_LIMIT_BYTES.
 
     dirty: whether there are uncommitted changes; None where git failed. branch: None where none is checked out.
     repository: the address of its first remote, if any.
     """
 
-    root: Path
     commit: str
     dirty: bool | None
     diff: str
@@ -64,7 +63,7 @@ def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState
     remotes = (git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
     repository = without_user(remotes[0].partition(" ")[2]) if remotes else None
     dirty = None if status is None else bool(status.strip())
-    return CodeState(top, commit, dirty, _diff(top, untracked) if dirty else "", branch, repository)
+    return CodeState(commit, dirty, _diff(top, untracked) if dirty else "", branch, repository)
 
 
 def source_tags(state: CodeState | None) -> dict[str, str]:

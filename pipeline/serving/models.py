@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.finding import find_run
-from pipeline.tracking.health import SQLITE
+from pipeline.tracking.health import sqlite_file
 from pipeline.tracking.weights import ADDRESSES, model_folder
 from stages.errors import UserError
 
@@ -128,6 +128,6 @@ def _local_store(places: Sequence[Path]) -> Store:
 
 
 def _refuse_missing(uri: str) -> None:
-    file = uri.removeprefix(SQLITE).partition("?")[0]
-    if uri.startswith(SQLITE) and not Path(file).is_file():
+    file = sqlite_file(uri)
+    if file is not None and not file.is_file():
         raise UserError(f"{file} is not there", "a store of MLflow", "--tracking-uri=<address>")

@@ -52,12 +52,7 @@ def _parse(line: str) -> Gpu | None:
 @cache
 def cpu_flags() -> frozenset[str]:
     """Returns the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not list them."""
-    try:
-        with Path("/proc/cpuinfo").open() as file:
-            line = next(line for line in file if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        return frozenset()
-    return frozenset(line.partition(":")[2].split())
+    return frozenset(_of_cpu("flags", "Features").split())
 
 
 def usable_cores() -> int:
@@ -76,7 +71,7 @@ def facts() -> dict[str, Any]:
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
-        "processor": _processor(),
+        "processor": _of_cpu("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -84,12 +79,13 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def _of_cpu(*names: str) -> str:
+    """Returns the first value of /proc/cpuinfo that has one of these names; empty where there is none."""
     try:
         with Path("/proc/cpuinfo").open() as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(line.partition(":")[2].strip() for line in file if line.startswith(names))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return ""
 
 
 def peak_memory_mib() -> float | None:

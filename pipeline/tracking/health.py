@@ -20,6 +20,11 @@ SERVER_TIMEOUT_SECONDS = 5
 SQLITE = "sqlite:///"
 
 
+def sqlite_file(uri: str) -> Path | None:
+    """Returns the file of a store at an address of SQLite; None for any other address."""
+    return Path(uri.removeprefix(SQLITE).partition("?")[0]) if uri.startswith(SQLITE) else None
+
+
 def store_is_usable(experiment: Experiment) -> None:
     """Raises UserError where the store is known not to take a run, before TensorFlow and MLflow are imported."""
     target = experiment.tracking._target_
@@ -33,11 +38,10 @@ def store_is_usable(experiment: Experiment) -> None:
         ) from error
     if experiment.dry_run or target != MLFLOW_RUN:
         return
-    uri = experiment.tracking.uri or ""
     if experiment.tracking.kind == "local":
         refuse_other_schema(experiment.outputs / "mlflow.db")
-    elif experiment.tracking.kind == "server" and uri.startswith(SQLITE):
-        refuse_other_schema(Path(uri.removeprefix(SQLITE).partition("?")[0]))
+    elif experiment.tracking.kind == "server" and (file := sqlite_file(experiment.tracking.uri or "")) is not None:
+        refuse_other_schema(file)
     else:
         server_answers(experiment)
 

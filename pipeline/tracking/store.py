@@ -17,6 +17,7 @@ from mlflow.exceptions import MlflowException
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.redaction.mask import credentials_of, redact
+from pipeline.tracking.health import sqlite_file
 
 _USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _of_shell = {name: os.environ.get(name) for name in (_USER, _PASSWORD)}
@@ -38,7 +39,7 @@ def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
         logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
     uri = store_uri(settings, outputs)
     _log_in(settings.uri if settings.kind == "server" else None)
-    file = _sqlite_file(uri)
+    file = sqlite_file(uri)
     if file is None:
         return MlflowClient(tracking_uri=uri)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
 def was_replaced(settings: TrackingSettings, outputs: Path) -> bool:
     """Returns whether the store is an SQLite file that is not the one that this process has opened."""
     uri = store_uri(settings, outputs)
-    file = _sqlite_file(uri)
+    file = sqlite_file(uri)
     return file is not None and uri in _files and _files[uri] != _identity(file)
 
 
@@ -87,10 +88,6 @@ def _credentials(address: str | None) -> tuple[str, str, str]:
     plain, user, password = credentials_of(address or "")
     is_server = (address or "").startswith(("http://", "https://"))
     return (plain, user, password) if is_server and user and password else (address or "", "", "")
-
-
-def _sqlite_file(uri: str) -> Path | None:
-    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 def _identity(file: Path) -> tuple[int, int, bool] | None:

@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from stages.data.source import Invalid, InvalidImageError, Listing, ReadsTogether, Source, UnusableError
+from stages.data.source import Invalid, InvalidImageError, Listing, Source, UnusableError
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe, digest, empty
 from stages.reporter import Reporter
@@ -122,7 +122,7 @@ def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarra
 
 
 def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
-    together = source.read_together(numbers) if isinstance(source, ReadsTogether) else None
+    together = source.read_together(numbers)
     if together is not None:
         return list(together)
     results: list[np.ndarray | Invalid] = []

@@ -1,8 +1,8 @@
 """Sources of images: their listing and their reading, before anything is decoded."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Listing:
         return Listing(self.labels[examples], parts, self.class_names, self.invalid, numbers)
 
 
-class Source(Protocol):
+class Source(ABC):
     """Images by number, all of one shape once they are read.
 
     name: for people. fingerprint: changes with whatever changes an image, a label or the listing; it is known without
@@ -67,16 +67,14 @@ class Source(Protocol):
     name: str
     fingerprint: str
     image_shape: tuple[int, int, int]
+    passed_over: Mapping[str, int] = {}
+    warnings: Sequence[str] = ()
 
-    @property
-    def passed_over(self) -> Mapping[str, int]: ...
-
-    @property
-    def warnings(self) -> Sequence[str]: ...
-
+    @abstractmethod
     def listing(self) -> Listing:
         """Returns the examples; may take as long as reading the whole source."""
 
+    @abstractmethod
     def read(self, number: int) -> np.ndarray:
         """Returns an image, uint8 [H, W, C]; safe in several threads at once.
 
@@ -84,19 +82,17 @@ class Source(Protocol):
             InvalidImageError: where the image cannot be used.
         """
 
+    def read_together(self, numbers: np.ndarray) -> np.ndarray | None:
+        """Returns the images of `numbers`, uint8 [n, H, W, C], where that is faster than `read` for each.
+
+        None where they cannot be read together, or one cannot be used: then each is read by itself.
+        """
+        return None
+
+    @abstractmethod
     def where(self, number: int) -> str:
         """Returns where the example lies, as a user finds it."""
 
     def file(self, number: int) -> str | None:
         """Returns the path of an example's file in the source, by its number before any was left out; None: no file."""
-
-
-@runtime_checkable
-class ReadsTogether(Protocol):
-    """A source that reads small images faster together than one by one."""
-
-    def read_together(self, numbers: np.ndarray) -> np.ndarray | None:
-        """Returns the images of `numbers`, uint8 [n, H, W, C], as `read` does; safe in several threads at once.
-
-        None where they cannot be read together, or one cannot be used: then each is read by itself.
-        """
+        return None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.errors import UserError
-from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference
+from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, points
 from stages.evaluation.predicted import NAME, read_predictions
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set
 from stages.results import Split
@@ -20,8 +20,6 @@ from stages.safe_places import safe_place
 SETTING = "evaluate.against"
 
 CLASSES = "class_names"
-
-MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,8 @@ class Against:
     def accuracy_in_points(self) -> str:
         """The difference in accuracy with its interval."""
         accuracy = self.accuracy
-        points, low, high = (_points(value) for value in (accuracy.difference, accuracy.low, accuracy.high))
-        return f"{points} points ({100 * self.confidence:g} %: {low} to {high})"
+        difference, low, high = map(points, (accuracy.difference, accuracy.low, accuracy.high))
+        return f"{difference} points ({100 * self.confidence:g} %: {low} to {high})"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -122,7 +120,3 @@ def check_same_examples(other: dict[str, str], text: str, split: Split, class_na
         raise UserError(f"{SETTING}={text} has other classes: {theirs}, not {ours}", "a run with the same classes")
     if not is_same_test_set({EXAMPLES: other[EXAMPLES], PIXELS: other[PIXELS]}, facts_of(split)):
         raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
-
-
-def _points(difference: float) -> str:
-    return f"{100 * difference:+.2f}".replace("-", MINUS)

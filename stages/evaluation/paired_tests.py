@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+MINUS = "\N{MINUS SIGN}"
+
 RESAMPLES = 10_000
 LEVEL = 0.95
 
@@ -27,6 +29,12 @@ class AccuracyDifference:
     def excludes_zero(self) -> bool:
         """Whether the interval excludes 0."""
         return not self.low <= 0 <= self.high
+
+
+def points(fraction: float) -> str:
+    """Returns a fraction in points, with its sign: `−0.28`, and `0.00` where that is what is left of it."""
+    text = f"{100 * fraction:+.2f}"
+    return "0.00" if float(text) == 0 else text.replace("-", MINUS)
 
 
 def accuracy_difference(

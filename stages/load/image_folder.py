@@ -11,7 +11,7 @@ import numpy as np
 from stages.data.class_folders import split_folders
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Invalid, InvalidImageError, Listing
+from stages.data.source import Invalid, InvalidImageError, Listing, Source
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -38,7 +38,7 @@ def image_folder(
     return load(ImageFolderSource(settings), settings, reporter, folder, cache)
 
 
-class ImageFolderSource:
+class ImageFolderSource(Source):
     """Image files by number: splits in their order, in each the classes, in each the files by name."""
 
     def __init__(self, settings: ImageFolderSettings) -> None:

@@ -1,13 +1,12 @@
 """Generated images: any size, no disk."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stages.data.loading import load
-from stages.data.source import Listing
+from stages.data.source import Listing, Source
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.seeds import derive
@@ -24,15 +23,13 @@ def synthetic(
     return load(SyntheticSource(settings), settings, reporter, folder, cache)
 
 
-class SyntheticSource:
+class SyntheticSource(Source):
     """Generates each image as a function of (`split_seed`, its number), so that none has to be stored.
 
     The run's `seed` plays no part: images are data, and runs of several seeds learn the same task.
     """
 
     name = "synthetic"
-    passed_over: Mapping[str, int] = {}
-    warnings: Sequence[str] = ()
 
     def __init__(self, settings: SyntheticSettings) -> None:
         self.image_shape = (settings.height, settings.width, settings.channels)
@@ -60,6 +57,3 @@ class SyntheticSource:
 
     def where(self, number: int) -> str:
         return f"synthetic image {number}"
-
-    def file(self, number: int) -> str | None:
-        return None

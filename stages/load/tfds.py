@@ -3,7 +3,7 @@
 import hashlib
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from io import FileIO
@@ -20,7 +20,7 @@ from tensorflow_datasets.core.registered import DatasetNotFoundError
 from stages.data import plain_png, tfds_folder
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Invalid, InvalidImageError, Listing
+from stages.data.source import Invalid, InvalidImageError, Listing, Source
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -41,11 +41,8 @@ def tfds(
     return load(TfdsSource(settings), settings, reporter, folder, cache)
 
 
-class TfdsSource:
+class TfdsSource(Source):
     """A prepared set of TFDS: its TFRecord files, any record of which is one read at a known offset."""
-
-    passed_over: Mapping[str, int] = {}
-    warnings: Sequence[str] = ()
 
     def __init__(self, settings: TfdsSettings) -> None:
         builder = _prepared(settings)
@@ -107,7 +104,7 @@ class TfdsSource:
             return self._decode(self._content(_read(file, offset, length)))
 
     def read_together(self, numbers: np.ndarray) -> np.ndarray | None:
-        """See `stages.data.source.ReadsTogether`."""
+        """See `Source`: of plain PNGs."""
         if min(self.image_shape[:2]) < self._decode.min_side:
             return None
         contents = []
@@ -132,9 +129,6 @@ class TfdsSource:
     def where(self, number: int) -> str:
         path, offset, _ = self._records[number]
         return f"{path} at byte {offset}"
-
-    def file(self, number: int) -> str | None:
-        return None
 
 
 def _example(record: bytes) -> Mapping[str, Any]:

@@ -199,7 +199,7 @@ class Epochs:
             return None
         if not math.isfinite(logs["loss"]):
             raise self._diverged(f"the validation loss is {logs['loss']}")
-        if (invalid := self._built.validation.invalid_weight()) is not None:
+        if (invalid := self._built.validation.finite.invalid()) is not None:
             raise self._diverged(f"{invalid} has values that are not finite, though the loss is")
         self._callbacks.on_test_batch_end(0, logs)
         self._callbacks.on_test_end(logs)

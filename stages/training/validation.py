@@ -16,6 +16,8 @@ from stages.settings.train import TrainSettings
 class Validation:
     """Scores a model on the validation split, and provides it for the result.
 
+    finite: looks for trained weights that were not finite when they were last scored.
+
     Args:
         model: the whole one.
         trainable: the part trained on `dataset`: `model`, or its head, which takes features.
@@ -32,7 +34,7 @@ class Validation:
         self._scorer = Scorer(strategy, self._scored, dataset.num_classes)
         self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
         self._ema = step.ema if settings.optimizer.ema_use else None
-        self._finite = FiniteWeights(self._scored.network.trainable_weights)
+        self.finite = FiniteWeights(self._scored.network.trainable_weights)
 
     def __len__(self) -> int:
         return len(self._split)
@@ -42,10 +44,6 @@ class Validation:
         self.present_model()
         scores = self._scorer.score(self._split, self._batch_size, between)
         return {"loss": scores.loss, "accuracy": scores.accuracy}
-
-    def invalid_weight(self) -> str | None:
-        """Returns the path of a trained weight that was not finite when it was last scored; None: all were."""
-        return self._finite.invalid()
 
     def result_weights(self) -> AbstractContextManager[None]:
         """Sets the network, within a block, to the weights of the training's result: the EMA where that is used."""

@@ -10,7 +10,6 @@ from PIL import Image, PngImagePlugin
 
 from stages.data import plain_png
 from stages.data.decode import Decoder
-from stages.data.source import ReadsTogether
 from stages.images import _describe, digest
 from stages.load.tfds import TfdsSource
 from stages.settings.data import TfdsSettings
@@ -103,7 +102,6 @@ def test_a_source_reads_together_what_it_reads_one_by_one(tmp_path: Path) -> Non
     make_set(tmp_path, {"train": examples}, {"image": image(*GRAY), "label": label()})
     source = TfdsSource(TfdsSettings(name="made", dir=str(tmp_path)))
     source.listing()
-    assert isinstance(source, ReadsTogether)
     together = source.read_together(np.array([5, 0, 3]))
     assert together is not None
     assert together.tobytes() == b"".join(source.read(number).tobytes() for number in (5, 0, 3))
