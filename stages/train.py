@@ -15,6 +15,7 @@ from stages.checkpoints.state import progress_of, restore_weights
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
 from stages.evaluation.test_set import validation_facts
+from stages.networks.batch_norm import normalizes_by_batch
 from stages.optimization.losses import class_weights
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
@@ -58,6 +59,11 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     reporter = reporter or Silent()
     plan = phases(model.network, settings)
+    if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
+        reporter.warn(
+            f"optimizer.accumulation={settings.optimizer.accumulation}: BatchNorm normalizes each part of a batch by "
+            "the part's own statistics, so results differ from those of whole batches"
+        )
     best, callbacks = build_callbacks(settings, reporter, timing, folder, model.metrics)
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)

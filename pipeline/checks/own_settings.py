@@ -8,14 +8,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.checks.refusal import train
-from pipeline.config.errors import explain, unknown_key, wrong_type
+from pipeline.config.errors import explain, unknown_key
 from pipeline.config.experiment import Experiment
 from pipeline.source_code.annotations import declared_settings
 from pipeline.source_code.bases import extends
 from pipeline.source_code.signatures import AbsentError, find, plain_types, signature
 from stages.errors import UserError
 from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSettings
-from stages.settings.ranges import check, known_as
+from stages.settings.ranges import KINDS, check, known_as, wrong_type
 from stages.settings.results import ExportSettings
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
@@ -86,7 +86,7 @@ def _nodes(settings: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         names = {field.name: known_as(field, path) for field in dataclasses.fields(settings)}
         settings = {name: getattr(settings, name) for name in names}
     if isinstance(settings, Mapping):
-        if settings.get("_target_"):
+        if "_target_" in settings:
             yield path, settings
         for name, part in settings.items():
             yield from _nodes(part, names.get(name, f"{path}.{name}"))
@@ -99,7 +99,7 @@ def _check_call(path: str, node: Mapping[str, Any], passed_by_stage: int) -> Non
         definition = find(target)
     except AbsentError as error:
         absent = error.args[0]
-        missing = absent if "." in absent else f"package {absent}"
+        missing = absent if "." in absent else f"package {absent}" if absent else "function without a name"
         path = path.removesuffix(".arguments")
         raise UserError(
             f"{path}._target_={target}: there is no {missing}",
@@ -138,7 +138,7 @@ def _check_type(path: str, kind: type, value: Any) -> None:
     if kind not in numbers or value is None:
         return
     if not isinstance(value, numbers[kind]) or (isinstance(value, bool) and kind is not bool):
-        raise wrong_type(path, value, kind.__name__)
+        raise wrong_type(path, value, KINDS[kind])
 
 
 CALLBACK = "keras.callbacks.Callback"

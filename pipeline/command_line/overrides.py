@@ -201,6 +201,8 @@ def _unreadable(word: str, options: Options) -> UserError:
             "a value, in quotes inside quotes where it has brackets, commas, colons, quotes or =",
             f"\"{key}='{quoted}'\"",
         )
+    if equals and (item := re.fullmatch(r"([+]{0,2}[\w.]+)\[(\d+)\]", key)):
+        return UserError(f"{word} cannot be read", "a dot before the number of an item", f"{item[1]}.{item[2]}={value}")
     bare = word.lstrip("-")
     if word.startswith("-") and equals:
         return UserError(f"unknown flag '{word}'", "key=value, without dashes", bare)

@@ -10,19 +10,25 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from pipeline.config.options import read_options
+from pipeline.config.schemas import top_level_key
 from pipeline.paths import CONF
 from stages.errors import UserError
+from stages.settings.ranges import KINDS, wrong_type
 
 _TYPES = {
-    "Integer": "a whole number",
-    "int": "a whole number",
-    "Float": "a number",
-    "float": "a number",
-    "Boolean": "true or false",
-    "bool": "true or false",
-    "String": "a text",
-    "str": "a text",
+    **{kind.__name__: text for kind, text in KINDS.items()},
+    **dict(zip(("Integer", "Float", "Boolean", "String"), KINDS.values(), strict=True)),
 }
+
+_OF_SHAPES = {
+    r"is not a ListConfig|(?s:Cannot merge DictConfig with ListConfig.*reference_type=List)": "a list",
+    r"Cannot assign \w+ to Dict|Cannot merge DictConfig with ListConfig": "a mapping",
+    r"(type hint 'typing\.|not a subclass of )Dict": "a mapping",
+    r"Cannot convert '\w+Config' to string|not a subclass of str": KINDS[str],
+    r"not a subclass of int": KINDS[int],
+    r"not a subclass of float": KINDS[float],
+}
+"""From parts of OmegaConf's messages about a list, a mapping or a single value in the wrong place to what is expected."""
 
 _OF_TYPES = ("could not be converted", "ValidationError", "Incompatible value", "is not Optional")
 """Parts of OmegaConf's messages about a value of another type than its setting."""
@@ -90,6 +96,8 @@ def _unknown_name(text: str, keys: list[str], addable: list[str]) -> UserError |
 
 def _wrong_value(error: BaseException, text: str) -> UserError:
     """Returns the error for a message about a value, or about anything else."""
+    if wrong_shape := _wrong_shape(error, text):
+        return wrong_shape
     if isinstance(error, ValidationError) or any(part in text for part in _OF_TYPES):
         return _wrong_type(text)
     if ambiguous := re.search(r"Ambiguous value for argument '([^']+)'", text):
@@ -174,16 +182,26 @@ def _wrong_type(text: str) -> UserError:
     key = re.search(r"full_key: (\S+)", text)
     name = key.group(1) if key else "a setting"
     if absent is not None:
-        return wrong_type(name, "null", absent.group(1))
+        return wrong_type(name, "null", _TYPES.get(absent.group(1), absent.group(1)))
     if value is None:
         return UserError(f"{name}: {text.splitlines()[0]}", "", "python -m pipeline --cfg job")
-    return wrong_type(name, value.group(1), value.group(2))
+    return wrong_type(name, value.group(1), _TYPES.get(value.group(2), value.group(2)))
 
 
-def wrong_type(name: str, value: object, kind: str) -> UserError:
-    """Returns the error for a value of another type than `kind`, such as `Integer` or `int`."""
-    expected = _TYPES.get(kind, kind)
-    return UserError(f"{name}={value} has the wrong type", expected, f"{name}=<{expected.removeprefix('a ')}>")
+def _wrong_shape(error: BaseException, text: str) -> UserError | None:
+    """Returns the error for a message about a list, a mapping or a single value in the place of another."""
+    expected = next((kind for part, kind in _OF_SHAPES.items() if re.search(part, text)), None)
+    if expected is None:
+        return None
+    typed = re.match(r"Error merging override [+~]*([^\s=]+)=(.*)", str(error))
+    full_key = re.search(r"full_key: (\S+)", text)
+    value = re.search(r"to string: '(.*)'$", text, re.MULTILINE)
+    key = full_key[1] if full_key else "a setting"
+    name, given = typed.groups() if typed else (top_level_key(key), value[1] if value else "…")
+    if key.endswith("]") or key.isdecimal():
+        fix = f"{name}=[<{expected.removeprefix('a ')}>]"
+        return UserError(f"{name}={given} has the wrong type", f"a list of which each item is {expected}", fix)
+    return wrong_type(name, given, expected)
 
 
 def _first_sentence(error: BaseException) -> str:

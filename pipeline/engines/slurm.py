@@ -30,12 +30,17 @@ class Slurm(Joined):
 
     def task(self, strategy: StrategySettings) -> Task:
         try:
-            addresses = addresses_of_step(self.settings.port)
+            rank, addresses = place_in_step(self.settings.port)
+        except WrongTaskError as error:
+            raise UserError(
+                f"cluster=slurm: {error}", "the same command, started by srun: srun python -m pipeline …"
+            ) from error
+        try:
             tasks = f"srun has started {len(addresses)} tasks"
             workers = getattr(strategy, "workers", len(addresses))
             if not hasattr(strategy, "servers") and workers != len(addresses):
                 raise WrongTaskError(f"{tasks}, and strategy.workers={workers}")
-            task = task_at(int(os.environ["SLURM_PROCID"]), addresses, strategy)
+            task = task_at(rank, addresses, strategy)
             check_task(task, strategy)
         except WrongTaskError as error:
             raise UserError(
@@ -116,8 +121,12 @@ RANGES = 340
 SCONTROL_SECONDS = 30
 
 
-def addresses_of_step(port: int | None) -> list[str]:
-    """Returns `host:port` of each task of this process's step, by its rank.
+MOST_TASKS = 100_000
+"""Tasks of a step, more than any strategy has members."""
+
+
+def place_in_step(port: int | None) -> tuple[int, list[str]]:
+    """Returns the rank of this process in its step, and `host:port` of each task by its rank.
 
     Args:
         port: of the first task, the others' follow; None: made from the ids of job and step.
@@ -125,36 +134,53 @@ def addresses_of_step(port: int | None) -> list[str]:
     Raises:
         WrongTaskError: where the variables are not those of a step, or the tasks are dealt out in another order.
     """
-    try:
-        rank = int(os.environ["SLURM_PROCID"])
-        counts = expand_counts(os.environ["SLURM_STEP_TASKS_PER_NODE"])
-        if port is None:
-            step = int(os.environ["SLURM_JOB_ID"]) + 31 * int(os.environ["SLURM_STEP_ID"])
-            step += 7 * int(os.environ.get("SLURM_RESTART_COUNT", 0))  # on a node that was lost, members may linger
-            port = FIRST_PORT + PORTS * (step % RANGES)
-        nodes = _scontrol("show", "hostnames", os.environ["SLURM_STEP_NODELIST"]).split()
-    except (KeyError, ValueError) as error:
-        raise WrongTaskError(f"{error.args[0]} is not set by srun") from error
-    names = [name for name, count in zip(nodes, counts, strict=True) for _ in range(count)]
+    rank = _number("SLURM_PROCID")
+    counts = expand_counts(_variable("SLURM_STEP_TASKS_PER_NODE"))
+    if port is None:
+        step = _number("SLURM_JOB_ID") + 31 * _number("SLURM_STEP_ID")
+        step += 7 * _number("SLURM_RESTART_COUNT", "0")  # on a node that was lost, members may linger
+        port = FIRST_PORT + PORTS * (step % RANGES)
+    nodes = _scontrol("show", "hostnames", _variable("SLURM_STEP_NODELIST")).split()
+    if len(nodes) != len(counts) or rank >= sum(counts):
+        names = ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")
+        raise WrongTaskError(f"{' '.join(f'{name}={os.environ[name]}' for name in names)} are not of one step")
+    names_by_rank = [name for name, count in zip(nodes, counts, strict=True) for _ in range(count)]
     own = os.environ.get("SLURMD_NODENAME")
-    if own is not None and own != names[rank]:
-        raise WrongTaskError(f"task {rank} is on {own} and not on {names[rank]}: srun needs --distribution=block")
-    hosts = {name: _host(name) for name in set(names)}
-    return [f"{hosts[name]}:{port + place}" for place, name in enumerate(names)]
+    if own is not None and own != names_by_rank[rank]:
+        raise WrongTaskError(
+            f"task {rank} is on {own} and not on {names_by_rank[rank]}: srun needs --distribution=block"
+        )
+    hosts = {name: _host(name) for name in nodes}
+    return rank, [f"{hosts[name]}:{port + place}" for place, name in enumerate(names_by_rank)]
+
+
+def _variable(name: str, default: str | None = None) -> str:
+    value = os.environ.get(name, default)
+    if not value:
+        raise WrongTaskError(f"{name} is not set by srun")
+    return value
+
+
+def _number(name: str, default: str | None = None) -> int:
+    text = _variable(name, default)
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise WrongTaskError(f"{name}={text} is no number of srun's")
+    return int(text)
 
 
 def expand_counts(text: str) -> list[int]:
     """Returns the numbers of `2(x3),1`: 2, 2, 2, 1.
 
     Raises:
-        ValueError: where it is no such list.
+        WrongTaskError: where it is no such list, or they are more than MOST_TASKS.
     """
     counts: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
-            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={text}")
-        counts += [int(match[1])] * int(match[2] or 1)
+        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
+        repeated = int(match[2] or 1) if match else 0
+        if match is None or sum(counts) + int(match[1]) * repeated > MOST_TASKS or repeated > MOST_TASKS:
+            raise WrongTaskError(f"SLURM_STEP_TASKS_PER_NODE={text} is no list of srun's")
+        counts += [int(match[1])] * repeated
     return counts
 
 

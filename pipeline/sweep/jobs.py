@@ -16,7 +16,7 @@ from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
-from pipeline.config.keys import dotted
+from pipeline.config.keys import dotted, flatten
 from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
@@ -210,12 +210,15 @@ def _refuse_equal(identities: Sequence[str], labels: Sequence[str], shown: Seque
 
 def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
     """Refuses jobs that differ in what a sweep has but once."""
-    expected = _shared(first)
-    for name, value in _shared(experiment).items():
-        if value != expected[name]:
-            shown = _shown(expected[name])
+    of_first, of_job = _shared(first), _shared(experiment)
+    for name in of_first | of_job:
+        value, expected = of_job.get(name), of_first.get(name)
+        if value != expected:
+            example = _shown(value if expected is None else expected)
             raise UserError(
-                f"{name}={_shown(value)}, where the first job has {shown}", "one for the whole sweep", f"{name}={shown}"
+                f"{name}={_shown(value)}, where the first job has {_shown(expected)}",
+                "one for the whole sweep",
+                f"{name}={example if redact(example) == example else '<value>'}",
             )
 
 
@@ -223,11 +226,11 @@ def _shared(experiment: Experiment) -> dict[str, Any]:
     """Returns the settings that all jobs of a sweep have in common, by their names."""
     tracking = {f"tracking.{name}": value for name, value in vars(experiment.tracking).items() if name != "kind"}
     own = {name: getattr(experiment, name) for name in SHARED}
-    return {**own, "tracking": experiment.tracking.kind, **tracking}
+    return dict(flatten({**own, "tracking": experiment.tracking.kind, **tracking}))
 
 
 def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:

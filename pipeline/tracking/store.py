@@ -46,12 +46,29 @@ def open_client(settings: TrackingSettings, outputs: Path) -> MlflowClient:
     with _locked(file.with_name("mlflow.lock")):  # two processes must not migrate one new database at a time
         if was_replaced(settings, outputs):
             _disconnect(uri)
+        if not file.exists():
+            _make_store(file)
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
         _files[uri] = _identity(file)
         if settings.kind == "local":
             _follow_artifacts(file, outputs)
     return client
+
+
+def _make_store(file: Path) -> None:
+    """Makes an SQLite store, whole or not at all.
+
+    MLflow makes it in some fifty migrations. Whatever ends the process between two of them would leave the schema of
+    an older MLflow, and other commands would read one meanwhile; both are refused.
+    """
+    draft = file.with_name(f"{file.name}.new")
+    for leftover in (draft, draft.with_name(f"{draft.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    uri = f"sqlite:///{draft}"
+    MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    _disconnect(uri)
+    draft.replace(file)
 
 
 def was_replaced(settings: TrackingSettings, outputs: Path) -> bool:

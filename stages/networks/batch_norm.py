@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from stages.networks.keras_internals import all_layers
+
 
 @keras.saving.register_keras_serializable(package="pipeline")
 class BatchNormalization(keras.layers.BatchNormalization):
@@ -34,6 +36,11 @@ class BatchNormalization(keras.layers.BatchNormalization):
         # Deviations add up to 0, so the gradient of their squares does not depend on the mean.
         squares = tf.math.squared_difference(inputs, tf.stop_gradient(center))
         return mean, _sum(tf.reduce_sum(squares, axes)) / count
+
+
+def normalizes_by_batch(network: keras.Model) -> bool:
+    """Returns whether a layer normalizes by the statistics of its batch in training: a frozen one does not."""
+    return any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in all_layers(network))
 
 
 @tf.custom_gradient

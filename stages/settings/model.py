@@ -1,6 +1,7 @@
 """Settings of the `model` stage: the network, and the precision it computes in."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from omegaconf import II, MISSING
@@ -126,6 +127,12 @@ class ModelSettings:
         return self.weights.startswith(("runs:/", "models:/"))
 
     def check(self, path: str) -> None:
+        if not isinstance(self.network, Mapping) and not is_dataclass(self.network):
+            raise UserError(
+                f"{path}.network={self.network} is no network",
+                "a mapping with the `_target_` of a function (input_shape, num_classes, **settings) -> keras.Model",
+                f"'{path}.network={{_target_: stages.networks.cnn.cnn}}'",
+            )
         if self.weights not in ("none", "imagenet") and not self.is_tracked and not exists(self.weights):
             raise UserError(
                 f"{path}.weights={self.weights} is no file",

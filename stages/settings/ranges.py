@@ -2,9 +2,14 @@
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Iterator
+from types import UnionType
+from typing import Any, get_args
 
 from stages.errors import UserError
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+"""Kinds of values, as errors name them."""
 
 
 def number(
@@ -79,12 +84,42 @@ def check(settings: Any, path: str) -> None:
         options = field.metadata.get("options")
         if options and value not in options:
             raise UserError(f"{name}={value} is not known", options, f"{name}={options[0]}")
-        for index, item in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            _check_number(name if index is None else f"{name}[{index}]", name, item, field)
+        for place, item in _items(name, value):
+            _check_kind(place, item, field)
+            _check_number(place, name, item, field)
         check(value, name)
     check_more = getattr(settings, "check", None)
     if check_more:
         check_more(path)
+
+
+def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the place and the value of each item of a list or a mapping; anything else is its own item."""
+    if isinstance(value, list):
+        yield from ((f"{name}[{index}]", item) for index, item in enumerate(value))
+    elif isinstance(value, dict):
+        yield from ((f"{name}.{key}", item) for key, item in value.items())
+    else:
+        yield name, value
+
+
+def _check_kind(place: str, value: Any, field: dataclasses.Field) -> None:
+    """Refuses a list or a mapping as an item of a list or a mapping of single values, as OmegaConf does not."""
+    if not isinstance(value, (list, dict)):
+        return
+    of_items = get_args(field.type)[-1:]
+    if of_items and isinstance(of_items[0], UnionType):
+        of_items = get_args(of_items[0])
+    kind = next((kind for kind in of_items if kind in KINDS), None)
+    if kind is not None:
+        raise wrong_type(place, value, KINDS[kind])
+
+
+def wrong_type(name: str, value: object, expected: str) -> UserError:
+    """Returns the error for a value of another kind than `expected`; `name` may be that of an item, `filters[1]`."""
+    example = f"<{expected.removeprefix('a ')}>"
+    fix = f"{name.partition('[')[0]}=[{example}]" if name.endswith("]") else f"{name}={example}"
+    return UserError(f"{name}={value} has the wrong type", expected, fix)
 
 
 def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -> None:

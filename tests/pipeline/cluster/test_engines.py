@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.task import Task, task_at
+from pipeline.cluster.task import Task, WrongTaskError, task_at
 from pipeline.config.cluster_settings import HostsCluster, SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.hosts import Hosts
@@ -67,8 +67,9 @@ def test_hosts_of_a_parameter_server_cluster_are_counted() -> None:
 def test_counts_of_tasks_are_expanded() -> None:
     assert expand_counts("2(x3),1") == [2, 2, 2, 1]
     assert expand_counts("1") == [1]
-    with pytest.raises(ValueError, match="SLURM_STEP_TASKS_PER_NODE"):
-        expand_counts("2(x")
+    for text in ("2(x", "1(x999999999)", "0(x999999999)", "-1", "٣"):
+        with pytest.raises(WrongTaskError, match="SLURM_STEP_TASKS_PER_NODE"):
+            expand_counts(text)
 
 
 STEP = {
@@ -104,7 +105,12 @@ def test_a_task_of_srun_is_the_worker_of_its_rank(step: pytest.MonkeyPatch) -> N
     ("variables", "settings", "message"),
     [
         ({}, {"workers": 3}, r"srun has started 2 tasks, and strategy.workers=3\. .*Try: strategy.workers=2"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "SLURM_STEP_TASKS_PER_NODE=x is not set by srun"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "SLURM_STEP_TASKS_PER_NODE=x is no list of srun's"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,1"}, {}, "SLURM_STEP_TASKS_PER_NODE=1,1 .* are not of one step"),
+        ({"SLURM_PROCID": "2"}, {}, "SLURM_PROCID=2 are not of one step"),
+        ({"SLURM_PROCID": "-1"}, {}, "SLURM_PROCID=-1 is no number of srun's"),
+        ({"SLURM_JOB_ID": "x"}, {}, "SLURM_JOB_ID=x is no number of srun's"),
+        ({"SLURM_STEP_NODELIST": ""}, {}, "SLURM_STEP_NODELIST is not set by srun"),
         ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is on n2 and not on localhost: srun needs --distribution=block"),
     ],
 )

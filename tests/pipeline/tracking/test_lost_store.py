@@ -1,13 +1,18 @@
 """Stores that lose a run, or all of them: they get it again, whole."""
 
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline import sync
+from pipeline.tracking.health import refuse_other_schema
 from pipeline.tracking.tracker import Patience
+from tests.conftest import ROOT
 from tests.pipeline.tracking.journals import (
     EPOCHS,
     assert_complete,
@@ -49,6 +54,31 @@ def delete_experiment(outputs: Path, empty: Path) -> None:
 
 
 LOSSES = [delete_store, replace_store, overwrite_store, truncate_store, delete_run, delete_experiment]
+
+
+MAKE = """
+import sys
+from pathlib import Path
+from pipeline.config.schemas import TrackingSettings
+from pipeline.tracking.store import open_client
+open_client(TrackingSettings(kind="local"), Path(sys.argv[1]))
+"""
+
+
+def test_a_store_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Who looks meanwhile finds none, and a process that is killed leaves none: a part has an older MLflow's schema."""
+    with subprocess.Popen([sys.executable, "-c", MAKE, str(tmp_path)], cwd=ROOT) as process:
+        while not list(tmp_path.glob("mlflow.db*-journal")):
+            assert process.poll() is None
+        process.kill()
+    assert not (tmp_path / "mlflow.db").exists()
+    with subprocess.Popen([sys.executable, "-c", MAKE, str(tmp_path)], cwd=ROOT) as process:
+        while process.poll() is None:
+            refuse_other_schema(tmp_path / "mlflow.db")
+            time.sleep(0.02)
+    assert process.returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow.lock"}
+    assert client(tmp_path).search_experiments()
 
 
 @pytest.mark.parametrize("lose", LOSSES)

@@ -18,7 +18,7 @@ from stages.model import model
 from stages.optimization.losses import class_weights
 from stages.reporter import Silent
 from stages.results import Strategy, Trained
-from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.model import CnnPhotoSettings, MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
 from stages.settings.train import FitSettings, TrainSettings
@@ -322,3 +322,28 @@ def test_callbacks_see_the_count_of_every_step() -> None:
     counting = Counting()
     run(one_device(), epochs=2, steps_per_call=4, callbacks=[counting])
     assert counting.seen == [0, 4, 8, 12, 14, 3, 7, 11, 14]
+
+
+class Warned(Silent):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warn(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize("is_normalized", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_parts_of_a_batch_equal_the_whole_one_or_a_line_says_why_not(is_normalized: bool, parts: int) -> None:
+    """BatchNorm normalizes a part by its own statistics: no other way has the memory of a part."""
+    dataset, where, reporter = real_digits(120), one_device(), Warned()
+    network = CnnPhotoSettings(filters=[4], convolutions=1) if is_normalized else MlpSettings(hidden=[4])
+    built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
+    given = SgdSettings(accumulation=parts)
+    settings = TrainSettings(epochs=1, batch_size=60, seed=1, schedule=ScheduleSettings(), optimizer=given)
+    train(built, dataset, where, settings, reporter)
+    assert any("optimizer.accumulation=2: BatchNorm" in line for line in reporter.lines) == (
+        is_normalized and parts > 1
+    )
