@@ -28,7 +28,7 @@ _OF_SHAPES = {
     r"not a subclass of int": KINDS[int],
     r"not a subclass of float": KINDS[float],
 }
-"""From parts of OmegaConf's messages about a list, a mapping or a single value in the wrong place to what is expected."""
+"""From parts of OmegaConf's messages about a list, mapping or single value in a wrong place to what is expected."""
 
 _OF_TYPES = ("could not be converted", "ValidationError", "Incompatible value", "is not Optional")
 """Parts of OmegaConf's messages about a value of another type than its setting."""
