@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +87,16 @@ def source_tags(state: CodeState | None) -> dict[str, str]:
 
 def command() -> str:
     """Returns the command line of this process as typed, quoted for a shell, without secrets."""
-    return str(redact(f"{command_name()} {shlex.join(redact_overrides(sys.argv[1:]))}".rstrip()))
+    return _shown(sys.argv[1:])
+
+
+def resuming_command() -> str:
+    """Returns the command line that resumes what this process has begun: as typed, but without `resume=never`."""
+    return _shown([word for word in sys.argv[1:] if not re.fullmatch(r"\+{0,2}resume=['\"]?never['\"]?", word)])
+
+
+def _shown(words: Sequence[str]) -> str:
+    return str(redact(f"{command_name()} {shlex.join(redact_overrides(words))}".rstrip()))
 
 
 def _diff(top: Path, untracked: bool) -> str:

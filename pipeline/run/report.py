@@ -7,7 +7,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.plan import PlannedStage
-from pipeline.provenance.code_state import command
+from pipeline.provenance.code_state import resuming_command
 from pipeline.run.description import sizes
 from pipeline.run_folder.finding import debug_kind
 from pipeline.run_folder.summary import Summary
@@ -61,7 +61,7 @@ def show_summary(summary: Summary, how_to_open: str | None, console: Console) ->
     rows += _speed(summary)
     may_resume = debug_kind(summary.choices) is None
     if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
-        rows.append(("resume", f"{command()}  (from its last checkpoint)"))
+        rows.append(("resume", f"{resuming_command()}  (from its last checkpoint)"))
     for kind, path in summary.exported.items():
         rows.append(("export", f"{shorter(Path(path))} ({kind})"))
         if (difference := metrics.get(f"export/{kind}/max_abs_diff")) is not None:

@@ -11,7 +11,7 @@ from pipeline.config.schemas import TrackingSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED
 from pipeline.paths import new_folder_name, shorter
-from pipeline.provenance.code_state import code_state, command
+from pipeline.provenance.code_state import code_state, command, resuming_command
 from pipeline.run.description import NOTE, of_sweep
 from pipeline.run.lifecycle import begun_tags
 from pipeline.run_folder.settle import flush
@@ -70,7 +70,7 @@ def finish(
     for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
         console.log(f"{label:11} {line}")
     if code != DONE:
-        console.log(f"{'resume':11} {command()}")
+        console.log(f"{'resume':11} {resuming_command()}")
     for path in (*paths, *more):
         parent.artifact(path)
     if jobs:

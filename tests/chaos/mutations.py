@@ -199,7 +199,8 @@ MUTATIONS = (
         "tests/pipeline/tracking/test_registry.py", "-k", "during",
     ),
     mutation(
-        "pipeline/engines/slurm.py", "* int(match[2] or 1)", "", "tests/pipeline/cluster/test_engines.py",
+        "pipeline/engines/slurm.py", "[int(match[1])] * repeated", "[int(match[1])]",
+        "tests/pipeline/cluster/test_engines.py",
     ),
     mutation(
         "stages/debug/shorten.py", "(examples % batch_size or batch_size)", "batch_size",

@@ -106,3 +106,10 @@ def test_packages_have_versions_and_no_addresses() -> None:
     assert "tensorflow==2.21" in text
     assert "://" not in text
     assert versions.versions()["keras"].startswith("3.15")
+
+
+@pytest.mark.parametrize("never", ["resume=never", "++resume=never", "resume='never'"])
+def test_the_command_that_resumes_begins_no_new_run(never: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["pipeline", "train.epochs=3", never, "tracking.note=resume=never again"])
+    assert code_state.resuming_command() == "python -m pipeline train.epochs=3 'tracking.note=resume=never again'"
+    assert never.replace("'", "") in code_state.command().replace("'", "")
