@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import CASES, run
+from benchmarks.cases import CASES, COMBINED, run
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from stages.strategy import strategy
 
@@ -24,7 +24,7 @@ def main() -> None:
     )
     results: dict[str, Any] = {}
     for name in names:
-        weights, means = run(CASES[name], where, int(steps))
+        weights, means = run({**CASES, **COMBINED}[name], where, int(steps))
         results[f"{name}/weights"] = weights
         for key, value in means.items():
             results[f"{name}/{key}"] = value

@@ -85,7 +85,7 @@ MUTATIONS = (
     ),
     mutation(
         "stages/networks/batch_norm.py", "_sum(tf.reduce_sum(squares, axes)) / count", "tf.reduce_mean(squares, axes)",
-        "tests/stages/networks/test_networks.py::test_two_replicas_equal_one_device[photo]",
+        "tests/stages/networks/test_networks.py::test_two_replicas_equal_one_device",
     ),
     # Data
     mutation(

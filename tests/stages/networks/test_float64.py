@@ -130,10 +130,13 @@ def assert_equal_to_numpy(
     assert trained.history[-1]["val/loss"] == pytest.approx(expected_loss, rel=BOUND)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("replicas", [2, 4])
 def test_everything_at_once_is_numpy(replicas: int) -> None:
-    """A warm-up and a cosine, momentum, decay, clipping, averages, smoothing, class weights, a last batch of one."""
-    assert_equal_to_numpy(one_device() if replicas == 1 else mirrored(replicas), SETTINGS)
+    """A warm-up and a cosine, momentum, decay, clipping, averages, smoothing, class weights, a last batch of one.
+
+    On one device with the batch in parts, below.
+    """
+    assert_equal_to_numpy(mirrored(replicas), SETTINGS)
 
 
 @pytest.mark.parametrize(
