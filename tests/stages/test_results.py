@@ -2,8 +2,6 @@
 
 import csv
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,7 +98,7 @@ def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
         assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
 
 
-@pytest.mark.parametrize(("policy", "replicas"), [("float32", 2), ("mixed_bfloat16", 1), ("mixed_float16", 2)])
+@pytest.mark.parametrize(("policy", "replicas"), [("mixed_bfloat16", 1), ("mixed_float16", 2)])
 def test_the_export_equals_the_model(policy: str, replicas: int, tmp_path: Path) -> None:
     where = one_device() if replicas == 1 else mirrored(replicas)
     dataset = normalize(real_digits(), NormalizeSettings(method="standardize"))
@@ -111,23 +109,15 @@ def test_the_export_equals_the_model(policy: str, replicas: int, tmp_path: Path)
     assert not list(tmp_path.rglob("*partial*"))
 
 
-def test_the_export_takes_unscaled_pixels_in_a_fresh_process(tmp_path: Path) -> None:
+def test_the_export_takes_unscaled_pixels(tmp_path: Path) -> None:
     dataset, where = normalize(real_digits(), NormalizeSettings(method="standardize")), one_device()
     model = small_cnn(dataset, where)
     exported = export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
     images = dataset.test.images[:50].astype(np.float32)
-    np.save(tmp_path / "images.npy", images)
-    script = (
-        "import numpy, sys, tensorflow as tf\n"
-        "m = tf.saved_model.load(sys.argv[1]); x = numpy.load(sys.argv[2])\n"
-        "named = m.signatures['serving_default'](images=tf.constant(x))\n"
-        "numpy.save(sys.argv[3], numpy.stack([m(tf.constant(x)), named['probabilities']]))\n"
-    )
-    command = [sys.executable, "-c", script, str(exported.path), f"{tmp_path}/images.npy", f"{tmp_path}/out.npy"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    loaded = tf.saved_model.load(str(exported.path))
     expected = tf.nn.softmax(model.network(images)).numpy()
-    for got in np.load(tmp_path / "out.npy"):
-        np.testing.assert_allclose(got, expected, atol=1e-6)
+    for answer in (loaded(images), loaded.signatures["serving_default"](images=tf.constant(images))["probabilities"]):
+        np.testing.assert_allclose(answer, expected, atol=1e-6)
     assert np.abs(tf.nn.softmax(model.network(images / 16.0)).numpy() - expected).max() > 0.01
 
 

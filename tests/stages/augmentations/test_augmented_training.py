@@ -1,6 +1,5 @@
 """Training on changed and mixed images: the same numbers whoever makes them, and correct ones for mixed labels."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from stages.optimization.losses import accuracy, class_weight, cross_entropy
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.images import AugmentSettings
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.optimizer import SgdSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
@@ -41,40 +41,22 @@ def trained(where: Strategy, given: AugmentSettings, **changes: Any) -> tuple[np
     return flat(model.network), means
 
 
-@functools.cache
-def of_one_device(where: str, mixed: bool) -> tuple[np.ndarray, dict[str, float]]:
-    return trained(one_device(), strong(where=where) if mixed else replace(IN_STEP, where=where))
-
-
 def test_replicas_with_everything_switched_on_equal_one_device() -> None:
-    """Three of them, which share no batch evenly."""
-    expected, expected_means = of_one_device("input", mixed=True)
-    found, means = trained(mirrored(3), strong())
+    """Three of them, which share no batch evenly; with class weights, smoothed labels and parts of a batch."""
+    given = {**WEIGHTED, "optimizer": SgdSettings(accumulation=2)}
+    expected, expected_means = trained(one_device(), strong(), **given)
+    found, means = trained(mirrored(3), strong(), **given)
     assert np.abs(found - expected).max() <= 1e-5
     assert means == pytest.approx(expected_means, abs=1e-5)
 
 
-def test_so_they_do_with_weights_smoothing_and_accumulation() -> None:
-    given = settings(**WEIGHTED)
-    given = replace(given, optimizer=replace(given.optimizer, accumulation=2))
-    found, expected = (
-        flat(after_steps(where, changed(strong()), given, steps=3)[0].network) for where in (mirrored(2), one_device())
-    )
-    assert np.abs(found - expected).max() <= 1e-5
-
-
-@functools.cache
-def not_augmented() -> np.ndarray:
-    return trained(one_device(), AugmentSettings())[0]
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_the_step_gets_what_the_input_would_have_made(replicas: int) -> None:
-    expected, expected_means = of_one_device("input", mixed=False)
-    found, means = trained(one_device() if replicas == 1 else mirrored(replicas), IN_STEP)
+def test_the_step_gets_what_the_input_would_have_made() -> None:
+    expected, expected_means = trained(one_device(), replace(IN_STEP, where="input"))
+    found, means = trained(mirrored(2), IN_STEP)
     assert np.abs(found - expected).max() <= 1e-5
     assert means == pytest.approx(expected_means, abs=1e-5)
-    assert np.abs(found - not_augmented()).max() > 1e-2
+    not_augmented, _ = trained(one_device(), AugmentSettings())
+    assert np.abs(found - not_augmented).max() > 1e-2
 
 
 def test_fit_equals_the_loop_on_mixed_labels() -> None:
@@ -168,7 +150,7 @@ def test_a_pure_label_counts_as_the_class_does() -> None:
 
 
 def test_jit_is_measured_on_mixed_labels() -> None:
-    dataset, place = changed(AugmentSettings(mixup=1.0)), mirrored(2)
+    dataset, place = changed(AugmentSettings(mixup=1.0)), one_device()
     precision = PrecisionSettings(policy="float32")
     built = model(dataset, place, ModelSettings(network=MlpSettings(hidden=[16]), precision=precision, seed=1))
     result = train(built, dataset, place, settings(epochs=1, batch_size=50, jit="measure"))

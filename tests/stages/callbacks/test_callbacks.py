@@ -84,7 +84,7 @@ def run(
 
 
 @pytest.mark.parametrize("by", ["loop", "fit"])
-def test_what_callbacks_add_to_logs_is_tracked_in_history_and_survives_resume(by: str, tmp_path: Path) -> None:
+def test_what_callbacks_add_to_logs_is_in_history_and_files_and_survives_resume(by: str, tmp_path: Path) -> None:
     plain, _ = run(by, callbacks=[])
     whole, told = run(by)
     assert plain is not None
@@ -104,13 +104,20 @@ def test_what_callbacks_add_to_logs_is_tracked_in_history_and_survives_resume(by
     assert len(told.warned) == 2  # each once
     assert "a callback adds note to the logs, a str and not a number" in told.warned[0]
     assert "adds images_per_second to the logs, a name of training's own" in told.warned[1]
-    assert run(by, tmp_path, 13)[0] is None
-    resumed, again = run(by, tmp_path)
+
+    def with_a_file() -> list[keras.callbacks.Callback]:
+        return [Adding(), keras.callbacks.CSVLogger(str(tmp_path / "logs.csv"))]
+
+    assert run(by, tmp_path, 13, callbacks=with_a_file())[0] is None
+    resumed, again = run(by, tmp_path, callbacks=with_a_file())
     assert resumed is not None
+    rows = list(csv.DictReader((tmp_path / "logs.csv").open()))
+    assert [row["epoch"] for row in rows] == ["0", "1"]
+    assert [row["val_own"] for row in rows] == ["0.5", "1.5"]
     assert again.rows == told.rows
     assert [row["val/own"] for row in resumed.history] == [0.5, 1.5]
     assert resumed.record.metrics["train/ended"] == 2
-    over, third = run(by, tmp_path)
+    over, third = run(by, tmp_path, callbacks=with_a_file())
     assert over is not None
     assert third.rows == told.rows
     assert _without_times(over) == _without_times(whole)
@@ -130,17 +137,6 @@ def test_the_epoch_s_own_numbers_stay_where_a_callback_takes_them_away() -> None
     assert trained is not None
     assert {"train/loss", "val/accuracy"} <= trained.history[0].keys()
     assert len(told.warned) == 1
-
-
-def test_a_file_of_logs_goes_on_after_resume(tmp_path: Path) -> None:
-    def given() -> list[Any]:
-        return [Adding(), keras.callbacks.CSVLogger(str(tmp_path / "logs.csv"))]
-
-    assert run("fit", tmp_path, 13, callbacks=given(), epochs=2)[0] is None
-    assert run("fit", tmp_path, callbacks=given(), epochs=2)[0] is not None
-    rows = list(csv.DictReader((tmp_path / "logs.csv").open()))
-    assert [row["epoch"] for row in rows] == ["0", "1"]
-    assert [row["val_own"] for row in rows] == ["0.5", "1.5"]
 
 
 def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:

@@ -55,9 +55,9 @@ def test_every_epoch_is_another_permutation_of_the_split(examples: int) -> None:
 
 
 def test_the_permutation_is_uniform() -> None:
-    """Over 2,000 epochs: mean positions as chance has them, and neighbours that stay neighbours as rarely."""
-    orders = tf.map_fn(lambda epoch: order(100, 5, epoch), tf.range(2000), fn_output_signature=tf.int64).numpy()
-    standard_error = np.std(np.arange(100)) / np.sqrt(2000)
+    """Over 1,000 epochs: mean positions as chance has them, and neighbours that stay neighbours as rarely."""
+    orders = tf.map_fn(lambda epoch: order(100, 5, epoch), tf.range(1000), fn_output_signature=tf.int64).numpy()
+    standard_error = np.std(np.arange(100)) / np.sqrt(1000)
     assert np.abs(orders.mean(axis=0) - 49.5).max() < 4.5 * standard_error
     stayed = (np.diff(orders, axis=1) == 1).mean()
     assert stayed == pytest.approx(0.01, abs=0.001)
@@ -72,7 +72,7 @@ def test_equal_seeds_give_equal_batches_and_others_do_not() -> None:
 
 @pytest.mark.parametrize(
     ("first_step", "changes"),
-    [*itertools.product([1, 5, 11], ["none", "flip_rotate"]), (5, "strong"), (11, "cutmix alone"), (5, "in the step")],
+    [(1, "none"), (5, "strong"), (5, "in the step"), (11, "flip_rotate"), (11, "cutmix alone")],
 )
 def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: int, changes: str) -> None:
     dataset = augment(numbered(50), CHANGES[changes])
@@ -87,12 +87,16 @@ def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: i
 @pytest.mark.parametrize(
     ("examples", "replicas", "changes"),
     [
-        *itertools.product([64, 63, 50, 34, 33], [2, 3, 4], ["flip_rotate"]),
-        *itertools.product([34], [2, 3], ["none", "strong", "cutmix alone", "in the step"]),
+        *((64, 3, "flip_rotate"), (63, 2, "flip_rotate"), (63, 4, "flip_rotate"), (34, 2, "flip_rotate")),
+        *((34, 4, "flip_rotate"), (33, 2, "flip_rotate"), (33, 3, "flip_rotate")),
+        *itertools.product([34], [3], ["none", "strong", "cutmix alone", "in the step"]),
     ],
 )
 def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, changes: str) -> None:
-    """To the bit: images, labels, weights, and random numbers where the step is to augment."""
+    """To the bit: images, labels, weights, and random numbers where the step is to augment.
+
+    Batches that divide or not, and last ones of fifteen examples, of two and of one, for fewer and for more replicas.
+    """
     dataset = augment(numbered(examples), CHANGES[changes])
     whole = elements(training_input(dataset, 16, 3, 2))
     parts = elements(training_input(dataset, 16, 3, 2), replicas)
@@ -112,7 +116,7 @@ def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, c
 
 @pytest.mark.parametrize(
     ("replicas", "changes"),
-    [(1, "flip_rotate"), (3, "flip_rotate"), (4, "flip_rotate"), (3, "strong"), (3, "in the step")],
+    [(1, "flip_rotate"), (4, "flip_rotate"), (3, "strong"), (3, "in the step")],
 )
 def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int, changes: str) -> None:
     """What a TPU needs: the same examples in the same places, in batches of one shape."""

@@ -82,7 +82,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
-    "plain": ("loop", {}, {}, None),
     "stopped within an epoch": ("loop", {}, {}, 10),
     "EMA, and EMA": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
     "EMA, then none": ("loop", {"optimizer": EMA}, {}, None),
@@ -95,7 +94,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
     "EMA of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
     "the last": ("loop", {"restore_best": False}, {}, None),
     "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
-    "fit": ("fit", {}, {}, None),
     "fit with EMA": ("fit", {"optimizer": EMA}, {"optimizer": EMA}, None),
 }  # fmt: skip
 
