@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -16,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests import commands
+
 PASSWORD = "of-the-test-0815"
 """Of the database user, to be found nowhere."""
 
@@ -25,6 +26,8 @@ CHROMIUM_FLAGS = (
 )  # fmt: skip
 
 START_SECONDS = 120.0
+
+Process = subprocess.Popen[Any] | commands.Command
 
 
 def free_port() -> int:
@@ -77,17 +80,16 @@ def mlflow_server(
     Without its runners of jobs, of which MLflow would start eight processes, for evaluations of language models.
     """
     port = free_port() if port is None else port
-    command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", store, "--serve-artifacts", "--artifacts-destination", str(kept),
-    ]  # fmt: skip
     with tempfile.TemporaryFile("w+") as log:
         variables = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=variables)
-        with stopped(server, ending):
+        given = (store, str(kept), str(port))
+        server = commands.start(*given, module="tests.mlflow_server", stdout=log, stderr=log, env=variables)
+        try:
             address = f"http://127.0.0.1:{port}"
             wait_for(f"{address}/health", server)
             yield address
+        finally:
+            _end(server, ending)
 
 
 @contextmanager
@@ -99,7 +101,7 @@ def stopped(server: subprocess.Popen[Any], ending: signal.Signals = signal.SIGTE
         _end(server, ending, group=True)
 
 
-def wait_for(address: str, server: subprocess.Popen[Any]) -> None:
+def wait_for(address: str, server: Process) -> None:
     """Waits until a server answers at `address`."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -134,7 +136,7 @@ def _run(command: Sequence[Any], folder: Path, user: dict[str, Any]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _end(process: subprocess.Popen[Any], asking: int = signal.SIGINT, group: bool = False) -> None:
+def _end(process: Process, asking: int = signal.SIGINT, group: bool = False) -> None:
     for number in (asking, signal.SIGKILL):
         with suppress(ProcessLookupError):
             if group:
