@@ -131,13 +131,18 @@ def outcome(strategy: str, outputs: Path, code: int, seconds: float) -> Outcome:
     return Outcome(code, seconds, summary, weights, history)
 
 
-def trial(strategy: str, fault: Fault, store: Path, expected: Outcome) -> tuple[str | None, Outcome, float]:
-    """Kills a run and runs it again; returns what is wrong (None: nothing), the outcome and all seconds it took."""
+def trial(strategy: str, kills: Sequence[Fault], store: Path, expected: Outcome) -> tuple[str | None, Outcome, float]:
+    """Kills a run at each of `kills` and runs it to its end; returns what is wrong (None: nothing), the outcome and
+    all seconds it took.
+    """
+    before = 0.0
     with tempfile.TemporaryDirectory() as folder:
         outputs = prepared(Path(folder), store)
-        code, before = run(strategy, outputs, fault)
-        if code == 0:  # the moment was missed
-            return "nobody was killed", outcome(strategy, outputs, code, before), before
+        for fault in kills:
+            code, seconds = run(strategy, outputs, fault)
+            before += seconds
+            if code == 0:  # the moment was missed
+                return f"nobody was killed: {fault}", outcome(strategy, outputs, code, before), before
         code, after = run(strategy, outputs)
         found = outcome(strategy, outputs, code, after)
     if code or found.summary.status != "FINISHED":
@@ -194,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{strategy}: {expected.summary.status} in {usual:.1f} s, seed {given.seed}", flush=True)
             survived, seconds, again = 0, [], []
             for fault in faults(given.seed, given.kills, 2 if strategy == "multi_worker" else 1):
-                wrong, found, took = trial(strategy, fault, store, expected)
+                wrong, found, took = trial(strategy, [fault], store, expected)
                 survived += wrong is None
                 seconds.append(took - usual)
                 step = found.summary.resumed_from_step

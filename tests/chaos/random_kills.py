@@ -37,6 +37,7 @@ GIVEN = (
     f"train.epochs={EPOCHS}",
     "train.checkpoint_every_steps=2",
     "deterministic=true",
+    "pipeline.inspect=null",
 )
 LAST_EPOCH = re.compile(rf"^epoch +{EPOCHS}/{EPOCHS} ", re.MULTILINE)
 

@@ -12,7 +12,7 @@ from tests.chaos.random_kills import Moment
 pytestmark = pytest.mark.slow
 
 FAULTS = {
-    "one_device": [Fault("epoch_end", 4), Fault("writing", 3)],
+    "one_device": [Fault("writing", 3), Fault("epoch_end", 4)],
     "multi_worker": [Fault("step", 13, worker=1)],
 }
 """A member of each kind; `mirrored` resumes to the bit in `tests/stages/training/test_resume.py`."""
@@ -23,10 +23,9 @@ def test_a_killed_run_ends_as_one_that_nobody_killed(strategy: str, tmp_path: Pa
     outputs = prepared(tmp_path, migrated_store)
     expected: Outcome = outcome(strategy, outputs, *run(strategy, outputs))
     assert expected.code == 0
-    for fault in FAULTS[strategy]:
-        wrong, found, _ = trial(strategy, fault, migrated_store, expected)
-        assert wrong is None, str(fault)
-        assert found.summary.resumed_from_step is not None
+    wrong, found, _ = trial(strategy, FAULTS[strategy], migrated_store, expected)
+    assert wrong is None
+    assert found.summary.resumed_from_step is not None
 
 
 def test_a_run_killed_at_any_moment_is_whole_after_the_same_command(tmp_path: Path, migrated_store: Path) -> None:

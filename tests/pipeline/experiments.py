@@ -22,6 +22,9 @@ TRAINED = (*BARE, "pipeline.evaluate=null")
 SMALL = ("data=synthetic", "data.height=8", "data.width=8", "data.examples=300", "model=mlp", "train.epochs=2")
 """The smallest run that trains: two epochs of five steps, over in a second with `TRAINED`."""
 
+LONG = (*SMALL, *TRAINED, "train.epochs=5000")
+"""A training for tests that end it: of epochs that are over at once, and that nobody waits for."""
+
 
 @functools.cache
 def _composer() -> Composer:

@@ -22,11 +22,10 @@ from stages.results import Dataset
 from stages.settings.data import DigitsSettings
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests import commands
-from tests.pipeline.experiments import BARE, TRAINED
+from tests.pipeline.experiments import BARE, LONG, TRAINED
 
 pytestmark = pytest.mark.slow
 
-LONG = ("train.epochs=5000", "model.network.filters=[8,16]", "pipeline.inspect=null")
 SHORT = ("train.epochs=7", "model.network.filters=[8,16]", *TRAINED)
 """Of 23 steps each."""
 
@@ -108,7 +107,7 @@ def test_two_workers_end_as_one_device_does(start: Start, pipeline_command: Any,
     given = ("train.epochs=2", "train.batch_size=63", SHORT[1], BARE[0])
     two = start("strategy=multi_worker", *given)
     assert two.end() == 0, two.printed
-    one = pipeline_command(*given, "tracking=off", f"outputs={tmp_path}/one")
+    one = pipeline_command(*given, "pipeline.export=null", "tracking=off", f"outputs={tmp_path}/one")
     assert one.returncode == 0, one.stdout + one.stderr
     [path] = (tmp_path / "one").glob("runs/*/*/summary.json")
     expected, found = json.loads(path.read_text())["metrics"], two.summary()["metrics"]
@@ -124,16 +123,13 @@ def test_two_workers_end_as_one_device_does(start: Start, pipeline_command: Any,
     assert len(mlflow.MlflowClient(f"sqlite:///{two.outputs}/mlflow.db").search_runs(["1"])) == 1
 
 
-@pytest.mark.parametrize(
-    ("strategy", "number", "code"),
-    [("multi_worker", signal.SIGTERM, 143), ("parameter_server", signal.SIGINT, 130)],
-)
-def test_a_signal_saves_and_ends_all_within_ten_seconds(strategy: str, number: int, code: int, start: Start) -> None:
-    running = start(f"strategy={strategy}", *LONG)
+def test_a_signal_saves_and_ends_all_within_ten_seconds(start: Start) -> None:
+    """Several workers agree to end, whichever has heard of it: one that is not the chief has, below."""
+    running = start("strategy=parameter_server", *LONG)
     running.wait_for(r"epoch +3/5000")
     began = time.monotonic()
-    running.process.send_signal(number)
-    assert running.end() == code
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 130
     assert time.monotonic() - began < commands.HEARD_SECONDS
     assert list(Path(running.summary()["folder"]).glob("checkpoints/step-*.npz"))
     assert running.printed.count("listen on all network interfaces") == 1
@@ -163,19 +159,16 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
     assert [point.step for point in history] == list(range(1, 8))
 
 
-def test_a_cluster_whose_worker_hangs_and_then_is_killed_starts_again_by_itself(start: Start) -> None:
+def test_a_cluster_whose_worker_hangs_starts_again_by_itself(start: Start) -> None:
     given = ("strategy=multi_worker", *SHORT, "train.checkpoint_every_steps=20")
-    running = start("cluster.restarts=2", "hang_seconds=10", *given)
+    running = start("cluster.restarts=1", "hang_seconds=10", *given)
     running.wait_for(r"epoch +3/7")
     running.member("worker-1").suspend()
-    running.wait_for("warning: the cluster is started again from its last checkpoint; 1 restarts are left")
+    running.wait_for("warning: the cluster is started again from its last checkpoint; 0 restarts are left")
     stopped = "worker-1 was stopped (SIGSTOP)"  # as TensorFlow noticed; else as the supervisor did
     assert stopped in running.printed or "worker-1 has given no sign of life for" in running.printed, running.printed
-    running.wait_for(r"epoch +5/7")
-    running.member("worker-1").kill()
     assert running.end() == 0, running.printed
-    assert "warning: the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
-    assert running.summary()["resumed_from_step"] >= 80
+    assert running.summary()["resumed_from_step"] >= 60
     assert running.status_in_mlflow() == "FINISHED"
 
 
@@ -261,11 +254,10 @@ def test_examples_and_steps_are_counted_exactly_and_variables_spread_over_the_se
     assert code == 0, printed
     found = json.loads((tmp_path / "counts.json").read_text())
     assert found["initial weights that differ"] == 0  # float64 against float32
-    for policy in ("float32", "mixed_float16"):
-        assert [found[f"{policy} examples {epoch}"] for epoch in range(3)] == [900.0] * 3
-        assert found[f"{policy} steps"] == 45
-        assert found[f"{policy} servers"] == ["task:0", "task:1"]
-        assert found[f"{policy} shards"] > 0
+    assert found["examples"] == [900.0] * 3
+    assert found["steps"] == 45
+    assert found["servers"] == ["task:0", "task:1"]
+    assert found["shards"] > 0
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
@@ -275,7 +267,7 @@ def test_a_cluster_by_tf_config(strategy: str, outputs: Path) -> None:
         "multi_worker": MultiWorkerSettings(deterministic=False),
         "parameter_server": ParameterServerSettings(deterministic=False, workers=1, servers=1),
     }[strategy]
-    given = (f"strategy={strategy}", "cluster=tf_config", "train.epochs=2", SHORT[1], *BARE)
+    given = (f"strategy={strategy}", "cluster=tf_config", "train.epochs=2", SHORT[1], *TRAINED)
     tasks = local_tasks(settings)
     running = [Running(outputs, *given, environment={"TF_CONFIG": task.tf_config}) for task in reversed(tasks)]
     try:

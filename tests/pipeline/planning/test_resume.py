@@ -34,7 +34,7 @@ from tests.pipeline.experiments import SMALL, TRAINED, experiment
 
 pytestmark = pytest.mark.slow
 
-LONG = ("train.epochs=4000", "model.network.filters=[8,16]")
+LONG = ("train.epochs=4000", "model.network.filters=[8,16]", "pipeline.inspect=null")
 
 
 def stopped(outputs: Path, *given: str, number: int = signal.SIGTERM) -> Summary:
@@ -156,9 +156,9 @@ def test_a_command_that_names_a_run_takes_its_settings(killed: Path) -> None:
     given = [f"resume={Path(run.folder).name}", f"outputs={killed}", "strategy=mirrored"]
     assert with_overrides_of_run(given) == [f"resume='{Path(run.folder).name}'", *given[1:], *LONG]
     given = [f"fork={Path(run.folder).name}", f"outputs={killed}", "train.epochs=9"]
-    assert with_overrides_of_run(given) == [f"fork='{Path(run.folder).name}'", *given[1:], LONG[1]]
+    assert with_overrides_of_run(given) == [f"fork='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
     swept = ["-m", f"fork={run.folder}", "train.epochs=9", "seed=1,2", f"outputs={killed}"]
-    assert with_overrides_of_run(swept) == ["-m", f"fork='{run.folder}'", *swept[2:], LONG[1]]
+    assert with_overrides_of_run(swept) == ["-m", f"fork='{run.folder}'", *swept[2:], *LONG[1:]]
     assert with_overrides_of_run(["-m", "resume=4e123456", "seed=1,2"]) == ["-m", "resume='4e123456'", "seed=1,2"]
     assert with_overrides_of_run(["resume=never", "seed=1"]) == ["resume=never", "seed=1"]
 

@@ -188,25 +188,17 @@ def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
 
 def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) -> None:
     goals = "sweep.metric=[val/best_accuracy,train/images_per_second]"
-    done = commands.run(*SEARCH, "sweep=nsga2", "sweep.trials=4", "sweep.population=2", goals, f"outputs={outputs}")
+    done = commands.run(*SEARCH, "sweep=nsga2", "sweep.trials=3", "sweep.population=2", goals, f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     trials, best = study(database.parent).trials, study(database.parent).best_trials
-    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3
     assert re.findall(r"best +trial (\d+): val/best_accuracy \S+, train/images_per_second", done.stdout) == [
         str(trial.number + 1) for trial in best
     ]
     names = ["best"] if len(best) == 1 else [f"best_{number}" for number in range(1, len(best) + 1)]
     assert sorted(path.stem for path in database.parent.glob("conf/experiment/*.yaml")) == names
     assert (database.parent / "history.png").is_file()
-
-
-def test_a_search_by_covariance_runs(outputs: Path) -> None:
-    done = commands.run(*SEARCH, "sweep=cmaes", "sweep.trials=2", "sweep.startup_trials=1", f"outputs={outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    [database] = outputs.glob(f"sweeps/*/{STUDY}")
-    rates = {trial.params["optimizer.learning_rate"] for trial in study(database.parent).trials}
-    assert len(rates) == 2
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from pipeline.sweep.parent import parent_run
 from pipeline.sweep.run import run_sweep
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, SMALL, TRAINED, experiment
+from tests.pipeline.experiments import BARE, LONG, QUICK, SMALL, TRAINED, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -123,42 +123,38 @@ def kill_itself(settings: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_job_that_is_killed_leaves_the_others_alone(outputs: Path) -> None:
-    given = [
-        "-m", f"data._target_={__name__}.kill_itself,stages.load.digits.digits", *QUICK, *TRAINED,
-        f"outputs={outputs}",
-    ]  # fmt: skip
-    done = commands.run(*given)
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "FINISHED"]
-    assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FINISHED"]
-
-
 def stop_itself(settings: object) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_job_that_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
-    """One hangs, one trains for too long and saves, one is short: the sweep goes on over both."""
-    given = [
-        "-m", "hang_seconds=10", "job_timeout_seconds=15", QUICK[1],
-        f"data._target_={__name__}.stop_itself,stages.load.digits.digits", "train.epochs=10000", f"outputs={outputs}",
-    ]  # fmt: skip
-    done = commands.run(*given)
+def asleep() -> Any:
+    """Returns a callback that makes epochs last: a training that waits takes no processor from other tests."""
+    from keras.callbacks import LambdaCallback  # the sweep itself looks this function up, and needs no Keras
+
+    return LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.3))
+
+
+def test_a_job_that_is_killed_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
+    """One is killed, one hangs, one trains for too long and saves: the sweep goes on over each."""
+    loads = f"data._target_={__name__}.kill_itself,{__name__}.stop_itself,stages.load.synthetic.synthetic"
+    limits = ("hang_seconds=10", "job_timeout_seconds=15")
+    callbacks = f"train.callbacks=[{{_target_: {__name__}.asleep}}]"
+    done = commands.run("-m", loads, *limits, *LONG, callbacks, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "KILLED"]
-    assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "KILLED"]
+    assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "FAILED", "KILLED"]
+    assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FAILED", "KILLED"]
     assert "it gave no sign of life for" in done.stdout
     assert "stopped by job_timeout_seconds=15" in done.stdout
     assert "exit code 124" in done.stdout
-    assert list(latest(outputs).glob("2_*/checkpoints/step-*.npz"))
+    assert list(latest(outputs).glob("3_*/checkpoints/step-*.npz"))
 
 
 def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
-    command = [sys.executable, "-m", "pipeline", "-m", "seed=1,2,3", "train.epochs=10000", f"outputs={outputs}"]
+    given = ["-m", "seed=1,2,3", *LONG, f"outputs={outputs}"]
+    command = [sys.executable, "-m", "pipeline", *given]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
-        wait_for_log(outputs, "epoch     1/10000")
+        wait_for_log(outputs, "epoch    1/5000")
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
@@ -174,7 +170,7 @@ def test_a_signal_ends_the_sweep_and_its_job(outputs: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
     """Interrupted while the first job's process is being made, and killed while it trains."""
-    given = ("-m", "seed=1,2", "train.epochs=10000", f"outputs={outputs}")
+    given = ("-m", "seed=1,2", *LONG, f"outputs={outputs}")
     with commands.start(*given, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         if number == signal.SIGINT:
@@ -182,7 +178,7 @@ def test_no_job_outlives_its_sweep(number: int, outputs: Path) -> None:
                 time.sleep(0.1)
             time.sleep(1)
         else:
-            wait_for_log(outputs, "epoch     1/10000")
+            wait_for_log(outputs, "epoch    1/5000")
         process.send_signal(number)
         began = time.monotonic()
         process.stdout.read()  # ends when the last process that holds it has gone

@@ -25,10 +25,9 @@ from pipeline.system.signal_listener import Interrupted
 from pipeline.system.signals import CLOSED_OUTPUT
 from tests import commands
 from tests.conftest import ROOT
+from tests.pipeline.experiments import LONG
 
 pytestmark = pytest.mark.slow
-
-LONG = ("train.epochs=4000", "model.network.filters=[8,16]", "pipeline.inspect=null")
 
 
 def busy(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:
