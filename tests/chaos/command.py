@@ -1,32 +1,37 @@
-"""A command in a process of its own, which may be killed, and the folder that it writes to."""
+"""A command that may be killed, and the folder that it writes to."""
 
 import os
-import pickle
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from pipeline.system import environment
-from pipeline.system.processes import become_independent
 from tests import commands
 
 LIMIT_SECONDS = 600.0
 
 
-def command(target: Callable[..., None], *arguments: object, kill: Callable[[float], bool] | None = None) -> int:
-    """Runs `target`, which begins with `enter`, and returns its exit code: -9 where it was killed, children included.
+def command(
+    outputs: Path,
+    *arguments: str,
+    module: str = "pipeline",
+    variables: Mapping[str, str] | None = None,
+    kill: Callable[[float], bool] | None = None,
+) -> int:
+    """Runs `python -m <module> <arguments>` and returns its exit code: -9 where it was killed, children included.
 
     Args:
-        target: a function of a module that is not `__main__`.
+        outputs: the folder that it writes to; what it prints is `printed`.
+        variables: of its environment, in addition to those of this process.
         kill: is asked every few milliseconds, with the seconds since the start, whether to kill it now.
     """
-    process = commands.start(pickle.dumps((target, arguments)).hex(), module=__name__)
+    with _printed(outputs).open("a") as log:
+        environment = {**os.environ, **(variables or {})}
+        process = commands.start(*arguments, module=module, env=environment, stdout=log, stderr=log)
     began = time.monotonic()
     while process.poll() is None and time.monotonic() - began < LIMIT_SECONDS:
         if kill is not None and kill(time.monotonic() - began):
@@ -50,17 +55,12 @@ def kill_all(pid: int | None) -> None:
     psutil.wait_procs(processes, 10)
 
 
-def enter(outputs: Path) -> None:
-    """Prepares the process of a command; what it prints is `printed`."""
-    environment.prepare()
-    become_independent()
-    log = os.open(outputs.parent / "printed.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+def _printed(outputs: Path) -> Path:
+    return outputs.parent / "printed.txt"
 
 
 def printed(outputs: Path) -> str:
-    path = outputs.parent / "printed.txt"
+    path = _printed(outputs)
     return path.read_text() if path.exists() else ""
 
 
@@ -70,8 +70,3 @@ def prepared(folder: Path, store: Path) -> Path:
     outputs.mkdir()
     shutil.copy(store, outputs / "mlflow.db")
     return outputs
-
-
-if __name__ == "__main__":
-    _target, _arguments = pickle.loads(bytes.fromhex(sys.argv[1]))
-    _target(*_arguments)

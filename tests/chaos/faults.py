@@ -7,7 +7,6 @@ within 1e-6 on several workers.
 """
 
 import argparse
-import os
 import random
 import statistics
 import sys
@@ -21,15 +20,12 @@ import mlflow
 import numpy as np
 
 from pipeline.config.schemas import TrackingSettings
-from pipeline.console import Console
-from pipeline.planning.job import Job
-from pipeline.run.launch import run_job
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.store import open_client
 from stages.checkpoints.files import EMA
 from stages.storage.atomic import PARTIAL
-from tests.chaos.command import command, enter, prepared
-from tests.pipeline.experiments import TRAINED, experiment
+from tests.chaos.command import command, prepared
+from tests.pipeline.experiments import TRAINED
 
 EPOCHS, STEPS = 5, 7
 EVERY_STEPS = 3
@@ -104,8 +100,12 @@ def faults(seed: int, count: int, workers: int) -> Iterator[Fault]:
 
 def run(strategy: str, outputs: Path, fault: Fault | None = None) -> tuple[int, float]:
     """Runs the command and returns its exit code (-9: killed) and the seconds that it took."""
+    given = (*STRATEGIES[strategy], *GIVEN, f"outputs={outputs}")
+    variables = {}
+    if fault is not None and fault.kind != "writing":
+        variables = {"FAULT": f"{fault.kind}:{fault.number}", "FAULT_WORKER": str(fault.worker)}
     began = time.monotonic()
-    code = command(_command, strategy, outputs, fault, kill=lambda seconds: _is_writing(outputs, fault))
+    code = command(outputs, *given, variables=variables, kill=lambda seconds: _is_writing(outputs, fault))
     return code, time.monotonic() - began
 
 
@@ -160,15 +160,6 @@ def _alike(strategy: str, found: list[tuple[int, float]], expected: list[tuple[i
     return same_steps and all(abs(a - b) <= tolerance for (_, a), (_, b) in zip(found, expected, strict=True))
 
 
-def _command(strategy: str, outputs: Path, fault: Fault | None) -> None:
-    enter(outputs)
-    if fault is not None and fault.kind != "writing":
-        os.environ["FAULT"] = f"{fault.kind}:{fault.number}"
-        os.environ["FAULT_WORKER"] = str(fault.worker)
-    given = experiment(*STRATEGIES[strategy], *GIVEN, outputs=outputs)
-    sys.exit(run_job(Job(given), Console()))
-
-
 def _is_writing(outputs: Path, fault: Fault | None) -> bool:
     """Returns whether the run writes its checkpoint of the fault's number, or a later one that is seen in time.
 
@@ -217,6 +208,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from tests.chaos.faults import main as of_module
-
-    sys.exit(of_module())  # a command finds its function in the module by its name
+    sys.exit(main())

@@ -14,22 +14,18 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow import MlflowClient
 
-from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.console import Console
-from pipeline.planning.job import Job
-from pipeline.run.launch import run_job
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.store import open_client
-from tests.chaos.command import command, enter, prepared, printed
-from tests.pipeline.experiments import SMALL, experiment
+from tests.chaos.command import command, prepared, printed
+from tests.pipeline.experiments import SMALL
 
 EPOCHS = 2
 GIVEN = (
@@ -78,7 +74,7 @@ def usual(outputs: Path) -> Usual:
             trained.append(seconds)
         return False
 
-    assert command(train, outputs, kill=watch) == 0, printed(outputs)
+    assert train(outputs, watch) == 0, printed(outputs)
     whole = time.monotonic() - began
     return Usual(whole, whole - trained[0])
 
@@ -98,15 +94,15 @@ def trial(outputs: Path, moment: Moment, usually: Usual) -> str:
             trained.append(seconds)
         return bool(trained) and seconds - trained[0] >= moment.share * usually.end
 
-    command(train, outputs, kill=due)
+    train(outputs, due)
     state = state_of(outputs)
     if moment.kill_sync:
         limit = random.Random(str(moment)).random()
-        command(synchronize, outputs, kill=lambda seconds: seconds >= limit)
+        command(outputs, f"--outputs={outputs}", module="pipeline.sync", kill=lambda seconds: seconds >= limit)
     had_finished = "FINISHED" in state
     if state_of(outputs) != "FINISHED, closed":
         before = len(printed(outputs))
-        code = command(train, outputs)
+        code = train(outputs)
         assert code == 0, f"exit code {code}: {printed(outputs)[-2000:]}"
         again = re.findall(r"^epoch .*$", printed(outputs)[before:], re.MULTILINE)
         assert not (had_finished and again), f"trained again: {again}"
@@ -147,16 +143,9 @@ def assert_one_whole_run(outputs: Path) -> None:
     assert Journal(path.parent).is_closed
 
 
-def train(outputs: Path) -> None:
-    """The command, in a process of its own."""
-    enter(outputs)
-    sys.exit(run_job(Job(experiment(*GIVEN, outputs=outputs), GIVEN), Console()))
-
-
-def synchronize(outputs: Path) -> None:
-    """`python -m pipeline.sync`, in a process of its own."""
-    enter(outputs)
-    sys.exit(sync.main([f"--outputs={outputs}"]))
+def train(outputs: Path, kill: Callable[[float], bool] | None = None) -> int:
+    """Runs the command, and returns its exit code."""
+    return command(outputs, *GIVEN, f"outputs={outputs}", kill=kill)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,6 +174,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-    from tests.chaos.random_kills import main as of_module
-
-    sys.exit(of_module())  # a command finds its function in the module by its name
+    sys.exit(main())

@@ -108,11 +108,9 @@ def test_callbacks_come_from_the_configuration() -> None:
         run(callbacks=[{"_target_": "keras.layers.ReLU"}])
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_the_best_weights_are_the_result(replicas: int, tmp_path: Path) -> None:
+def test_the_best_weights_are_the_result(tmp_path: Path) -> None:
     """A rate that grows a hundredfold after two epochs spoils the model; the result is that of the best epoch."""
-    where = one_device() if replicas == 1 else mirrored(replicas)
-    dataset = real_digits(400)
+    dataset, where = real_digits(400), mirrored(2)
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.001 if epoch < 3 else 0.3)
     model = small_cnn(dataset, where)
     trained = train(model, dataset, where, settings(epochs=5, optimizer=adam(), callbacks=[schedule]), folder=tmp_path)
