@@ -270,8 +270,9 @@ def _outputs(network: keras.Model, dataset: Dataset, declared: str, policy: str)
     return outputs
 
 
-SQUASHING = ("sigmoid", "hard_sigmoid", "tanh", "hard_tanh", "softsign", "relu6")
-"""Functions of Keras whose values are bounded, so that the softmax of them is never sure of a class."""
+SQUASHING = ("sigmoid", "hard_sigmoid", "tanh", "hard_tanh", "softsign", "relu6", "unit_normalization", "relu")
+"""Functions of Keras whose values are bounded, so that the softmax of them is never sure of a class. Those of `relu`
+are on one side alone: a class below it gets no gradient."""
 
 
 def _squashing(network: keras.Model, images: tf.Tensor) -> str | None:

@@ -35,9 +35,9 @@ def check_own_settings(experiment: Experiment) -> None:
             declared = declared_settings(str(settings.get("_target_", "")))
             if declared is not None:
                 typed(declared, group, settings, experiment.document)
-        for path, node in _nodes(settings, group):
+        for path, node, is_option in _nodes(settings, group):
             if path != group:
-                _check_call(path, node, PASSED_BY_STAGES.get(path, 0))
+                _check_call(path, node, PASSED_BY_STAGES.get(path, 0), is_option)
 
 
 def typed(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
@@ -72,27 +72,29 @@ def typed(declared: type, group: str, settings: Mapping[str, Any], document: Dic
     return filled
 
 
-def _nodes(settings: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields every part of `settings` with a `_target_`, by its dotted name."""
+def _nodes(settings: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """Yields the dotted name of every part of `settings` with a `_target_`, the part, and whether it is an option of
+    this project's, whose settings cannot be removed."""
     if isinstance(settings, (list, tuple)):
         for index, part in enumerate(settings):
             yield from _nodes(part, f"{path}[{index}]")
         return
     names: dict[str, str] = {}
     if isinstance(settings, (CustomOptimizerSettings, CustomScheduleSettings)):
-        yield f"{path}.arguments", settings.call()
+        yield f"{path}.arguments", settings.call(), False
         return
+    is_option = dataclasses.is_dataclass(settings)
     if dataclasses.is_dataclass(settings):
         names = {field.name: known_as(field, path) for field in dataclasses.fields(settings)}
         settings = {name: getattr(settings, name) for name in names}
     if isinstance(settings, Mapping):
         if "_target_" in settings:
-            yield path, settings
+            yield path, settings, is_option
         for name, part in settings.items():
             yield from _nodes(part, names.get(name, f"{path}.{name}"))
 
 
-def _check_call(path: str, node: Mapping[str, Any], passed_by_stage: int) -> None:
+def _check_call(path: str, node: Mapping[str, Any], passed_by_stage: int, is_option: bool) -> None:
     """Refuses a function that does not exist, and settings that, by its source, it does not take."""
     target = str(node["_target_"])
     try:
@@ -113,6 +115,8 @@ def _check_call(path: str, node: Mapping[str, Any], passed_by_stage: int) -> Non
     arguments = {key: value for key, value in node.items() if key != "_target_"}
     for key in arguments:
         if key not in parameters and not call.open:
+            if is_option:
+                raise _other_option(path, key, target)
             raise _unknown_argument(path, key, list(parameters), target)
     for name, parameter in parameters.items():
         if parameter.required and name not in arguments:
@@ -131,6 +135,16 @@ def _unknown_argument(path: str, key: str, parameters: list[str], target: str) -
     error = unknown_key(f"{path}.{key}", [path, *(f"{path}.{name}" for name in parameters)])
     allowed = error.expected if parameters else f"none: {target} takes no settings"
     return UserError(error.problem, allowed, f"~{path}.{key}" if "[" not in path else "")
+
+
+def _other_option(path: str, key: str, target: str) -> UserError:
+    """Returns the error for a custom function in an option of this project's, whose settings it does not take."""
+    group = path.partition(".")[0]
+    return UserError(
+        f"{path}._target_={target} with the settings of this option of {group}, such as {key}, which it does not take",
+        f"an option of your own for {group}, with the settings that it takes: docs/extending.md",
+        f"--config-dir=my_conf {group}=<option>",
+    )
 
 
 def _check_type(path: str, kind: type, value: Any) -> None:

@@ -29,6 +29,7 @@ from pipeline.run_folder.rebuild import read_run
 from pipeline.run_folder.settle import is_unsent
 from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
+from stages.settings.train import TrainSettings
 
 CHANGEABLE = ("strategy",)
 """Settings that may also differ in a run that is resumed by its id, in addition to those without an effect."""
@@ -118,7 +119,21 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
     if starts and not any((folder / "checkpoints").glob("*.npz")):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
     check_fork(experiment, run)
+    if starts:
+        refuse_without_epochs(experiment, run)
     return run
+
+
+def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
+    """Raises UserError where a fork of `run`, which has finished, has no epoch left to train."""
+    train = experiment.settings.get("train")
+    begin = int(run.metrics.get("train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch", 0))
+    if isinstance(train, TrainSettings) and begin >= train.epochs + train.fine_tune_epochs:
+        raise UserError(
+            f"train.epochs={train.epochs}, and {begin} are over where fork={experiment.fork} starts",
+            f"more than {begin}",
+            f"train.epochs={2 * begin}",
+        )
 
 
 def _announce(verb: str, run: Summary, console: Console) -> None:

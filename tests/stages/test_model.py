@@ -1,5 +1,6 @@
 """The model: scaling inside, the right precision, outputs that are what they are taken for."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -192,12 +193,39 @@ def test_a_sigmoid_is_neither_logits_nor_probabilities(how: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["layer", "activation", "operation"])
-@pytest.mark.parametrize("function", ["hard_sigmoid", "tanh", "hard_tanh", "softsign", "relu6"])
+@pytest.mark.parametrize("function", ["hard_sigmoid", "tanh", "hard_tanh", "softsign", "relu6", "relu"])
 def test_no_other_bounded_values_are_taken_for_logits(how: str, function: str) -> None:
     network = {"_target_": f"{__name__}.with_last_function", "how": how, "function": function}
     with pytest.raises(UserError, match=rf"ends in a {function}, .*model\.outputs=logits"):
         build(network)
     assert build(network, outputs="logits").outputs == "logits"
+
+
+LAST_LAYERS: dict[str, tuple[Callable[[], Callable[..., Any]], str | None]] = {
+    "relu": (keras.layers.ReLU, "relu"),
+    "relu up to 4": (lambda: keras.layers.ReLU(max_value=4.0), "relu6"),
+    "relu with a slope": (lambda: keras.layers.ReLU(negative_slope=0.1), None),
+    "function with a slope": (lambda: lambda values: keras.activations.relu(values, negative_slope=0.1), None),
+    "leaky": (keras.layers.LeakyReLU, None),
+    "unit norm": (keras.layers.UnitNormalization, "unit_normalization"),
+}
+
+
+def with_last_layer(input_shape: tuple[int, ...], num_classes: int, layer: str) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    values = keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs))
+    return keras.Model(inputs, LAST_LAYERS[layer][0]()(values))
+
+
+@pytest.mark.parametrize("layer", LAST_LAYERS)
+def test_a_last_layer_that_bounds_its_values_is_refused_by_what_it_is(layer: str) -> None:
+    network = {"_target_": f"{__name__}.with_last_layer", "layer": layer}
+    refused = LAST_LAYERS[layer][1]
+    if refused is None:
+        assert build(network).outputs == "logits"
+        return
+    with pytest.raises(UserError, match=rf"ends in a {refused}, "):
+        build(network)
 
 
 def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:

@@ -200,7 +200,7 @@ CALLS = {
     "model.network={_target_: own_net.nope}": "there is no own_net.nope",
     "model.network={_target_: own_nope.tiny}": "there is no package own_nope",
     "model.network={_target_: tiny}": "there is no package tiny",
-    "model.network._target_=own_net.tiny": "unknown setting 'model.network.filters'",
+    "model.network._target_=own_net.tiny": r"settings of this option of model, .*Try: --config-dir=",
     "train.callbacks=[{_target_: own_net.Watch, every: 3}]": None,
     "train.callbacks=[{_target_: own_net.Heir, every: 3}]": None,
     "train.callbacks=[{_target_: own_net.Heir, evry: 3}]": r"\[0\]\.evry'\. Expected .*\.every",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.planning.resume import check_fork
+from pipeline.planning.resume import check_fork, refuse_without_epochs
 from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
@@ -59,3 +59,16 @@ def test_another_trainer_is_refused_with_its_own(tmp_path: Path) -> None:
             continue
         with pytest.raises(UserError, match=r"left the EMA in its weights.*Try: fork_weights=best"):
             check_fork(last, made)
+
+
+def test_a_fork_without_an_epoch_left_is_refused(run: Summary) -> None:
+    """It starts from the epoch of the best weights, or from the last one, and may go on to fine-tune."""
+    done = dataclasses.replace(run, metrics={"train/weights_epoch": 3.0, "train/last_epoch": 5.0})
+    for given, begin in (("best", 3), ("last", 5)):
+        words = ("fork=1a", f"fork_weights={given}")
+        message = f"{begin} are over where fork=1a starts.*Try: train.epochs={2 * begin}"
+        with pytest.raises(UserError, match=message):
+            refuse_without_epochs(experiment(*words, f"train.epochs={begin}"), done)
+        refuse_without_epochs(experiment(*words, f"train.epochs={begin + 1}"), done)
+        refuse_without_epochs(experiment(*words, f"train.epochs={begin}", "train.fine_tune_epochs=1"), done)
+    refuse_without_epochs(experiment("fork=1a", "train.epochs=1"), dataclasses.replace(run, metrics={}))
