@@ -135,20 +135,8 @@ def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[
                 contents.append((file, file.read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
-        try:
-            answers = scores(classify, [content for _, content in contents])
-            yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
-        except ValueError:  # one of them is no image
-            for file, content in contents:
-                yield file, _alone(classify, content)
-
-
-def _alone(classify: Any, content: bytes) -> dict[str, Any] | str:
-    try:
-        [answer] = scores(classify, [content])
-    except ValueError as error:
-        return str(error)
-    return answer
+        answers = scores(classify, [content for _, content in contents])
+        yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
 
 
 def _best(row: Sequence[float], names: Sequence[str], count: int) -> list[str]:

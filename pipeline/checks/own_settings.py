@@ -161,7 +161,9 @@ EXPORTER = "stages.exporters.exporter.Exporter"
 
 def check_classes(experiment: Experiment) -> None:
     """Raises UserError for a callback or an exporter that certainly is none; others are known when they are made."""
-    for place, target in _callbacks(experiment):
+    settings = train(experiment)
+    for index, entry in enumerate(settings.callbacks if settings else ()):
+        place, target = f"train.callbacks[{index}]", _target(entry)
         if _extends(target, CALLBACK) is False:
             raise UserError(
                 f"{place}: {target} is no Keras callback",
@@ -174,25 +176,15 @@ def check_classes(experiment: Experiment) -> None:
                 "callbacks that leave the weights alone; a run that was interrupted resumes by itself",
                 "train.callbacks=[]",
             )
-    for place, target in _exporters(experiment):
+    export = experiment.settings.get("export")
+    for name, entry in export.formats.items() if isinstance(export, ExportSettings) else ():
+        place, target = f"export.formats.{name}", _target(entry)
         if _extends(target, EXPORTER) is False:
             raise UserError(
                 f"{place}._target_={target} is no exporter",
                 f"a class that extends {EXPORTER}",
                 f"{place}._target_=stages.exporters.saved_model.SavedModel",
             )
-
-
-def _callbacks(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    settings = train(experiment)
-    for index, entry in enumerate(settings.callbacks if settings else ()):
-        yield f"train.callbacks[{index}]", _target(entry)
-
-
-def _exporters(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    settings = experiment.settings.get("export")
-    for name, entry in settings.formats.items() if isinstance(settings, ExportSettings) else ():
-        yield f"export.formats.{name}", _target(entry)
 
 
 def _target(entry: Any) -> str:

@@ -100,23 +100,12 @@ def _encoded(content_type: str, body: bytes) -> list[bytes] | str:
         return f'expected {{"images": [<base64>, ...]}}: {type(error).__name__}: {error}'
 
 
-def _classified(classify: Any, encoded: list[bytes]) -> list[dict[str, Any]] | str:
+def _classified(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str] | str:
     """Returns class, score and probabilities of each image, or which of them cannot be decoded."""
-    try:
-        answer = scores(classify, encoded)
-    except ValueError as error:
-        if len(encoded) == 1:
-            return str(error)
-        invalid = [index for index, image in enumerate(encoded) if not _is_decodable(classify, image)]
-        return (
-            f"images {', '.join(map(str, invalid))} (counted from 0) cannot be decoded: JPEG, PNG, BMP or GIF expected"
-        )
-    return answer
-
-
-def _is_decodable(classify: Any, image: bytes) -> bool:
-    try:
-        scores(classify, [image])
-    except ValueError:
-        return False
-    return True
+    answers = scores(classify, encoded)
+    invalid = [index for index, answer in enumerate(answers) if isinstance(answer, str)]
+    if not invalid:
+        return answers
+    if len(encoded) == 1:
+        return str(answers[0])
+    return f"images {', '.join(map(str, invalid))} (counted from 0) cannot be decoded: JPEG, PNG, BMP or GIF expected"

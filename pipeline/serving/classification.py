@@ -33,22 +33,21 @@ def encoded_function(loaded: Any) -> Any:
     return loaded.signatures[BYTES]
 
 
-def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any]]:
-    """Returns `class_name`, `score` and `probabilities` of each encoded image.
+def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
+    """Returns `class_name`, `score` and `probabilities` of each encoded image, or why it cannot be decoded.
 
     Args:
         classify: the signature `serve_bytes` of a SavedModel.
-
-    Raises:
-        ValueError: where one of them cannot be decoded.
     """
     tensorflow = import_module("tensorflow")
     try:
         answer = classify(tensorflow.constant(encoded, tensorflow.string))
     except tensorflow.errors.OpError as error:
+        if len(encoded) != 1:  # the error does not say which of them it is
+            return [answer for image in encoded for answer in scores(classify, [image])]
         reason = re.search(r"a (BMP of|GIF whose) [^\"'\]]*", error.message)
         why = reason.group() if reason else "JPEG, PNG, BMP or GIF expected"
-        raise ValueError(f"the image cannot be decoded: {why}") from error
+        return [f"the image cannot be decoded: {why}"]
     names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
     return [
         {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}

@@ -1,6 +1,5 @@
 """From a source to a data set: prepared, divided into splits, held in memory or streamed."""
 
-import csv
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from stages.images import Described, Images, Streamed, empty
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Split
 from stages.settings.data import ImagesSettings, SourceSettings
+from stages.storage.atomic import write_csv
 
 HELD_SHARE = 1 / 3
 """Share of the free memory that images may take where the settings name no limit."""
@@ -234,8 +234,7 @@ def _with_invalid(
     if invalid and folder is not None:
         path = folder / "data" / "skipped.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            csv.writer(file).writerows([("where", "why"), *((example.where, example.why) for example in invalid)])
+        write_csv(path, [("where", "why"), *((example.where, example.why) for example in invalid)])
         before = files.get("data", ())
         files["data"] = (*([before] if isinstance(before, Path) else before), path)
     return dataclasses.replace(dataset, record=dataclasses.replace(record, params=params, files=files))

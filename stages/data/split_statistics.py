@@ -1,6 +1,5 @@
 """Statistics of the splits: sizes, classes, pixels, and images that occur more than once."""
 
-import csv
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from stages.images import Described, Streamed, describe
 from stages.reporter import Reporter
 from stages.results import Dataset, Split
 from stages.seeds import derive
+from stages.storage.atomic import write_csv
 
 SAMPLE = 1000
 """Training images that are read where not all have been."""
@@ -173,8 +173,7 @@ def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     by_class = zip(dataset.class_names, *(split.by_class for split in statistics.splits.values()), strict=True)
     tables = {"statistics.csv": rows, "classes.csv": [["class", *statistics.splits], *by_class]}
     for name, table in tables.items():
-        with (folder / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(table)
+        write_csv(folder / name, table)
     return [folder / name for name in tables]
 
 

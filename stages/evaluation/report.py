@@ -1,6 +1,5 @@
 """Files of an evaluation: its metrics as CSV and Markdown, a table of the classes, and plots."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from stages.evaluation.predicted import Predicted
 from stages.plots.charts import drawable, plot_reliability
 from stages.plots.galleries import plot_batch
 from stages.results import Dataset
-from stages.storage.atomic import atomic_write
+from stages.storage.atomic import atomic_write, write_csv
 
 METRICS = "test_metrics.md"
 METRICS_TABLE = "test_metrics.csv"
@@ -37,14 +36,14 @@ class Report:
     def write(self, folder: Path) -> tuple[Path, ...]:
         """Writes the tables to `folder`; returns their paths."""
         rows = [(name, value, *self.intervals.get(name, ("", ""))) for name, value in self.values.items()]
-        _write_csv(folder / METRICS_TABLE, ["metric", "value", "low", "high"], rows)
-        _write_csv(folder / BY_CLASS, *self._of_classes())
+        write_csv(folder / METRICS_TABLE, [("metric", "value", "low", "high"), *rows])
+        write_csv(folder / BY_CLASS, self._of_classes())
         lines = ["# Test metrics", "", "| metric | value | low | high |", "| --- | ---: | ---: | ---: |"]
         lines += [f"| {name} | {' | '.join(_written(value) for value in numbers)} |" for name, *numbers in rows]
         atomic_write(folder / METRICS, "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n")
         return folder / METRICS, folder / METRICS_TABLE, folder / BY_CLASS
 
-    def _of_classes(self) -> tuple[list[str], list[list[object]]]:
+    def _of_classes(self) -> list[Sequence[object]]:
         header = ["class"]
         columns: list[list[object]] = [list(self.class_names)]
         for name, values in self.metrics.by_class.items():
@@ -54,7 +53,7 @@ class Report:
             header += parts
             columns += [["" if np.isnan(value) else float(value) for value in part] for part in parts.values()]
         columns.append([int(examples) for examples in self.metrics.support])
-        return [*header, "examples"], [list(row) for row in zip(*columns, strict=True)]
+        return [[*header, "examples"], *zip(*columns, strict=True)]
 
 
 def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path) -> Path:
@@ -85,16 +84,6 @@ def draw_mistakes(predicted: Predicted, dataset: Dataset, most: int, folder: Pat
     ]
     title = f"{len(hardest)} of {len(wrong):,} mistakes: label → predicted class, with their probabilities"
     return plot_batch(dataset.test.images[hardest], titles, dataset.pixel_range, title, path)
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    def write(partial: Path) -> None:
-        with partial.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            writer.writerows(rows)
-
-    atomic_write(path, write)
 
 
 def _written(value: float | str) -> str:

@@ -1,7 +1,5 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
-import csv
-import io
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from stages.exporters.fresh_process import Reloader
 from stages.networks.inference_memory import scoring_batch
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
+from stages.storage.atomic import write_csv
 
 CALLS = 30
 """Calls of which the median time is the latency of one example."""
@@ -148,13 +147,9 @@ def write_tables(rows: Sequence[Compared], folder: Path) -> tuple[Path, Path]:
     bars = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *map(_cells, rows))]
     markdown, table = folder / "formats.md", folder / "formats.csv"
     markdown.write_text("\n".join(bars) + "\n")
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(("format", "file", "max_abs_diff", "agreement", "bytes", "milliseconds"))
-    writer.writerows(
-        (row.name, row.path.name, row.max_abs_diff, row.agreement, row.bytes, row.milliseconds) for row in rows
-    )
-    table.write_text(text.getvalue())
+    header = ("format", "file", "max_abs_diff", "agreement", "bytes", "milliseconds")
+    numbers = [(row.name, row.path.name, row.max_abs_diff, row.agreement, row.bytes, row.milliseconds) for row in rows]
+    write_csv(table, [header, *numbers])
     return markdown, table
 
 

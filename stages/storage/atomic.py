@@ -1,9 +1,11 @@
 """Files and folders that are written whole or not at all. Imports no TensorFlow: the framework writes by it, too."""
 
+import csv
+import io
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 PARTIAL = ".partial-"
@@ -46,6 +48,13 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
         raise
     if durable:
         fsync(path.parent)
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """Replaces the file `path` by a table, its header first, as `atomic_write` does."""
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    atomic_write(path, text.getvalue().encode(errors="surrogateescape"))
 
 
 def fsync(path: Path) -> None:
