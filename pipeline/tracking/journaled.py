@@ -119,8 +119,7 @@ class JournaledTracker(Tracker):
         self.metrics({name: value for name, value in values.items() if name not in names})
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        inside = path.is_relative_to(self._journal.folder)
-        self._add("artifact", path=str(path.relative_to(self._journal.folder) if inside else path), folder=folder)
+        self._add("artifact", path=self._place(path), folder=folder)
 
     def text(self, content: str, name: str) -> None:
         self._add("text", content=str(redact(content)), name=str(redact(name)))
@@ -131,11 +130,12 @@ class JournaledTracker(Tracker):
             self._add("dataset", name=str(redact(dataset.name)), digest=dataset.fingerprint, sizes=sizes)
 
     def model(self, exported: Exported) -> None:
-        folder = self._journal.folder
-        path = exported.path
-        place = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
         names = list(exported.class_names)
-        self._add("model", path=place, image_shape=list(exported.image_shape), class_names=names)
+        self._add("model", path=self._place(exported.path), image_shape=list(exported.image_shape), class_names=names)
+
+    def _place(self, path: Path) -> str:
+        folder = self._journal.folder
+        return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
         self._add("register", name=name, alias=alias, promote_if=promote_if, confidence=confidence)
@@ -201,9 +201,8 @@ class JournaledTracker(Tracker):
             run.known = run.recorded()
             self._adopt(run.known, whole)
             journal.restart()
-        spec = run.spec
-        if is_known and spec.parent and lost is not None:
-            self._add_parent(spec.parent)
+        if is_known and run.spec.parent and lost is not None:
+            self._add_parent(run.spec.parent)
 
     def _adopt(self, recorded: Recorded, whole: bool) -> None:
         """Adds to the journal what the store has and the journal, where it is not `whole`, has lost."""
@@ -271,8 +270,5 @@ class JournaledTracker(Tracker):
 
 def _unusable(spec: RunSpec, error: Exception) -> UserError:
     reason = " ".join(str(error).split())[:200]
-    return UserError(
-        f"tracking={spec.settings.kind} cannot be used ({reason})",
-        "a store that can be opened",
-        "tracking=local",
-    )
+    problem = f"tracking={spec.settings.kind} cannot be used ({reason})"
+    return UserError(problem, "a store that can be opened", "tracking=local")

@@ -109,8 +109,7 @@ class MlflowRun(StoredRun):
         run = self._client.get_run(self.run_id)
         history = {name: self._client.get_metric_history(self.run_id, name) for name in run.data.metrics}
         points = {
-            name: {point.step: (point.value, point.timestamp) for point in history_points}
-            for name, history_points in history.items()
+            name: {entry.step: (entry.value, entry.timestamp) for entry in entries} for name, entries in history.items()
         }
         inputs = run.inputs.dataset_inputs if run.inputs else []
         datasets = {entry.dataset.digest for entry in inputs}
@@ -168,14 +167,9 @@ class MlflowRun(StoredRun):
             self._client.log_batch(self.run_id, missing)
 
     def artifact(self, path: str, folder: str) -> None:
-        file = self.spec.folder / path
-        if not file.is_dir():
+        for file, place in _files_in(self.spec.folder / path, folder):
             self._allow(file)
-            self._client.log_artifact(self.run_id, str(file), folder or None)
-            return
-        for inside, place in _files_below(file, folder):
-            self._allow(inside)
-            self._client.log_artifact(self.run_id, str(inside), place or None)
+            self._client.log_artifact(self.run_id, str(file), place or None)
 
     def text(self, content: str, name: str) -> None:
         self._client.log_text(self.run_id, content, name)
@@ -195,7 +189,7 @@ class MlflowRun(StoredRun):
         logged = begun[0] if begun else self._create_model()
         if str(logged.status) != "READY":
             with mlflow_model(exported, self.spec.folder, self.run_id, logged.model_id) as folder:
-                for file, inside in _files_below(folder, ""):
+                for file, inside in _files_in(folder, ""):
                     self._allow(file)
                     self._client.log_model_artifact(logged.model_id, str(file), inside or None)
             self._client.finalize_logged_model(logged.model_id, "READY")
@@ -271,8 +265,10 @@ def _lifecycle(spec: RunSpec, client: Any, run_id: str) -> str:
         raise
 
 
-def _files_below(folder: Path, place: str) -> list[tuple[Path, str]]:
-    """Returns every file below `folder` with the artifact folder that it belongs in, one a request."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    places = [str(Path(place) / path.parent.relative_to(folder)) for path in files]
-    return [(path, "" if inside == "." else inside) for path, inside in zip(files, places, strict=True)]
+def _files_in(path: Path, place: str) -> list[tuple[Path, str]]:
+    """Returns the file `path`, or every file below it, with the artifact folder that it belongs in, one a request."""
+    if not path.is_dir():
+        return [(path, place)]
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    places = [str(Path(place) / file.parent.relative_to(path)) for file in files]
+    return [(file, "" if inside == "." else inside) for file, inside in zip(files, places, strict=True)]

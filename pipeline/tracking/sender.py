@@ -123,9 +123,6 @@ class Sender:
         if self.trouble is not None:
             self.trouble = None
             self._warn("tracking: the store is back")
-        return self._mark(refused)
-
-    def _mark(self, refused: str | None) -> bool:
         try:
             self._journal.mark_sent(refused)
         except OSError as error:  # it may be sent again, which changes nothing

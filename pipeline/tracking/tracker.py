@@ -29,7 +29,7 @@ class Patience:
     """The time that the end of a run waits for its store.
 
     seconds: since the store last answered; limit: in all, None: as `seconds`.
-    say: gets a line now and then on what is waited for; stopped: returns True once the user will wait no longer.
+    log: gets a line now and then on what is waited for; stopped: returns True once the user will wait no longer.
     """
 
     seconds: float
