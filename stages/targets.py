@@ -1,9 +1,15 @@
 """Functions and classes that a configuration names by `_target_`."""
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from stages.errors import UserError
+
+
+def target_of(settings: Any) -> Any:
+    """Returns `_target_` of settings, a mapping or a dataclass; None where they have none."""
+    return settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", None)
 
 
 def import_target(target: str) -> Any:

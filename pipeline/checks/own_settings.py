@@ -17,6 +17,7 @@ from stages.errors import UserError
 from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSettings
 from stages.settings.ranges import KINDS, check, known_as, wrong_type
 from stages.settings.results import ExportSettings
+from stages.targets import target_of
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
 """Leading parameters that stages pass themselves: an image's shape and the classes, the peak rate and the steps."""
@@ -163,7 +164,7 @@ def check_classes(experiment: Experiment) -> None:
     """Raises UserError for a callback or an exporter that certainly is none; others are known when they are made."""
     settings = train(experiment)
     for index, entry in enumerate(settings.callbacks if settings else ()):
-        place, target = f"train.callbacks[{index}]", _target(entry)
+        place, target = f"train.callbacks[{index}]", str(target_of(entry) or "")
         if _extends(target, CALLBACK) is False:
             raise UserError(
                 f"{place}: {target} is no Keras callback",
@@ -178,17 +179,13 @@ def check_classes(experiment: Experiment) -> None:
             )
     export = experiment.settings.get("export")
     for name, entry in export.formats.items() if isinstance(export, ExportSettings) else ():
-        place, target = f"export.formats.{name}", _target(entry)
+        place, target = f"export.formats.{name}", str(target_of(entry) or "")
         if _extends(target, EXPORTER) is False:
             raise UserError(
                 f"{place}._target_={target} is no exporter",
                 f"a class that extends {EXPORTER}",
                 f"{place}._target_=stages.exporters.saved_model.SavedModel",
             )
-
-
-def _target(entry: Any) -> str:
-    return str(entry.get("_target_") if isinstance(entry, Mapping) else getattr(entry, "_target_", ""))
 
 
 def _extends(target: str, base: str) -> bool | None:

@@ -17,6 +17,7 @@ from pipeline.source_code.bases import class_in, extends, path_of
 from pipeline.source_code.signatures import AbsentError, Definition, find, signature
 from pipeline.system.environment import quiet_stderr
 from stages.errors import UserError
+from stages.targets import target_of
 
 FROM_RUNNER = ("settings", "reporter", "folder", "cache")
 """Parameters of a stage that the runner provides."""
@@ -166,7 +167,7 @@ def imported(stage: str, target: str) -> Callable[..., Any]:
 
 
 def _target(settings: Any, stage: str) -> str:
-    target = settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", None)
+    target = target_of(settings)
     if not target:
         raise UserError(
             f"the settings of the stage {stage} name no function", "`_target_` in its YAML file", f"+{stage}._target_=…"

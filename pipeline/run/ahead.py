@@ -1,12 +1,13 @@
 """Processes that reload exported models, started early because their import of TensorFlow takes seconds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from pipeline.config.experiment import Experiment
 from pipeline.planning.plan import PlannedStage
 from stages.exporters import fresh_process
 from stages.settings.results import ExportSettings, SavedModelSettings
+from stages.targets import target_of
 
 _RUNTIME = "tensorflow"
 """Of SavedModels, the default format. Other formats' processes begin with the export."""
@@ -27,8 +28,5 @@ def _reloads_saved_model(experiment: Experiment) -> bool:
     settings = experiment.settings.get("export")
     if not isinstance(settings, ExportSettings) or settings.reload != "process":
         return False
-    targets = [
-        part.get("_target_") if isinstance(part, Mapping) else getattr(part, "_target_", None)
-        for part in settings.formats.values()
-    ]
+    targets = [target_of(part) for part in settings.formats.values()]
     return not targets or SavedModelSettings._target_ in targets

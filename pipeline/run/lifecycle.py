@@ -103,12 +103,10 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
         Origin.of(summary).write(folder)  # before the summary: the run is found by it where that is damaged
         summary.write(folder)
         tracker = open_tracker(_spec(job, folder, state), console.warn)
-    except BaseException as error:
-        if is_new and isinstance(
-            error, (UserError, OSError)
-        ):  # after a signal the store may have the run, which is kept
+    except (UserError, OSError) as error:  # after a signal the store may have the run, which is kept
+        if is_new:
             shutil.rmtree(folder, ignore_errors=True)
-        elif job.resumed is not None and isinstance(error, (UserError, OSError)):
+        elif job.resumed is not None:
             with suppress(OSError):
                 job.resumed.write(folder)  # as it was
         if isinstance(error, OSError):

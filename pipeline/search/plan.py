@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.comparison.rows import is_lower_better
@@ -13,6 +13,7 @@ from pipeline.search.space import Axis, size
 from pipeline.sweep.jobs import monitored
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from stages.targets import target_of
 
 BEST = "val/best_"
 """Prefix of a validation metric of the best epoch, by which the weights are chosen."""
@@ -141,8 +142,7 @@ def _check_metric(metric: str, experiment: Experiment) -> None:
 def _has_own_code(experiment: Experiment) -> bool:
     """Returns whether stages or callbacks of the user's own may record metrics of any name."""
     for settings in experiment.settings.values():
-        target = settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", "")
-        if not str(target).startswith("stages.") or getattr(settings, "callbacks", None):
+        if not str(target_of(settings)).startswith("stages.") or getattr(settings, "callbacks", None):
             return True
     return False
 

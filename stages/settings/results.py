@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from stages.errors import UserError
 from stages.settings.ranges import check, choice, number
+from stages.targets import target_of
 
 
 @dataclass(kw_only=True)
@@ -137,7 +138,7 @@ class ExportSettings:
             place = f"{path}.formats.{name}"
             if not re.fullmatch(r"\w[\w.-]{0,99}", str(name)):
                 raise UserError(f"{place} cannot name a file", "letters, digits and _ . -", f"~{place}")
-            target = settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", None)
+            target = target_of(settings)
             if not isinstance(target, str):
                 raise UserError(
                     f"{place}={settings} names no exporter", "a mapping with `_target_`", "export=saved_model"
