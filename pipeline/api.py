@@ -154,8 +154,8 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
 
 def _refuse_more_devices(experiment: Experiment) -> None:
     """Raises UserError where an earlier use of TensorFlow in this process has fixed fewer devices than are needed."""
-    settings = experiment.settings.get("strategy")
-    if has_used_tensorflow() and isinstance(settings, StrategySettings):
+    settings = experiment.of("strategy", StrategySettings)
+    if has_used_tensorflow() and settings:
         import_module("stages.strategy").refuse_more_devices(settings)
 
 

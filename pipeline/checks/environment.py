@@ -22,8 +22,8 @@ TPU_TIMEOUT_SECONDS = 5
 
 def tpu_exists(experiment: Experiment) -> None:
     """Refuses `strategy=tpu` where the machine has no TPU, or the one that is named does not answer."""
-    strategy = experiment.settings.get("strategy")
-    if not isinstance(strategy, TpuSettings):
+    strategy = experiment.of("strategy", TpuSettings)
+    if strategy is None:
         return
     name = strategy.name or os.environ.get("TPU_NAME")
     if name is None or name == "local":
@@ -54,8 +54,8 @@ def data_is_usable(experiment: Experiment) -> None:
 
 def exporters_are_installed(experiment: Experiment) -> None:
     """Refuses a format whose packages are not installed."""
-    settings = experiment.settings.get("export")
-    for name, part in settings.formats.items() if isinstance(settings, ExportSettings) else ():
+    settings = experiment.of("export", ExportSettings)
+    for name, part in settings.formats.items() if settings else ():
         schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)
         missing = [package for package in schema.requires if find_package(package) is None]
         if missing:

@@ -7,7 +7,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.checks.refusal import train
 from pipeline.config.errors import explain, unknown_key
 from pipeline.config.experiment import Experiment
 from pipeline.source_code.annotations import declared_settings
@@ -17,6 +16,7 @@ from stages.errors import UserError
 from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSettings
 from stages.settings.ranges import KINDS, check, known_as, wrong_type
 from stages.settings.results import ExportSettings
+from stages.settings.train import TrainSettings
 from stages.targets import target_of
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
@@ -162,7 +162,7 @@ EXPORTER = "stages.exporters.exporter.Exporter"
 
 def check_classes(experiment: Experiment) -> None:
     """Raises UserError for a callback or an exporter that certainly is none; others are known when they are made."""
-    settings = train(experiment)
+    settings = experiment.of("train", TrainSettings)
     for index, entry in enumerate(settings.callbacks if settings else ()):
         place, target = f"train.callbacks[{index}]", str(target_of(entry) or "")
         if _extends(target, CALLBACK) is False:
@@ -177,8 +177,8 @@ def check_classes(experiment: Experiment) -> None:
                 "callbacks that leave the weights alone; a run that was interrupted resumes by itself",
                 "train.callbacks=[]",
             )
-    export = experiment.settings.get("export")
-    for name, entry in export.formats.items() if isinstance(export, ExportSettings) else ():
+    export = experiment.of("export", ExportSettings)
+    for name, entry in export.formats.items() if export else ():
         place, target = f"export.formats.{name}", str(target_of(entry) or "")
         if _extends(target, EXPORTER) is False:
             raise UserError(

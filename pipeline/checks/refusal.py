@@ -17,7 +17,7 @@ from stages.settings.strategy import (
     StrategySettings,
     TpuSettings,
 )
-from stages.settings.train import FitSettings, TrainSettings
+from stages.settings.train import TrainSettings
 
 Condition = Callable[[Experiment], bool]
 
@@ -44,7 +44,7 @@ class Refusal:
 
 def values(experiment: Experiment) -> Mapping[str, object]:
     """Returns the values of an experiment for the texts of refusals."""
-    training = train(experiment)
+    training = experiment.of("train", TrainSettings)
     network = experiment.settings.get("model")
     exported = experiment.settings.get("export")
     gpu = next(iter(gpus_without_bfloat16()), None)
@@ -87,7 +87,7 @@ def has(
 
     def condition(experiment: Experiment) -> bool:
         settings = experiment.settings.get(stage)
-        return isinstance(settings, kind) and (applies is None or bool(applies(settings)))
+        return isinstance(settings, kind) and bool(applies(settings))
 
     return condition
 
@@ -107,45 +107,27 @@ def has_precision(*names: str) -> Condition:
     return lambda experiment: policy(experiment) in names
 
 
-def train(experiment: Experiment) -> TrainSettings | None:
-    """Returns the settings of training; None without them, or with the user's own function."""
-    settings = experiment.settings.get("train")
-    return settings if isinstance(settings, TrainSettings) else None
-
-
-def fit(experiment: Experiment) -> FitSettings | None:
-    """Returns the settings of `train=fit`, if that is chosen."""
-    settings = experiment.settings.get("train")
-    return settings if isinstance(settings, FitSettings) else None
-
-
-def model(experiment: Experiment) -> ModelSettings | None:
-    """Returns the settings of the model; None without them, or with the user's own function."""
-    settings = experiment.settings.get("model")
-    return settings if isinstance(settings, ModelSettings) else None
-
-
 def policy(experiment: Experiment) -> str | None:
     """Returns the precision by its name, such as `mixed`; that of the fewest digits where layers have their own."""
-    settings = model(experiment)
+    settings = experiment.of("model", ModelSettings)
     return settings.precision.lowest if settings else None
 
 
 def last_batch(experiment: Experiment) -> int:
     """Returns the number of examples in the last batch of an epoch, as far as known; 0 without training."""
-    training = train(experiment)
-    data = experiment.settings.get("load")
+    training = experiment.of("train", TrainSettings)
+    data = experiment.of("load", DataSettings)
     if training is None:
         return 0
-    examples = data.train_examples() if isinstance(data, DataSettings) else None
+    examples = data.train_examples() if data else None
     return (examples or 0) % training.batch_size or training.batch_size
 
 
 def steps_per_epoch(experiment: Experiment) -> int | None:
     """Returns the number of steps of an epoch; None where it is unknown before the examples are read."""
-    training = train(experiment)
-    data = experiment.settings.get("load")
-    examples = data.train_examples() if isinstance(data, DataSettings) else None
+    training = experiment.of("train", TrainSettings)
+    data = experiment.of("load", DataSettings)
+    examples = data.train_examples() if data else None
     return -(-examples // training.batch_size) if training and examples else None
 
 
@@ -169,7 +151,7 @@ def expected_replicas(experiment: Experiment) -> int | None:
 
 def batch_is_shared(experiment: Experiment) -> None:
     """Refuses a batch that the replicas cannot share."""
-    settings = experiment.settings.get("train")
+    settings = experiment.of("train", TrainSettings)
     replicas = expected_replicas(experiment)
-    if isinstance(settings, TrainSettings) and replicas:
+    if settings and replicas:
         settings.check_share(replicas)

@@ -7,7 +7,6 @@ from pipeline.checks.refusal import (
     Refusal,
     all_of,
     expected_replicas,
-    fit,
     has,
     last_batch,
     policy,
@@ -50,7 +49,7 @@ def _with_fit(problem: str, reason: str, when: FitCondition, replicas: bool = Fa
     """
 
     def applies(experiment: Experiment) -> bool:
-        settings = fit(experiment)
+        settings = experiment.of("train", FitSettings)
         alone = (expected_replicas(experiment) or 1) == 1
         return settings is not None and not (replicas and alone) and when(settings, experiment)
 

@@ -1,6 +1,6 @@
 """Transfer learning that cannot work."""
 
-from pipeline.checks.refusal import Condition, Refusal, all_of, has, model, runs_under
+from pipeline.checks.refusal import Condition, Refusal, all_of, has, runs_under
 from pipeline.config.experiment import Experiment
 from stages.settings.model import CnnPhotoSettings, CnnSettings, MlpSettings, ModelSettings, ResnetSettings
 from stages.settings.strategy import ModelParallelSettings, ParameterServerSettings
@@ -19,7 +19,7 @@ def _fine_tunes_and(condition: Condition) -> Condition:
 
 def _has_no_backbone(experiment: Experiment) -> bool:
     """Returns whether the network is one of this project's without a layer `backbone`."""
-    settings = model(experiment)
+    settings = experiment.of("model", ModelSettings)
     network = settings.network if settings else None
     return isinstance(network, _OWN_NETWORKS) and network._target_ == type(network)._target_
 

@@ -93,8 +93,8 @@ def _refuse_undone(experiment: Experiment, group: str) -> None:
             raise UserError(
                 f"{group}={option} has no effect beside {name}={value}", f"no {name} in a file", f"{name}={option}"
             )
-    augment = experiment.settings.get("augment")
-    if group == "augment" and option == "none" and isinstance(augment, AugmentSettings):
+    augment = experiment.of("augment", AugmentSettings)
+    if group == "augment" and option == "none" and augment:
         off = AugmentSettings()
         names = [entry.name for entry in dataclasses.fields(augment) if entry.name not in _HOW_TO_AUGMENT]
         active = [name for name in names if getattr(augment, name) != getattr(off, name)]

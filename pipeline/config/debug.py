@@ -59,19 +59,18 @@ def _check(experiment: Experiment, settings: DebugSettings) -> None:
         raise UserError(
             f"{typed} shortens the data set, and no stage makes a `dataset`", experiment.pipeline, "debug=none"
         )
-    trains = isinstance(experiment.settings.get(TRAIN), TrainSettings)
-    if not trains and not isinstance(settings, FastSettings):
+    if experiment.of(TRAIN, TrainSettings) is None and not isinstance(settings, FastSettings):
         raise UserError(
             f"{typed} needs a stage {TRAIN} of this project", ("debug=fast", "train=loop", "train=fit"), "debug=fast"
         )
 
 
 def _make_fast(document: DictConfig, experiment: Experiment, settings: FastSettings) -> None:
-    train = experiment.settings.get(TRAIN)
-    evaluate = experiment.settings.get("evaluate")
-    if isinstance(train, TrainSettings):
+    train = experiment.of(TRAIN, TrainSettings)
+    evaluate = experiment.of("evaluate", EvaluateSettings)
+    if train:
         _shorten_training(document, train, epochs=1, fine_tune_epochs=1)
-        if isinstance(evaluate, EvaluateSettings):
+        if evaluate:
             document.evaluate.batch_size = min(evaluate.batch_size or train.batch_size, train.batch_size)
     _shorten_data(document, experiment, settings.steps)
 

@@ -76,6 +76,11 @@ class Experiment:
     config_dirs: tuple[Path, ...] = ()
     debug: DebugSettings | None = None
 
+    def of(self, stage: str, kind: type[Schema]) -> Schema | None:
+        """Returns the settings of `stage` if they are of `kind`: none without it, or with the user's own function."""
+        settings = self.settings.get(stage)
+        return settings if isinstance(settings, kind) else None
+
 
 def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:
     """Returns the experiment of a composed configuration.

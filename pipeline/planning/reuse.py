@@ -125,8 +125,8 @@ def _check_completed(before: Sequence[PlannedStage], run: Summary, experiment: E
 
 def _check_alias(plan: Sequence[PlannedStage], experiment: Experiment) -> None:
     """Raises UserError where an alias is to move to a model that nobody tests."""
-    settings = experiment.settings.get("export")
-    alias = settings.alias if isinstance(settings, ExportSettings) else None
+    settings = experiment.of("export", ExportSettings)
+    alias = settings.alias if settings else None
     if alias is not None and any(stage.name == "evaluate" for stage in _left_out(plan)):
         raise UserError(
             f"export.alias={alias} with from={experiment.from_stage}: models are compared by their predictions",
@@ -173,8 +173,8 @@ def other_run(experiment: Experiment) -> Path | None:
     Raises:
         UserError: where there is no such run, or it has no predictions.
     """
-    settings = experiment.settings.get("evaluate")
-    if not isinstance(settings, EvaluateSettings) or settings.against is None:
+    settings = experiment.of("evaluate", EvaluateSettings)
+    if settings is None or settings.against is None:
         return None
     from stages.evaluation.against import check_other  # needs pyarrow, part of a second
 

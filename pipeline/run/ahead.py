@@ -25,8 +25,8 @@ def reloading_for_jobs(experiments: Iterable[Experiment]) -> AbstractContextMana
 
 
 def _reloads_saved_model(experiment: Experiment) -> bool:
-    settings = experiment.settings.get("export")
-    if not isinstance(settings, ExportSettings) or settings.reload != "process":
+    settings = experiment.of("export", ExportSettings)
+    if settings is None or settings.reload != "process":
         return False
     targets = [target_of(part) for part in settings.formats.values()]
     return not targets or SavedModelSettings._target_ in targets

@@ -209,19 +209,18 @@ def describe(job: Job, run: Run) -> None:
 
 def register(experiment: Experiment, run: Run, console: Console) -> None:
     """Records that the model is to be registered: `export.register`; its alias, if its test metrics can be believed."""
-    settings = experiment.settings.get("export")
-    evaluated = experiment.settings.get("evaluate")
-    if experiment.debug is not None:
-        if isinstance(settings, ExportSettings) and settings.register is not None:
-            console.log(f"{settings.register} gets no version: this is a debug run")
+    settings = experiment.of("export", ExportSettings)
+    if settings is None or settings.register is None:
         return
-    if isinstance(settings, ExportSettings) and settings.register is not None:
-        confidence = evaluated.confidence if isinstance(evaluated, EvaluateSettings) else EvaluateSettings.confidence
-        alias = settings.alias
-        if alias is not None and (known := run.summary.facts.get(KNOWN_IMAGES)):
-            console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test images")
-            alias = None
-        run.tracker.register(settings.register, alias, settings.promote_if, confidence)
+    if experiment.debug is not None:
+        console.log(f"{settings.register} gets no version: this is a debug run")
+        return
+    evaluated = experiment.of("evaluate", EvaluateSettings) or EvaluateSettings
+    alias = settings.alias
+    if alias is not None and (known := run.summary.facts.get(KNOWN_IMAGES)):
+        console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test images")
+        alias = None
+    run.tracker.register(settings.register, alias, settings.promote_if, evaluated.confidence)
 
 
 def share_results(experiment: Experiment, run: Run) -> None:

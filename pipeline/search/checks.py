@@ -187,10 +187,7 @@ def refuse_unread(settings: SearchSettings, names: Iterable[str], experiment: Ex
     Args:
         names: as they were typed. experiment: that of a first trial.
     """
-    training = experiment.settings.get("train")
-    epochs = math.inf
-    if isinstance(training, TrainSettings):
-        epochs = training.epochs + training.fine_tune_epochs
+    epochs = epochs_of(experiment) or math.inf
     values = {
         **vars(settings),
         "epochs": epochs,
@@ -202,3 +199,9 @@ def refuse_unread(settings: SearchSettings, names: Iterable[str], experiment: Ex
             if name == f"sweep.{row.name}" and row.when(settings, epochs):
                 reason, fix = (text.format_map(values) for text in (row.reason, row.fix))
                 raise UserError(f"{name} has no effect: {reason}", "", fix)
+
+
+def epochs_of(experiment: Experiment) -> int:
+    """Returns how many epochs a run trains, unless it stops early; 0 with a training of the user's own."""
+    train = experiment.of("train", TrainSettings)
+    return train.epochs + train.fine_tune_epochs if train else 0

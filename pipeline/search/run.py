@@ -18,10 +18,10 @@ from pipeline.run_folder.lock import locked, warn_of_local_locks
 from pipeline.run_folder.origin import NAME as ORIGIN
 from pipeline.run_folder.origin import Origin
 from pipeline.search.best import FOLDER, with_secrets, write_experiment
-from pipeline.search.checks import Search
+from pipeline.search.checks import Search, epochs_of
 from pipeline.search.plots import draw
 from pipeline.search.study import STUDY, Study, Trial
-from pipeline.search.trials import Trials, epochs_of
+from pipeline.search.trials import Trials
 from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import sweep_status

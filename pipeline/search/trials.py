@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.checks.registry import check_rules
-from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, SweepRun
@@ -17,14 +16,13 @@ from pipeline.redaction.mask import redact_overrides
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run_folder.rebuild import read_run
 from pipeline.run_folder.settle import send_rest
-from pipeline.search.checks import Search, read_trial
+from pipeline.search.checks import Search, epochs_of, read_trial
 from pipeline.search.pruning import Pruner
 from pipeline.search.study import Study, Trial
 from pipeline.sweep.index import write_index
 from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.process import refusal_in
 from stages.errors import UserError
-from stages.settings.train import TrainSettings
 
 
 class Trials:
@@ -170,12 +168,6 @@ def trial_job(search: Search, trial: Trial) -> SweepJob:
         identity=identity(experiment),
         sources=sources(experiment),
     )
-
-
-def epochs_of(experiment: Experiment) -> int:
-    """Returns how many epochs a run trains, unless it stops early; 0 with a training of the user's own."""
-    train = experiment.settings.get("train")
-    return train.epochs + train.fine_tune_epochs if isinstance(train, TrainSettings) else 0
 
 
 def shortened(line: str) -> str:
