@@ -21,7 +21,7 @@ from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forwa
 from pipeline.run.executor import work
 from pipeline.run.lifecycle import new_folder
 from pipeline.run_folder.settle import end_lost
-from pipeline.system import pulse, signals
+from pipeline.system import pulse, signals, streams
 from pipeline.system.child_process import ChildProcess
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Interrupted
@@ -249,9 +249,7 @@ def _member(heartbeats: Pulse, order: _Order) -> None:
     task = order.task
     assert job.folder is not None
     if not task.is_chief:
-        log = os.open(job.folder / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        streams.append_to(job.folder / f"{task.name}.log")
     own = order.prepare(task)
     # The chief alone is signalled, as it needs the others to save a checkpoint.
     enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)

@@ -22,7 +22,7 @@ _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 
 @dataclass
-class Recorded:
+class Records:
     """Metrics and parameters by the names under which they are tracked, files by folder.
 
     warnings: a line for each value that is changed or lost. All others: see `stages.results.Record`.
@@ -39,7 +39,7 @@ class Recorded:
     on_exit: list[Callable[[], object]] = field(default_factory=list)
 
 
-def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequence[Record] = ()) -> Recorded:
+def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequence[Record] = ()) -> Records:
     """Returns the records of the `result` of `stage`.
 
     They are those of a `Record`, or of an object with one as `record`. In a mapping, a named tuple or a dataclass
@@ -51,7 +51,7 @@ def recorded(stage: str, makes: str, result: Any, folder: Path, earlier: Sequenc
         folder: the run's folder, to which paths may be relative.
         earlier: records of earlier stages; a result that passes one of them on does not record it again.
     """
-    collected = Recorded()
+    collected = Records()
     if not any(getattr(result, "record", None) is record for record in earlier):
         _add(collected, stage, makes, result, folder)
     implied = getattr(result, "implied_record", None)
@@ -93,7 +93,7 @@ def metric_name(name: str) -> str:
     return "/".join("_" if part in (".", "..") else part for part in path.split("/"))
 
 
-def _add(collected: Recorded, stage: str, name: str, result: Any, folder: Path) -> None:
+def _add(collected: Records, stage: str, name: str, result: Any, folder: Path) -> None:
     record = result if isinstance(result, Record) else getattr(result, "record", None)
     if isinstance(record, Record):
         _add_record(collected, stage, record, folder)
@@ -110,7 +110,7 @@ def _add(collected: Recorded, stage: str, name: str, result: Any, folder: Path) 
         _add_value(collected, stage, f"{stage}/{name}", result, folder)
 
 
-def _add_record(collected: Recorded, stage: str, record: Record, folder: Path) -> None:
+def _add_record(collected: Records, stage: str, record: Record, folder: Path) -> None:
     metrics, no_numbers, warnings = clean_metrics(record.metrics)
     collected.metrics |= metrics
     collected.weights = record.weights or collected.weights
@@ -136,7 +136,7 @@ def _add_record(collected: Recorded, stage: str, record: Record, folder: Path) -
             _add_file(collected, place, path, folder)
 
 
-def _add_fields(collected: Recorded, stage: str, fields: Mapping[Any, Any], folder: Path) -> None:
+def _add_fields(collected: Records, stage: str, fields: Mapping[Any, Any], folder: Path) -> None:
     for key, value in fields.items():
         if isinstance(value, Record):
             _add_record(collected, stage, value, folder)
@@ -146,7 +146,7 @@ def _add_fields(collected: Recorded, stage: str, fields: Mapping[Any, Any], fold
             _add_value(collected, stage, str(key) if "/" in str(key) else f"{stage}/{key}", value, folder)
 
 
-def _add_value(collected: Recorded, stage: str, name: str, value: Any, folder: Path) -> None:
+def _add_value(collected: Records, stage: str, name: str, value: Any, folder: Path) -> None:
     """Adds one value under its full name."""
     if isinstance(value, PurePath):
         _add_file(collected, stage, Path(value), folder)
@@ -163,7 +163,7 @@ def _add_value(collected: Recorded, stage: str, name: str, value: Any, folder: P
         )
 
 
-def _add_file(collected: Recorded, place: str, path: Path, folder: Path) -> None:
+def _add_file(collected: Records, place: str, path: Path, folder: Path) -> None:
     if not path.is_absolute():
         path = path.absolute() if path.exists() else folder / path
     if not path.exists():

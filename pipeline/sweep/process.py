@@ -16,7 +16,7 @@ from pipeline.run.child import Stopper, code_of, enter, exit_code_of
 from pipeline.run.launch import run_job
 from pipeline.run_folder.settle import LOST, end_lost
 from pipeline.sweep.places import Place
-from pipeline.system import signals
+from pipeline.system import signals, streams
 from pipeline.system.clock import process_started
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request
@@ -145,10 +145,7 @@ def _work(own: Pulse, job: Job, variables: Mapping[str, str], servers: Mapping[s
     fresh_process.use_servers(servers)
     os.environ.update(variables)
     job.folder.mkdir(parents=True, exist_ok=True)
-    output = os.open(job.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    streams.append_to(job.folder / OUTPUT)
     enter(job, own)
     with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
         console = Console(log=job.folder / LOG)

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from pipeline.exit_codes import FAILED
@@ -48,6 +49,13 @@ def guard() -> None:
             _to_nowhere(number)
     sys.stdout = _stream(1, sys.stdout)
     sys.stderr = _stream(2, sys.stderr)
+
+
+def append_to(file: Path) -> None:
+    """Has this process print to the end of `file` from now on, its native code, too."""
+    with file.open("ab") as log:
+        for number in (1, 2):
+            os.dup2(log.fileno(), number)
 
 
 def all_written(code: int) -> int:
