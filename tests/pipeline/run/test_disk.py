@@ -4,9 +4,9 @@ import errno
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +18,6 @@ from pipeline.system.disk import no_room
 from stages.checkpoints.files import read
 from stages.storage.atomic import atomic_write
 from tests import commands
-from tests.conftest import ROOT
 from tests.pipeline.experiments import TRAINED
 
 pytestmark = pytest.mark.slow
@@ -133,14 +132,16 @@ def test_a_folder_that_becomes_read_only_fails_the_run(tmp_path: Path, outputs: 
 
 def test_memory_that_is_not_there_fails_the_run_in_one_line(outputs: Path) -> None:
     """Sixteen GiB of weights in an address space of twelve, which no machine's memory can lend."""
-    command = [sys.executable, "-m", "pipeline", *GIVEN, "model.network.hidden=[65536,65536]", f"outputs={outputs}"]
-    limited = ["prlimit", f"--as={12 * 2**30}", *command]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=240, cwd=ROOT, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    said = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    given = (*GIVEN, "model.network.hidden=[65536,65536]", f"outputs={outputs}")
+    with commands.start(*given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (12 * 2**30, 12 * 2**30))  # seconds before it wants more
+        assert process.stdout is not None
+        printed = process.stdout.read()
+        assert process.wait(240) == 1, printed
+    said = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert len(said) == 1
     assert "OOM when allocating" in said[0] or "allocate" in said[0]
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in printed
     assert summary(outputs)["status"] == "FAILED"
 
 

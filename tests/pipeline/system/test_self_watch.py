@@ -37,7 +37,7 @@ STEPS = """for _ in range(4):
                 for _ in range(5): time.sleep(0.5)"""
 PYTHON = "with signals.interruptible(): time.sleep(600)"
 NATIVE = "threading.Lock().acquire() and (lock := threading.Lock()).acquire() and lock.acquire()"
-COMPUTES = """end = time.monotonic() + 8
+COMPUTES = """end = time.monotonic() + 6
             while time.monotonic() < end: pass"""
 
 

@@ -140,9 +140,9 @@ def test_of_several_processes_one_prepares_and_a_killed_one_leaves_nothing_half_
     killed.wait()
     assert not list(cache.glob("images-*"))
     assert list(cache.glob(".partial-*"))
-    processes = [_process(root, cache) for _ in range(3)]
+    processes = [_process(root, cache) for _ in range(2)]
     answers = [process.communicate(timeout=120)[0].splitlines() for process in processes]
-    assert sorted(lines.count("decodes") for lines in answers) == [0, 0, 24]
+    assert sorted(lines.count("decodes") for lines in answers) == [0, 24]
     assert {lines[-1] for lines in answers} == {image_folder(settings(root)).fingerprint}
     assert not list(cache.glob(".partial-*"))
 
