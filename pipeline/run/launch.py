@@ -19,6 +19,7 @@ from pipeline.run_folder.settle import settings_for, settle
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signal_listener import Interrupted
 from pipeline.system.signals import stopping
+from pipeline.system.streams import all_written
 from pipeline.tracking.tracker import Patience
 
 
@@ -37,7 +38,7 @@ def run_job(job: Job, console: Console) -> int:
     job = resolve(job, console)
     other_run(experiment)
     if experiment.dry_run:
-        return DONE
+        return all_written(DONE)
     if job.resumed is not None and job.resumed.status == "FINISHED":
         return _close_finished(job.resumed, experiment, console)
     if experiment.job_timeout_seconds is not None:

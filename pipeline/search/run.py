@@ -29,6 +29,7 @@ from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
+from pipeline.system.streams import all_written
 from pipeline.tracking.journal import NAME as JOURNAL
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
@@ -50,7 +51,7 @@ def run_search(search: Search, options: Options, console: Console) -> int:
     if first.dry_run:
         _say_plan(search, console)
         show_plan(first, plan_of(first), console)
-        return DONE
+        return all_written(DONE)
     with opened(deal_out(search.settings, [first]), [first], console) as places:
         return _run_checked(search, options, console, places)
 

@@ -28,6 +28,7 @@ from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.process import refusal_in
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
+from pipeline.system.streams import all_written
 from pipeline.tracking.tracker import Tracker
 
 
@@ -47,7 +48,7 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console, settin
     places = deal_out(settings, [job.experiment for job in to_run])
     if first.dry_run:
         _show_plans(jobs, console)
-        return DONE
+        return all_written(DONE)
     with opened(places, [job.experiment for job in to_run], console) as ready:
         return _run_checked(jobs, console, settings, ready)
 

@@ -271,4 +271,5 @@ class JournaledTracker(Tracker):
 def _unusable(spec: RunSpec, error: Exception) -> UserError:
     reason = " ".join(str(error).split())[:200]
     problem = f"tracking={spec.settings.kind} cannot be used ({reason})"
-    return UserError(problem, "a store that can be opened", "tracking=local")
+    expected = "a store that can be opened, and that no other program keeps locked"
+    return UserError(problem, expected, "tracking=off" if spec.settings.kind == "local" else "tracking=local")

@@ -15,6 +15,9 @@ from tests.conftest import ROOT
     [
         "pipeline --help",
         pytest.param("pipeline --cfg job", marks=pytest.mark.slow),
+        "pipeline dry_run=true outputs={place}",
+        pytest.param("pipeline -m seed=1,2 dry_run=true outputs={place}", marks=pytest.mark.slow),
+        pytest.param("pipeline sweep=tpe +sweep.over.seed=[1,2] dry_run=true outputs={place}", marks=pytest.mark.slow),
         pytest.param("pipeline.runs --outputs={place}", marks=pytest.mark.slow),
     ],
 )

@@ -268,6 +268,12 @@ def test_a_database_that_is_locked_costs_nothing(outputs: Path) -> None:
     assert [point.step for point in points] == [1, 2, 3]
 
 
+def test_a_store_that_cannot_be_opened_is_not_suggested_again(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database")
+    with pytest.raises(UserError, match=r"tracking=local cannot be used \(.*file is not a database.*Try: tracking=off"):
+        begin(tmp_path)
+
+
 def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.begin({"run_id": "a"})
