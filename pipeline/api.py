@@ -16,7 +16,7 @@ from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
-from pipeline.paths import default_outputs
+from pipeline.paths import outputs_folder
 from pipeline.planning.trust import with_inherited
 from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
@@ -168,7 +168,7 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
     Raises:
         UserError: where there is none, or several.
     """
-    place = Path(outputs).expanduser().resolve() if outputs is not None else default_outputs()
+    place = outputs_folder(None if outputs is None else str(outputs))
     return Run(Path(find_run(str(run), place).folder))
 
 

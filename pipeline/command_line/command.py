@@ -3,11 +3,10 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
-from pipeline.paths import default_outputs
+from pipeline.paths import outputs_folder
 from pipeline.redaction.mask import redact
 from pipeline.system import environment, streams
 from stages.errors import UserError
@@ -40,8 +39,8 @@ def command_parser(name: str, description: str | None, examples: str | None = No
     )
     parser.add_argument(
         "--outputs",
-        type=lambda text: Path(text).expanduser().resolve(),
-        default=default_outputs(),
+        type=outputs_folder,
+        default=outputs_folder(None),
         metavar="FOLDER",
         help="where runs are; also outputs=FOLDER",
     )

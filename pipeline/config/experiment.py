@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import difflib
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,11 +20,10 @@ from pipeline.config.limits import check_values
 from pipeline.config.options import read_options
 from pipeline.config.schemas import GROUPS, SCHEMAS, TopSettings, TrackingSettings, top_level_key
 from pipeline.config.sweep_settings import SweepSettings
-from pipeline.paths import CONF, default_outputs
+from pipeline.paths import CONF, outputs_folder
 from pipeline.redaction.mask import learn
 from stages.errors import UserError
 from stages.settings import model, optimizer
-from stages.settings.places import resolved
 from stages.settings.ranges import borrows, check
 
 _SCHEMA_OF: Mapping[str, type] = {
@@ -132,7 +130,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         deterministic=top.deterministic,
         dry_run=top.dry_run,
         max_jobs=top.max_jobs,
-        outputs=_outputs(top.outputs),
+        outputs=outputs_folder(top.outputs),
         job_timeout_seconds=top.job_timeout_seconds,
         hang_seconds=top.hang_seconds,
         resume=top.resume,
@@ -188,22 +186,6 @@ def _learn_resolved(document: DictConfig) -> None:
     """Learns the secrets behind interpolations, such as `${oc.env:DB}`; a missing one is reported elsewhere."""
     with suppress(OmegaConfBaseException):
         learn(OmegaConf.to_container(document, resolve=True))
-
-
-def _outputs(setting: str | None) -> Path:
-    if not setting:
-        return default_outputs()
-    if re.match(r"[a-z][a-z0-9+.-]+://", setting, re.IGNORECASE):
-        raise UserError(
-            f"outputs={setting} is an address, but runs are files: locks and checkpoints need a file system",
-            "a directory, which may be on a shared disk; MLflow's server puts models and files into an object store "
-            "(docs/places.md)",
-            "outputs=./outputs",
-        )
-    place = resolved(setting)
-    if place is None:
-        raise UserError(f"outputs={setting} can be no directory", "a directory of yours", "outputs=./outputs")
-    return place
 
 
 def _settings(document: DictConfig, stage: str) -> Any:

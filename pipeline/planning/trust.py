@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.command_line.arguments import Arguments, names_run
 from pipeline.config.keys import split_override
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
-from pipeline.paths import CONF, default_outputs, shorter
+from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.provenance.source_digest import targets_in
 from pipeline.redaction.mask import MASK
 from pipeline.run_folder.finding import find_run, folder_of
@@ -59,12 +59,12 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
         name = typed.get(option, "auto")
         if name in ("auto", "never", "null") or (is_sweep and "," in name and option != "run"):
             continue
-        outputs = Path(typed["outputs"]).expanduser() if "outputs" in typed else default_outputs()
+        outputs = outputs_folder(typed.get("outputs"))
         if option == "run" and is_sweep and "," in name:
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
         if option == "run" and name.startswith(ADDRESSES):
-            name = _run_of_model(name, typed, outputs.resolve(), config_dirs)
+            name = _run_of_model(name, typed, outputs, config_dirs)
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
@@ -150,7 +150,7 @@ def check_trust(
     """
     allowed = known_targets(config_dirs)
     folder = Path(run.folder)
-    is_own = folder.resolve().is_relative_to(outputs.resolve()) and not is_copy(folder, outputs)
+    is_own = folder.resolve().is_relative_to(outputs) and not is_copy(folder, outputs)
     demands: list[str] = []
     for override in overrides:
         key, value = split_override(override)

@@ -16,11 +16,15 @@ DATASET = real_digits(500)
 
 
 class Stopper(Silent):
-    """Wants the end once `at` steps are over."""
+    """Wants the end once `at` steps are over.
+
+    first: the number of steps over when the first call of this training ended, which takes a single one.
+    """
 
     def __init__(self, at: int | None = None) -> None:
         self.at, self.done = at, 0
         self.rows: dict[int, dict[str, float]] = {}
+        self.first: int | None = None
         self.resumed_from: int | None = None
         self.warned: list[str] = []
 
@@ -36,6 +40,7 @@ class Stopper(Silent):
 
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         self.done = done
+        self.first = done if self.first is None else self.first
 
     def metrics(self, values: Any, step: int) -> None:
         self.rows[step] = {name: value for name, value in values.items() if "second" not in name and "wait" not in name}

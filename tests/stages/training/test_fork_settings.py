@@ -37,7 +37,7 @@ def test_a_fork_takes_the_weights_and_other_settings(within_the_third: Path, tmp
     assert (fork / "checkpoints" / START).is_file()
     trained, told = run(one_device(), fork, optimizer=adam(), batch_size=32, epochs=5)
     assert trained is not None
-    assert told.resumed_from == 2 * 16  # 20 steps of 64 are within the third epoch, which begins again
+    assert told.first == 2 * 16 + 1  # 20 steps of 64 are within the third epoch, which begins again
     assert list(told.rows) == [3, 4, 5]
     again, _ = run(one_device(), fork, optimizer=adam(), batch_size=32, epochs=5)  # its own checkpoints come first
     assert again is not None
@@ -79,7 +79,7 @@ def test_a_fork_with_the_same_order_goes_on_within_the_epoch(within_the_third: P
     start_from(within_the_third, tmp_path / "b" / "checkpoints")
     trained, told = run(one_device(), tmp_path / "b", epochs=6)
     assert trained is not None
-    assert told.resumed_from == 20
+    assert (told.first, told.resumed_from) == (20 + 1, None)
 
 
 def test_a_fork_with_nothing_left_to_do_is_refused(whole: Whole, tmp_path: Path) -> None:
