@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
@@ -50,3 +52,17 @@ def losses(outputs: Path) -> list[float]:
     [summary] = outputs.glob("runs/*/*/summary.json")
     metrics = json.loads(summary.read_text())["metrics"]
     return [metrics[name] for name in ("train/loss", "val/loss", "test/loss")]
+
+
+def only_run(outputs: Path) -> tuple[MlflowClient, Run]:
+    """Returns the store of `outputs`, and the one run in it."""
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [found] = client.search_experiments(filter_string="name != 'Default'")
+    [run] = client.search_runs([found.experiment_id])
+    return client, run
+
+
+def only_folder(outputs: Path) -> Path:
+    """Returns the folder of the one run in `outputs`."""
+    [folder] = (outputs / "runs").glob("*/*")
+    return folder

@@ -1,50 +1,32 @@
-"""A job: what it leaves behind, whether it ends well, fails or is stopped."""
+"""A job: what it leaves behind, whether it ends well or fails."""
 
 import csv
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlflow
 import numpy as np
 import pytest
 import yaml
-from mlflow import MlflowClient
-from mlflow.entities import Run
 from sklearn.datasets import load_digits
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
-from pipeline.run import executor as work_module
 from pipeline.run.launch import run_job
-from pipeline.run.lifecycle import begin as begin_run
 from pipeline.sync import main as sync
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
 from stages.results import Dataset, Record, Trained
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, SMALL, TRAINED, experiment
+from tests.pipeline.experiments import BARE, QUICK, SMALL, TRAINED, experiment, only_folder, only_run
 
 pytestmark = pytest.mark.slow
-
-
-def only_run(outputs: Path) -> tuple[MlflowClient, Run]:
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [found] = client.search_experiments(filter_string="name != 'Default'")
-    [run] = client.search_runs([found.experiment_id])
-    return client, run
-
-
-def only_folder(outputs: Path) -> Path:
-    [folder] = (outputs / "runs").glob("*/*")
-    return folder
 
 
 def failing(settings: object) -> None:
@@ -53,11 +35,6 @@ def failing(settings: object) -> None:
 
 def hopeless(settings: object) -> None:
     raise UserError("the cheese is wrong", "gouda", "cheese=gouda")
-
-
-def slow(settings: object) -> None:
-    print("sleeping", flush=True)
-    time.sleep(600)
 
 
 @dataclass(frozen=True)
@@ -299,45 +276,6 @@ def test_tracking_can_be_off(tmp_path: Path) -> None:
     assert run_job(Job(experiment("tracking=off", *SMALL, *TRAINED, outputs=tmp_path)), Console()) == 0
     assert not (tmp_path / "mlflow.db").exists()
     assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["run_id"] is None
-
-
-def test_a_signal_ends_the_run_as_killed(outputs: Path) -> None:
-    with commands.start(f"model._target_={__name__}.slow", f"outputs={outputs}", stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
-        began = time.monotonic()
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(300) == 143
-        assert time.monotonic() - began < commands.HEARD_SECONDS
-    _, run = only_run(outputs)
-    assert run.info.status == "KILLED"
-    summary = json.loads((only_folder(outputs) / "summary.json").read_text())
-    assert (summary["status"], summary["stages"]["model"]["status"]) == ("KILLED", "failed")
-
-
-def test_a_signal_while_the_run_is_started_leaves_no_running_run(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*given: Any) -> object:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return begin_run(*given)
-
-    monkeypatch.setattr(work_module, "begin", interrupted)
-    assert run_job(Job(experiment(*QUICK, outputs=outputs)), Console()) == 143
-    assert only_run(outputs)[1].info.status == "KILLED"
-    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
-
-
-def test_a_second_signal_does_not_cost_the_record(outputs: Path) -> None:
-    with commands.start(f"model._target_={__name__}.slow", f"outputs={outputs}", stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
-        os.kill(process.pid, signal.SIGINT)
-        assert any(line.startswith("run ") for line in iter(process.stdout.readline, ""))
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(300) == 130
-    assert only_run(outputs)[1].info.status == "KILLED"
-    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
 
 
 def test_a_store_that_breaks_in_the_middle_costs_nothing(
