@@ -17,6 +17,7 @@ from pipeline.paths import CONF
 from pipeline.source_code.signatures import AbsentError, find, signature
 from stages.errors import UserError
 from stages.settings.images import AugmentSettings
+from stages.targets import target_of
 
 NEEDED_BY = {"optimizer": "train", "schedule": "train", "precision": "model"}
 """From groups that are not stages to the stage that reads them."""
@@ -59,7 +60,7 @@ def _refuse_without_stage(experiment: Experiment, name: str) -> None:
 
 def _refuse_without_reader(experiment: Experiment, name: str, stage: str) -> None:
     """Raises UserError where a function of the user's own, in place of a stage's, takes no settings."""
-    target = str(getattr(experiment.settings.get(stage), "_target_", ""))
+    target = str(target_of(experiment.settings.get(stage)) or "")
     if not target or target.startswith("stages.") or name in (experiment.groups[stage], f"{stage}._target_"):
         return
     try:

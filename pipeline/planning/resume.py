@@ -126,9 +126,9 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
 
 def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
     """Raises UserError where a fork of `run`, which has finished, has no epoch left to train."""
-    train = experiment.settings.get("train")
+    train = experiment.of("train", TrainSettings)
     begin = int(run.metrics.get("train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch", 0))
-    if isinstance(train, TrainSettings) and begin >= train.epochs + train.fine_tune_epochs:
+    if train and begin >= train.all_epochs:
         raise UserError(
             f"train.epochs={train.epochs}, and {begin} are over where fork={experiment.fork} starts",
             f"more than {begin}",

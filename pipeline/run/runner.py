@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +152,9 @@ def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str
         result = reuse.restore(**_accepted(reuse.restore, {**inputs, **provided, "saved": saved}))
         atomic_write(kept, lambda partial: shutil.copytree(saved, partial))
         return result
-    collectives = import_module("stages.distribution.collectives")  # with TensorFlow, which is imported by now
-    with collectives.others_needed():
+    from stages.distribution.collectives import others_needed  # with TensorFlow, which is imported by now
+
+    with others_needed():
         result = stage.function(**_accepted(stage.function, {**provided, **inputs}))
     if reuse is not None:
         kept.parent.mkdir(exist_ok=True)

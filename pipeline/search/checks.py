@@ -204,4 +204,4 @@ def refuse_unread(settings: SearchSettings, names: Iterable[str], experiment: Ex
 def epochs_of(experiment: Experiment) -> int:
     """Returns how many epochs a run trains, unless it stops early; 0 with a training of the user's own."""
     train = experiment.of("train", TrainSettings)
-    return train.epochs + train.fine_tune_epochs if train else 0
+    return train.all_epochs if train else 0

@@ -83,7 +83,7 @@ def check(settings: Any, path: str) -> None:
         name = known_as(field, path)
         options = field.metadata.get("options")
         if options and len(options) == 1 and value not in options and path:
-            raise UserError(f"{name}={value}: the option of {path} decides it", options, f"{path}=<option>")
+            raise UserError(f"{name}={value}: the option of {path} sets it", options, f"{path}=<option>")
         if options and value not in options:
             raise UserError(f"{name}={value} is not known", options, f"{name}={options[0]}")
         for place, item in _items(name, value):

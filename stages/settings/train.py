@@ -50,6 +50,11 @@ class TrainSettings:
     seed: int = II("seed")
 
     @property
+    def all_epochs(self) -> int:
+        """Epochs of both phases, unless training stops early."""
+        return self.epochs + self.fine_tune_epochs
+
+    @property
     def longest_phase(self) -> int:
         """Epochs in the longer of the two phases, each of which has the schedule to itself."""
         return max(self.epochs, self.fine_tune_epochs)
