@@ -17,13 +17,43 @@ if TYPE_CHECKING:
 
 
 def int32_labels(labels: np.ndarray) -> np.ndarray:
-    """Returns labels as int32 where they are whole numbers that it holds; others unchanged, for `check` to refuse."""
-    array = np.asarray(labels)
+    """Returns labels as int32 where they are whole numbers that it holds; others as an array, for `check` to refuse."""
+    try:
+        array = np.atleast_1d(np.asarray(labels))
+    except ValueError as error:  # lists of unequal lengths
+        raise UserError("the labels are lists of unequal lengths", "whole numbers from 0, one an image") from error
     if array.dtype.kind not in "iu" or array.dtype == np.int32:
         return array
     limits = np.iinfo(np.int32)
     fits = not array.size or (array.min() >= limits.min and array.max() <= limits.max)
     return array.astype(np.int32) if fits else array
+
+
+_TEXTS = {"U": "texts", "S": "bytes", "O": "Python objects"}
+"""Kinds of arrays whose dtypes are no words."""
+
+
+def refuse_other_labels(whose: str, labels: np.ndarray, numbers: str = "0, 1, …") -> None:
+    """Raises UserError for labels that are no class numbers: fractions, texts, rows of a one-hot matrix, negatives.
+
+    Args:
+        whose: the beginning of the message; numbers: those that are allowed.
+    """
+    expected = f"whole numbers, {numbers}, one an image"
+    if labels.ndim != 1:
+        raise UserError(
+            f"{whose} labels have the shape {labels.shape}", f"{expected}; of one-hot rows, labels.argmax(axis=1)"
+        )
+    if labels.dtype.kind in _TEXTS:
+        first = ", such as " + f"{labels[:1].tolist()[0]!r:.40}" if labels.size else ""
+        raise UserError(
+            f"{whose} labels are {_TEXTS[labels.dtype.kind]}{first}",
+            f"{expected}: np.unique(labels, return_inverse=True)[1] numbers classes",
+        )
+    if labels.dtype.kind not in "iu":
+        raise UserError(f"{whose} labels are {labels.dtype}", expected)
+    if labels.size and labels.min() < 0:
+        raise UserError(f"{whose} labels lie in {labels.min()}..{labels.max()}", expected)
 
 
 def ends_of(images: Images) -> tuple[float, float] | None:
@@ -86,11 +116,7 @@ def _check_shape(dataset: Dataset, name: str, split: Split) -> None:
 
 
 def _check_labels(dataset: Dataset, name: str, labels: np.ndarray) -> None:
-    if labels.dtype.kind not in "iu":
-        raise UserError(
-            f"{dataset.name}: its {name} labels are {labels.dtype}",
-            f"whole numbers, 0..{dataset.num_classes - 1}, one an image",
-        )
+    refuse_other_labels(f"{dataset.name}: its {name}", labels, f"0..{dataset.num_classes - 1}")
     if labels.min() < 0 or labels.max() >= dataset.num_classes:
         raise UserError(
             f"{dataset.name}: its {name} labels lie in {labels.min()}..{labels.max()}",

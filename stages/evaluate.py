@@ -42,7 +42,7 @@ def evaluate(
     """
     scorer = Scorer(strategy, trained.model, dataset.num_classes)
     reporter = reporter or Silent()
-    batch_size = _batch_size(settings, scorer, reporter)
+    batch_size = _batch_size(settings, scorer, len(dataset.test), reporter)
 
     def score(predictions: Sink) -> Scores:
         return scorer.score(dataset.test, batch_size, predictions=predictions)
@@ -81,8 +81,10 @@ def evaluate(
     return Evaluation(scores.loss, scores.accuracy, scores.confusion, record)
 
 
-def _batch_size(settings: EvaluateSettings, scorer: Scorer, reporter: Reporter) -> int:
-    """Returns the examples of a batch, over all replicas; says where memory limits them."""
+def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, reporter: Reporter) -> int:
+    """Returns the examples of a batch, over all replicas; says where memory or the split limits them."""
+    if settings.batch_size is not None and settings.batch_size > examples:
+        reporter.warn(f"evaluate.batch_size={settings.batch_size} is more than the {examples:,} test examples")
     if settings.batch_size is None and scorer.most < BATCH:
         reporter.log(f"evaluation in batches of {scorer.most}, which take 256 MiB (evaluate.batch_size)")
     return settings.batch_size or min(BATCH, scorer.most)

@@ -46,12 +46,13 @@ def fit(
         UserError: where Keras would compute other numbers than one device.
     """
     timing = Timing()
-    settings.check_share(strategy.in_sync)
+    reporter = reporter or Silent()
+    if warning := settings.check_share(strategy.in_sync, len(dataset.train)):
+        reporter.warn(warning)
     _check_batches(settings, strategy, dataset.train)
     with timing.of("build"):
         needed = check_memory(model, dataset, strategy, settings)
     per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-    reporter = reporter or Silent()
     place = folder / "checkpoints" if folder is not None else None
     checkpoint = newest(place, reporter.warn) if place is not None else None
     if checkpoint is not None:

@@ -55,9 +55,10 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
             another training, or one cannot be written.
     """
     timing = Timing()
-    settings.check_share(strategy.in_sync)
-    settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     reporter = reporter or Silent()
+    if warning := settings.check_share(strategy.in_sync, len(dataset.train)):
+        reporter.warn(warning)
+    settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     plan = phases(model.network, settings)
     if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
         reporter.warn(

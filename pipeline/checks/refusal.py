@@ -150,8 +150,9 @@ def expected_replicas(experiment: Experiment) -> int | None:
 
 
 def batch_is_shared(experiment: Experiment) -> None:
-    """Refuses a batch that the replicas cannot share."""
+    """Refuses a batch, or a training split as far as it is known, that the replicas cannot share."""
     settings = experiment.of("train", TrainSettings)
     replicas = expected_replicas(experiment)
+    data = experiment.of("load", DataSettings)
     if settings and replicas:
-        settings.check_share(replicas)
+        settings.check_share(replicas, data.train_examples() if data else None)

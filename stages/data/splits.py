@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from sklearn.model_selection import train_test_split
 
+from stages.dataset_rules import int32_labels, refuse_other_labels
 from stages.errors import UserError
 from stages.images import Images
 from stages.results import Dataset, Record, Split
 from stages.seeds import derive
 
 SPLITS = ("train", "val", "test")
-
-_TRIALS = 20
-"""Sizes of a split that are tried to find one that works."""
 
 
 def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
@@ -31,8 +29,11 @@ def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name:
         The rest and the part, each in the order of the source.
 
     Raises:
-        UserError: where a class has too few examples to be in both.
+        UserError: where labels are no class numbers, one an image, or a class has too few examples to be in both.
     """
+    labels = int32_labels(labels)
+    if len(labels) != images.shape[0]:
+        raise UserError(f"there are {images.shape[0]:,} images and {len(labels):,} labels", "one label an image")
     rows = cut_all(labels, {name: fraction}, seed)
     stay, part = rows["train"], rows[name]
     return Split(images[stay], labels[stay], numbers=stay), Split(images[part], labels[part], numbers=part)
@@ -49,15 +50,16 @@ def cut_all(
         class_names: for the message about a class with too few examples.
 
     Raises:
-        UserError: where a class has too few examples to be in all of them; its fix has fractions that work, if any do.
+        UserError: where labels are no class numbers, or a class has too few examples to be in all splits; its fix has
+            fractions that work, if any do.
     """
+    refuse_other_labels("the", labels)
     rows = {"train": np.arange(len(labels))}
     for name, fraction in fractions.items():
         try:
             stay, part = _cut(labels[rows["train"]], fraction, seed, name)
         except ValueError as error:
-            working = _working(labels, fractions, seed)
-            raise _cannot_cut(labels[rows["train"]], fractions, working, name, error, class_names) from error
+            raise _cannot_cut(labels, len(rows["train"]), fractions, name, class_names) from error
         rows |= {name: rows["train"][part], "train": rows["train"][stay]}
     return rows
 
@@ -73,58 +75,39 @@ def _cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.
 
 
 def _cannot_cut(
-    labels: np.ndarray,
-    fractions: Mapping[str, float],
-    working: Mapping[str, float],
-    name: str,
-    error: ValueError,
-    class_names: Sequence[str],
+    labels: np.ndarray, examples: int, fractions: Mapping[str, float], name: str, class_names: Sequence[str]
 ) -> UserError:
-    """Returns the error for the split `name` of examples with `labels`; its fix is those of `working` that differ."""
-    counts = np.bincount(labels)
-    rare = int(np.argmin(np.where(counts, counts, len(labels) + 1)))
-    rarest = f"{class_names[rare] if class_names else f'class {rare}'} has {counts[rare]}"
+    """Returns the error for the split `name`, which is cut from the `examples` that earlier splits have left."""
+    classes, counts = np.unique(labels, return_counts=True)
+    rarest, needed = int(np.argmin(counts)), len(fractions) + 1
+    if counts[rarest] < needed:
+        rare = class_names[classes[rarest]] if class_names else f"class {classes[rarest]}"
+        return UserError(
+            f"the {name} split cannot be cut: {rare} has {counts[rarest]} of {len(labels):,} examples",
+            f"{needed} or more examples of each class, one for each split",
+        )
+    working = _working(len(labels), len(classes), fractions)
+    changed = {split: value for split, value in working.items() if value != fractions[split]}
     return UserError(
-        f"the {name} split cannot take {fractions[name]:g} of {len(labels):,} examples of "
-        f"{np.count_nonzero(counts)} classes, of which {rarest} ({error})",
-        f"at least one example of each class in every split, so {len(fractions) + 1} or more of each class",
-        " ".join(
-            f"data.{split}_fraction={fraction:.8g}"
-            for split, fraction in working.items()
-            if fraction != fractions[split]
-        ),
+        f"the {name} split cannot take {fractions[name]:g} of {examples:,} examples: it and the rest need one of each "
+        f"of the {len(classes):,} classes",
+        f"{len(classes):,} examples or more in every split",
+        " ".join(f"data.{split}_fraction={value:.9g}" for split, value in changed.items()),
     )
 
 
-def _working(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, float]:
-    """Returns fractions near `fractions` with which every split can be cut; empty where there are none."""
-    if not fractions:
-        return {}
-    (name, fraction), *remaining = fractions.items()
-    classes = len(np.unique(labels))
-    requested = int(np.ceil(fraction * len(labels)))
-    most = len(labels) - classes * (1 + len(remaining))
-    reserved = classes if name == "test" else 0  # another split may be cut from the remaining examples
-    near = max(min(requested, most - reserved), classes)
-    for size in sorted(range(classes, most + 1), key=lambda size: abs(size - near))[:_TRIALS]:
-        trial = fraction if size == requested else _fraction(size, len(labels))
-        try:
-            stay, _ = _cut(labels, trial, seed, name)
-        except ValueError:
-            continue
-        cuts = _working(labels[stay], dict(remaining), seed)
-        if len(cuts) == len(remaining):
-            return {name: trial, **cuts}
-    return {}
+def _working(examples: int, classes: int, fractions: Mapping[str, float]) -> dict[str, float]:
+    """Returns the nearest fractions between an example of each class and an equal part for each split still to cut.
 
-
-def _fraction(size: int, examples: int) -> float:
-    """Returns the shortest decimal fraction for which scikit-learn takes `size` of `examples`; it rounds up."""
-    for digits in range(1, 9):
-        fraction = np.floor(size / examples * 10**digits) / 10**digits
-        if np.ceil(fraction * examples) == size:
-            return float(fraction)
-    return size / examples
+    They work where each class has an example for each split.
+    """
+    working = {}
+    for later, (name, fraction) in zip(range(len(fractions), 0, -1), fractions.items(), strict=True):
+        nearest = min(max(fraction, classes / examples), 1 / (later + 1))
+        floor = float(np.floor(nearest * 1e9) / 1e9)  # scikit-learn rounds the number of examples up
+        working[name] = fraction if nearest == fraction else floor
+        examples -= int(np.ceil(working[name] * examples))
+    return working
 
 
 def assemble(
@@ -166,7 +149,7 @@ def fingerprint_of(
     for key in SPLITS:
         split = splits[key]
         content.update(f"{key} {split.images.dtype} {split.images.shape}".encode())
-        content.update(np.ascontiguousarray(split.labels).data)
+        content.update(split.labels.tobytes())
         if source is None:
             content.update(split.described.digests.data)
         elif rows is not None:

@@ -102,14 +102,30 @@ class TrainSettings:
                 f"{path}.class_weights=balanced",
             )
 
-    def check_share(self, replicas: int) -> None:
-        """Raises UserError where a replica would get no example; per-replica batches may differ in size."""
+    def check_share(self, replicas: int, examples: int | None = None) -> str | None:
+        """Returns a warning where a batch holds more than the training examples; None where `examples` are unknown.
+
+        Raises:
+            UserError: where a replica would get no example; per-replica batches may differ in size.
+        """
         if self.batch_size < replicas:
             raise UserError(
                 f"train.batch_size={self.batch_size} cannot be shared by {replicas} replicas",
                 f"{replicas} or more",
                 f"train.batch_size={replicas * 32}",
             )
+        if examples is not None and examples < replicas:
+            raise UserError(
+                f"{examples:,} training examples cannot be shared by {replicas} replicas",
+                f"at least {replicas} examples, or {examples} replicas at most",
+                "strategy=one_device",
+            )
+        if examples is None or self.batch_size <= examples:
+            return None
+        return (
+            f"train.batch_size={self.batch_size} is more than the {examples:,} training examples: each epoch is one "
+            f"step, the same as with train.batch_size={examples}"
+        )
 
 
 @dataclass(kw_only=True)

@@ -84,6 +84,28 @@ def test_callbacks_are_called_as_keras_calls_them() -> None:
     assert {"loss", "accuracy", "val_loss", "val_accuracy", "learning_rate"} == heard.logs[0].keys()
 
 
+def test_a_batch_larger_than_the_data_is_told() -> None:
+    """And trains as a batch of all examples does."""
+    dataset, strategy = real_digits(200), one_device()
+    count = len(dataset.train)
+    losses = {}
+    for batch_size in (count, count + 1, 4096):
+        told = Told()
+        model = small_cnn(dataset, strategy)
+        trained = train(model, dataset, strategy, settings(batch_size=batch_size), told)
+        losses[batch_size] = trained.history[-1]["train/loss"]
+        said = " ".join(told.lines)
+        line = f"batch_size={batch_size} is more than the {count} training examples"
+        assert (line in said) == (batch_size > count)
+    assert len(set(losses.values())) == 1
+
+
+def test_more_replicas_than_examples_are_refused() -> None:
+    with pytest.raises(UserError, match=r"3 training examples cannot be shared by 4 replicas.*Try: strategy="):
+        settings(batch_size=64).check_share(4, 3)
+    assert settings(batch_size=4).check_share(4, 4) is None
+
+
 def test_a_callback_stops_training_within_an_epoch() -> None:
     heard = Heard(stop_after_batches=1)
     trained = run(epochs=5, callbacks=[heard])

@@ -1,6 +1,7 @@
 """Loading, splitting and scaling images."""
 
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,42 @@ def test_a_fingerprint_changes_with_one_pixel() -> None:
 
 
 def test_a_class_with_a_single_example_is_refused() -> None:
-    with pytest.raises(UserError, match="the val split cannot take"):
+    with pytest.raises(UserError, match="the val split cannot be cut: class 1 has 1 of 3 examples"):
         divide(np.zeros((3, 2, 2, 1)), np.array([0, 0, 1]), 0.5, 1, "val")
+
+
+ORDER = np.arange(40) % 2
+OTHER_LABELS: dict[str, Any] = {
+    "fractions": ORDER + 0.5, "whole floats": ORDER * 1.0, "nan": np.where(ORDER, np.nan, 1.0), "bool": ORDER > 0,
+    "texts": np.array(["a", "b"])[ORDER], "bytes": np.array([b"a", b"b"])[ORDER], "a list of texts": ["a", "b"] * 20,
+    "objects": np.array([None, "b"], object)[ORDER], "mixed": np.array([1, "b"], object)[ORDER], "below 0": ORDER - 1,
+    "one-hot": np.eye(2)[ORDER], "a column": ORDER[:, None], "deeper": ORDER[:, None, None], "complex": ORDER * 1j,
+    "dates": np.array(["2020-01-01", "2020-01-02"], "datetime64[D]")[ORDER], "unequal": [[1], [1, 2]] * 20,
+    "too few": ORDER[:10], "too many": np.arange(50) % 2, "none": ORDER[:0], "None": None, "a number": np.int64(3),
+}  # fmt: skip
+
+
+def assembled_of(images: np.ndarray, labels: Any) -> Dataset:
+    split = Split(images, labels)
+    return assemble("own", split, split, split, ("a", "b"))
+
+
+@pytest.mark.parametrize("name", OTHER_LABELS)
+def test_labels_that_are_no_class_numbers_are_refused_in_the_projects_words(name: str) -> None:
+    """Where they are cut, and where a data set is assembled of splits that somebody else has cut."""
+    images, labels = np.zeros((40, 2, 2, 1), np.uint8), OTHER_LABELS[name]
+    with pytest.raises(UserError) as cut:
+        divide(images, labels, 0.5, 1, "val")
+    with pytest.raises(UserError) as assembled:
+        assembled_of(images, labels)
+    for error in (cut.value, assembled.value):
+        assert re.search(r"whole numbers.*an image|one label an image|\[N\]", str(error)), error
+        assert "<U" not in str(error)
+
+
+def test_labels_in_a_list_are_class_numbers() -> None:
+    stay, part = divide(np.zeros((40, 2, 2, 1), np.uint8), ORDER.tolist(), 0.5, 1, "val")  # type: ignore[arg-type]
+    assert stay.labels.dtype == part.labels.dtype == np.int32
 
 
 PIXELS, LABELS, NAMES = np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 1]), ("a", "b")

@@ -14,6 +14,7 @@ from PIL import Image
 
 from pipeline.checks.registry import check_rules
 from stages.data.split_statistics import log, statistics
+from stages.data.splits import cut_all
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.load.image_folder import image_folder
@@ -70,8 +71,34 @@ def test_fractions_that_are_suggested_work(counts: tuple[int, ...], fractions: t
 def test_where_no_fraction_works_none_is_suggested_and_the_class_is_named(tmp_path: Path) -> None:
     error = refused(image_folder, settings(unequal(tmp_path, (3, 2))))
     assert not error.fix
-    assert "class 1 has" in str(error)
-    assert "3 or more of each class" in str(error)
+    assert "class 1 has 2 of 5 examples" in str(error)
+    assert "3 or more examples of each class" in str(error)
+
+
+def cut_error(labels: np.ndarray, fractions: dict[str, float]) -> UserError | None:
+    try:
+        cut_all(labels, fractions, 1)
+    except UserError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(("classes", "each"), [(2, 3), (7, 5), (1000, 4), (1000, 1), (1000, 2), (30, 40)])
+@pytest.mark.parametrize("fraction", [1e-6, 0.1, 0.5, 0.999999])
+def test_what_is_said_of_a_split_is_true_for_any_number_of_classes(classes: int, each: int, fraction: float) -> None:
+    """What has enough of each class is told a size, and a fraction that works; what has not, how many it needs."""
+    labels = np.repeat(np.arange(classes), each)
+    fractions = {"test": fraction, "val": fraction}
+    error = cut_error(labels, fractions)
+    if error is None:
+        assert each >= 3
+    else:
+        assert ("or more examples of each class" in str(error)) == (each < 3)
+        assert (f"{classes:,} examples or more in every split" in str(error)) == bool(error.fix) == (each >= 3)
+        for override in error.fix.split():
+            name, _, value = override.removeprefix("data.").partition("_fraction=")
+            fractions[name] = float(value)
+        assert not error.fix or cut_error(labels, fractions) is None
 
 
 def test_fractions_of_digits_that_are_suggested_work() -> None:
