@@ -20,7 +20,7 @@ from stages.evaluation.test_set import validation_facts
 from stages.networks.inference_memory import scoring_batch
 from stages.networks.precision import keras_floats
 from stages.optimization.losses import accuracy, class_weight, class_weights, cross_entropy
-from stages.optimization.optimizers import Rate, build_optimizer, learning_rate
+from stages.optimization.optimizers import Rate, build_optimizer, exclude_from_decay, learning_rate
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Split, Strategy, Trained
 from stages.reuse import allow_reuse
@@ -129,6 +129,7 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
         peak = chosen.learning_rate
         rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, shift, policy=model.policy)
         optimizer = build_optimizer(chosen, rate, model.policy, **options)
+        exclude_from_decay(optimizer, model.network, chosen)
         loss = cross_entropy(model.outputs, settings.label_smoothing)
         for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
             network.compile(

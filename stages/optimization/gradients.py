@@ -16,6 +16,7 @@ from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.networks.random_layers import drawing_for_rows
 from stages.optimization.losses import Loss, accuracy, class_weight
+from stages.optimization.optimizers import shards
 from stages.results import Model
 from stages.seeds import derive
 from stages.settings.train import TrainSettings
@@ -228,16 +229,6 @@ def _added(a: Result, b: Result) -> Result:
         b.state,
         [x + y for x, y in zip(a.metrics, b.metrics, strict=True)],
     )
-
-
-def shards(variable: keras.Variable) -> list[tf.Variable]:
-    """Returns the TensorFlow variables that hold `variable`: itself, or its shards along the first axis.
-
-    ParameterServerStrategy's partitioners make a ShardedVariable, which cannot be read or updated as one variable in a
-    function ("'ShardedVariable' object has no attribute 'handle'").
-    """
-    value = variable.value
-    return list(value.variables) if hasattr(value, "variables") else [value]
 
 
 def whole(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -1,12 +1,17 @@
 """Keras optimizers and learning-rate schedules from their settings."""
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from stages.errors import UserError
+from stages.networks.keras_internals import all_layers
 from stages.networks.precision import keras_floats
 from stages.settings.optimizer import (
     AdamSettings,
@@ -100,6 +105,72 @@ def _custom(
 def _exact(number: Any, policy: str) -> Any:
     """Returns a number that Keras does not round: `keras.ops.cast` converts Python's to float32 first."""
     return np.float64(number) if policy == "float64" and isinstance(number, float) else number
+
+
+_NORMALIZATION = re.compile(r"Norm(alization)?(\dd)?$", re.IGNORECASE)
+"""End of the name of a class that normalizes: Keras' own, RMSNorm, LayerNorm2d."""
+
+_BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
+
+
+def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.Variable]:
+    """Weights of `network` that do not decay, by `optimizer.decay_exclude`.
+
+    As in the field (timm, nanoGPT, Detectron2), biases, normalization and whatever has a single dimension are left out;
+    embeddings decay.
+
+    Raises:
+        UserError: for a pattern that matches no weight.
+    """
+    in_normalization = {
+        id(variable)
+        for layer in all_layers(network)
+        if not isinstance(layer, (keras.Model, keras.layers.Wrapper))
+        and any(_NORMALIZATION.search(kind.__name__) for kind in type(layer).__mro__)
+        for variable in layer.trainable_variables
+    }
+    kinds: dict[str, Callable[[keras.Variable], bool]] = {
+        "bias": lambda variable: _BIAS.search(variable.name) is not None,
+        "normalization": lambda variable: id(variable) in in_normalization,
+        "vectors": lambda variable: len(variable.shape) <= 1,
+    }
+    for entry in entries:
+        if entry not in kinds and not any(fnmatchcase(variable.path, entry) for variable in network.variables):
+            raise UserError(
+                f"optimizer.decay_exclude: {entry} is the path of no weight",
+                [*kinds, *(variable.path for variable in network.trainable_variables)],
+                "'optimizer.decay_exclude=[bias,normalization,vectors]'",
+            )
+
+    def is_excluded(variable: keras.Variable) -> bool:
+        return any(kinds[entry](variable) if entry in kinds else fnmatchcase(variable.path, entry) for entry in entries)
+
+    return [variable for variable in network.trainable_variables if is_excluded(variable)]
+
+
+def exclude_from_decay(optimizer: keras.optimizers.Optimizer, network: keras.Model, settings: OptimizerSettings) -> str:
+    """Leave the weights of `optimizer.decay_exclude` out of weight decay; call it before the optimizer is built.
+
+    Returns:
+        What is left out, to be shown: "4 of 8 weights (bias 2, gamma 1, beta 1)"; empty without weight decay.
+    """
+    excluded = decay_excluded(network, settings.decay_exclude)
+    optimizer.exclude_from_weight_decay([shard for variable in excluded for shard in shards(variable)])
+    if not optimizer.weight_decay:
+        return ""
+    names = Counter(variable.name for variable in excluded)
+    shown = ", ".join(f"{name} {count}" for name, count in names.items())
+    return f"{len(excluded)} of {len(network.trainable_variables)} weights" + (f" ({shown})" if shown else "")
+
+
+def shards(variable: keras.Variable) -> list[tf.Variable]:
+    """TensorFlow's variables that hold `variable`: itself, or its shards along the first axis.
+
+    ParameterServerStrategy's partitioners make a ShardedVariable, which cannot be read or updated as one variable in a
+    function ("'ShardedVariable' object has no attribute 'handle'").
+    """
+    value = variable.value
+    return list(value.variables) if hasattr(value, "variables") else [value]
 
 
 def learning_rate(

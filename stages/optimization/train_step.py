@@ -11,6 +11,7 @@ from stages.distribution.accumulators import Totals
 from stages.optimization.ema import EMA
 from stages.optimization.gradients import Gradients
 from stages.optimization.loss_scale import LossScale
+from stages.optimization.optimizers import exclude_from_decay
 from stages.optimization.update import Update
 from stages.results import Strategy
 from stages.settings.train import TrainSettings
@@ -25,6 +26,7 @@ class Step:
 
     totals: sums of loss, correct predictions and examples since they were last reset.
     ema: the EMA of the weights, or None.
+    not_decayed: the weights that weight decay leaves out, in words.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Step:
             self.loss_scale = LossScale(settings.batch_size) if scaled else None
             momentum = settings.optimizer.ema_momentum
             self.ema = EMA(variables, momentum) if momentum else None
+            self.not_decayed = exclude_from_decay(optimizer, model.network, settings.optimizer)
             whole = model.network.trainable_variables  # some of Keras' optimizers need a variable's path
             optimizer.build(whole if len(whole) == len(variables) else variables)
         self._update = Update(optimizer, self.gradients, self.loss_scale, self.ema)

@@ -17,6 +17,9 @@ class OptimizerSettings:
     learning_rate: float = number(0.001, above=0)
     """The peak rate, for the global batch."""
     weight_decay: float = number(0.0, at_least=0, unit="fraction of a weight subtracted per step, times the rate")
+    decay_exclude: list[str] = field(default_factory=lambda: ["bias", "normalization", "vectors"])
+    """Weights without decay: `bias` by their name, `normalization` by their layer, `vectors` by their single dimension
+    (gamma, beta), and patterns of weights' paths such as `*embeddings`. `[]`: every weight decays."""
     clip_norm: float = number(0.0, at_least=0, unit="largest norm of all gradients together; 0: not clipped")
     """The norm is that of the global batch's gradient, after the sum over the replicas."""
     accumulation: int = number(1, at_least=1, at_most=65536, unit="parts of a per-replica batch")

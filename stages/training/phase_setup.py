@@ -106,6 +106,9 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
     gradients, jit, reason = choose_jit(settings, strategy, trainable, dataset, build)
     facts |= {"jit": "on" if jit else "off", "jit_reason": reason}
     step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
+    if step.not_decayed:
+        facts["weight_decay_excludes"] = step.not_decayed
+        reporter.log(f"weight decay leaves out {step.not_decayed}")
     state = State(strategy, model, dataset, settings, callbacks.callbacks, step)
     validation = Validation(model, trainable, dataset, strategy, settings, step)
     return BuiltPhase(phase, dataset, step, rate, state, validation, facts, on_features=trainable is not model)

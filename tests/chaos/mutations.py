@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 900
 
 NUMPY = "tests/stages/networks/test_float64.py::test_everything_at_once_is_numpy[2]"
+DECAY = "tests/stages/optimization/test_decay.py"
 BATCHES = "tests/stages/data/test_batches.py"
 LOOP = "tests/stages/training/test_loop.py"
 STRATEGIES = "tests/stages/distribution/test_strategies.py"
@@ -55,6 +56,7 @@ MUTATIONS = (
     mutation("stages/optimization/losses.py", "(1.0 - label_smoothing) * plain", "plain", NUMPY),
     mutation("stages/optimization/optimizers.py", "self.peak * (step + 1.0)", "self.peak * step", NUMPY),
     mutation("stages/optimization/update.py", "weight_decay * rate", "weight_decay", NUMPY),
+    mutation("stages/optimization/optimizers.py", "len(variable.shape) <= 1", "False", DECAY),
     mutation(
         "stages/optimization/loss_scale.py", "self.value.assign(self.value / 2.0)", "pass",
         f"{STRATEGIES}::test_an_overflow_in_one_replica_skips_one_step_everywhere[mirrored 2]",

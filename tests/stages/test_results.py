@@ -60,7 +60,7 @@ def test_weight_decay_is_that_of_keras() -> None:
     With an epsilon beside which the rounding of a gradient that should be 0 is small: else its sign makes whole steps.
     """
     dataset = real_digits(64)
-    optimizer = AdamWSettings(learning_rate=0.01, weight_decay=0.1, epsilon=1e-3)
+    optimizer = AdamWSettings(learning_rate=0.01, weight_decay=0.1, epsilon=1e-3, decay_exclude=[])
     ours, _ = after_steps(one_device(), dataset, settings(optimizer=optimizer), steps=10)
     theirs = small_cnn(dataset, one_device()).network
     keras_optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-3)

@@ -100,7 +100,8 @@ def reference(weights: list[np.ndarray], given: TrainSettings, dataset: Dataset)
         shrunk = optimizer.clip_norm / max(norm, optimizer.clip_norm) if optimizer.clip_norm else 1.0
         now = rate(given, step, per_epoch)
         for index, gradient in enumerate(gradients):
-            weights[index] -= weights[index] * optimizer.weight_decay * now
+            if index == 0:  # the bias does not decay
+                weights[index] -= weights[index] * optimizer.weight_decay * now
             if isinstance(optimizer, SgdSettings):
                 first[index] = optimizer.momentum * first[index] - now * gradient * shrunk
                 weights[index] += first[index]

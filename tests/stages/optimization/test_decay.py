@@ -1,0 +1,144 @@
+"""Weight decay acts on the weights that `optimizer.decay_exclude` leaves to it, and on no others."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.fit import fit
+from stages.model import model
+from stages.optimization.optimizers import decay_excluded
+from stages.results import Dataset, Model, Strategy
+from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.settings.optimizer import AdamWSettings, CustomOptimizerSettings, SgdSettings
+from stages.settings.strategy import CentralStorageSettings
+from stages.settings.train import FitSettings
+from stages.strategy import strategy
+from stages.train import train
+from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings
+
+pytestmark = pytest.mark.slow
+
+
+class RMSNorm(keras.layers.Layer):
+    """A custom normalization, whose scale has a name and a shape of its own."""
+
+    def build(self, shape: Any) -> None:
+        self.factor = self.add_weight(shape=(1, *shape[1:]), initializer="ones", name="factor")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs * self.factor
+
+
+class WeightNorm(keras.layers.Wrapper):
+    """A wrapper that normalizes a layer, whose kernel decays as any other."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.layer(inputs)
+
+
+class Custom(keras.layers.Layer):
+    """A matrix named bias, a vector of another name, a matrix that is neither."""
+
+    def build(self, shape: Any) -> None:
+        self.biases = self.add_weight(shape=(1, shape[-1]), name="bias")
+        self.gain = self.add_weight(shape=(shape[-1],), initializer="ones", name="gain")
+        self.unbiased = self.add_weight(shape=(1, shape[-1]), name="unbiased")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs * self.gain + self.biases + self.unbiased
+
+
+def varied(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    """Returns a network with weights of every kind."""
+    layers = keras.layers
+    inputs = keras.Input(input_shape)
+    outputs = layers.Conv2D(8, 3, padding="same", name="conv")(inputs)
+    outputs = layers.BatchNormalization(name="batch")(outputs)
+    outputs = layers.GroupNormalization(4, name="group")(outputs)
+    outputs = layers.LayerNormalization(axis=(1, 2), name="layer")(outputs)
+    outputs = WeightNorm(layers.Conv2D(8, 1, name="inner"), name="wrapper")(outputs)
+    outputs = Custom(name="custom")(RMSNorm(name="rms")(layers.GlobalAveragePooling2D()(outputs)))
+    tokens = layers.Embedding(4, 8, name="embedding")(keras.ops.cast(keras.ops.zeros_like(outputs[:, :3]), "int32"))
+    attended = layers.MultiHeadAttention(2, 4, name="attention")(tokens, tokens)
+    outputs = layers.Concatenate()([outputs, layers.Flatten()(attended)])
+    return keras.Model(inputs, layers.Dense(num_classes, name="head", dtype=layers.Dense(1).variable_dtype)(outputs))
+
+
+def built(dataset: Dataset, where: Strategy, policy: str = "float32") -> Model:
+    precision = PrecisionSettings(policy=policy)
+    return model(dataset, where, ModelSettings(network={"_target_": f"{__name__}.varied"}, precision=precision, seed=1))
+
+
+DECAYED = {
+    "conv/kernel", "inner/kernel", "custom/unbiased", "embedding/embeddings", "query/kernel", "key/kernel",
+    "value/kernel", "attention_output/kernel", "head/kernel",
+}  # fmt: skip
+
+
+def short(path: str) -> str:
+    return "/".join(path.split("/")[-2:])
+
+
+def test_decay_leaves_out_biases_and_normalization_unless_it_is_told_otherwise() -> None:
+    network = built(real_digits(64), one_device()).network
+    every = {short(v.path) for v in network.trainable_variables}
+    default = SgdSettings().decay_exclude
+    assert every - {short(v.path) for v in decay_excluded(network, default)} == DECAYED
+    assert decay_excluded(network, []) == []
+    assert {short(v.path) for v in decay_excluded(network, ["*embeddings"])} == {"embedding/embeddings"}
+    assert {short(v.path) for v in decay_excluded(network, ["bias"])} == {p for p in every if p.endswith("/bias")}
+    with pytest.raises(UserError, match=r"decay_exclude: \*embedings is the path of no weight"):
+        decay_excluded(network, [*default, "*embedings"])
+
+
+WITHOUT_LOSS = {"class_weights": [0.0] * 10, "batch_size": 25}
+"""The gradient is 0, so that weight decay alone changes a weight."""
+DECAY: dict[str, Any] = {"learning_rate": 0.5, "weight_decay": 0.25}
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": SgdSettings(**DECAY),
+    "adamw": AdamWSettings(**DECAY),
+    "lion": CustomOptimizerSettings(_target_="keras.optimizers.Lion", **DECAY),
+}
+CASES = [
+    ("lion", "one device", "float32"),
+    ("adamw", "mirrored 3", "float32"),
+    ("sgd", "central_storage 2", "float64"),
+    ("sgd", "mirrored 3", "mixed_float16"),
+]
+
+
+def where_of(name: str) -> Strategy:
+    if name.startswith("central"):
+        return strategy(CentralStorageSettings(deterministic=False))
+    return mirrored(3) if name.startswith("mirrored") else one_device()
+
+
+def assert_decayed(before: Model, after: Model, steps: int) -> None:
+    pairs = list(zip(before.network.trainable_variables, after.network.trainable_variables, strict=True))
+    for start, end in pairs:
+        factor = (1 - 0.5 * 0.25) ** steps if short(start.path) in DECAYED else 1.0
+        values = np.asarray(start, np.float64)
+        np.testing.assert_allclose(np.asarray(end, np.float64), values * factor, rtol=1e-6, err_msg=start.path)
+    assert sum(float(np.abs(np.asarray(start)).sum()) > 0 for start, _ in pairs) > len(DECAYED)
+
+
+@pytest.mark.parametrize(("name", "where", "policy"), CASES)
+def test_excluded_weights_keep_their_values_to_the_bit(name: str, where: str, policy: str) -> None:
+    dataset, place = real_digits(125), where_of(where)
+    given = settings(optimizer=OPTIMIZERS[name], **WITHOUT_LOSS)
+    after, _ = after_steps(place, dataset, given, 3, lambda data, where: built(data, where, policy))
+    assert_decayed(built(dataset, place, policy), after, 3)
+
+
+@pytest.mark.parametrize("engine", [train, fit])
+def test_both_trainers_exclude_them(engine: Any) -> None:
+    dataset, where = real_digits(50), one_device()
+    kind = FitSettings if engine is fit else type(settings())
+    given = settings(optimizer=OPTIMIZERS["sgd"], **WITHOUT_LOSS, epochs=1, restore_best=False)
+    after = built(dataset, where)
+    engine(after, dataset, where, kind(**{**vars(given), "_target_": kind._target_}))
+    assert_decayed(built(dataset, where), after, 2)
