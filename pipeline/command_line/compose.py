@@ -44,6 +44,7 @@ from pipeline.config.keys import declared, dotted, flatten
 from pipeline.config.options import read_options
 from pipeline.config.schemas import register_schemas
 from pipeline.config.sweep_settings import SearchSettings, SweepSettings
+from pipeline.paths import CONF
 from stages.errors import UserError
 
 NAMED_BY_USERS = ("tracking.tags", "precision.layers", "strategy.layers")
@@ -59,6 +60,7 @@ class Composed:
     document: the configuration, without Hydra's node; choices: the option taken from each group.
     overrides: as they were given, and `typed` the names of those that the user typed for this very command.
     config_dirs: the folders of configuration that the user has added.
+    flags: those that choose a primary configuration of the user's own.
     """
 
     document: DictConfig
@@ -66,6 +68,7 @@ class Composed:
     overrides: tuple[str, ...]
     typed: tuple[str, ...] = ()
     config_dirs: tuple[Path, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 class Composer:
@@ -93,6 +96,9 @@ class Composer:
         self.loader = self.hydra.config_loader
         self._primary = arguments.primary
         self._config_dirs = tuple(folder.resolve() for folder in more)
+        self._flags = (("--config-path", str(primary)) if primary != CONF else ()) + (
+            ("--config-name", arguments.primary) if arguments.primary != "config" else ()
+        )
         self._has_own = len(arguments.folders) > 1 or arguments.primary != "config"
         options = read_options(arguments.folders, arguments.primary)
         typed, self.replaced = without_replaced(parsed(arguments.overrides, options))
@@ -139,10 +145,15 @@ class Composer:
     def is_sweep(self) -> bool:
         """Whether several jobs are asked for: by -m, or by a file that says what varies; raises as `sweep` does.
 
+        `sweep=none` on the command line makes it one run, whatever a file says.
+
         Raises:
             UserError: also where settings of a sweep were typed, and there is none.
         """
-        if self._is_multirun or self.sweep.over:
+        if self._is_multirun:
+            return True
+        is_one = any(override.key_or_group == "sweep" and override.value() == "none" for override in self._overrides)
+        if self.sweep.over and not is_one:
             return True
         for override in self._overrides:
             if of_sweep(override) and override.value() != "none":
@@ -289,7 +300,7 @@ class Composer:
             ConfigLoaderImpl._apply_overrides_to_config(values, document)
         choices = dict(with_hydra.hydra.runtime.choices)
         typed = tuple(override.key_or_group for override in overrides if override.key_or_group not in self._inherited)
-        return Composed(document, choices, lines, typed, self._config_dirs)
+        return Composed(document, choices, lines, typed, self._config_dirs, self._flags)
 
     def _base(self, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
         """Returns the configuration under `options`, pickled without Hydra's node, and with it."""

@@ -1,15 +1,18 @@
-"""The best configuration of a search, as an experiment file that runs as it is."""
+"""The best configuration of a search, as an experiment file that is one run."""
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
-from pipeline.config.keys import split_override
+from pipeline.command_line.compose import Composed
+from pipeline.config.experiment import read
 from pipeline.config.options import Options
-from pipeline.redaction.mask import redact_overrides
+from pipeline.paths import outputs_folder, shorter
+from pipeline.redaction.mask import redact
 from stages.storage.atomic import atomic_write
 
 FOLDER = "conf"
@@ -17,64 +20,81 @@ FOLDER = "conf"
 
 EXPERIMENT = "experiment"
 
-OF_THE_COMMAND = ("sweep", "outputs", "resume", "max_jobs", "dry_run", "trust", "hang_seconds", "job_timeout_seconds")
-"""Settings of the search, and of the machine that it ran on, that say nothing of the experiment."""
+OF_THE_COMMAND = ("outputs", "resume", "max_jobs", "dry_run", "trust", "hang_seconds", "job_timeout_seconds")
+"""Settings of the command, and of the machine that it ran on, that say nothing of the experiment."""
 
 
-def write_experiment(lines: Sequence[str], comment: str, options: Options, folder: Path, name: str) -> Path:
-    """Writes the overrides `lines` as the experiment `name` into a search's folder; returns its path.
+def write_experiment(composed: Composed, comment: str, options: Options, folder: Path, name: str) -> Path:
+    """Write the whole configuration of a trial as the experiment `name` into a search's folder; return its path.
 
-    Those with secrets are left out, and named: the file is an artifact of the search's run.
+    The file chooses the trial's option in every group and sets every value. So it stands alone: neither what the search
+    varies nor the experiment file that it came from is read again. Secrets are left out and named, as the file is an
+    artifact of the search's run.
 
     Args:
-        comment: what stands above it. options: those of the groups, to tell the choice of an option from a value.
+        comment: stands above it. options: those of the groups, to tell an option that is replaced from one that is new.
     """
-    parser = OverridesParser.create()
-    secrets = with_secrets(lines)
+    values, secrets = _values(composed)
     if secrets:
         comment += f"\nWithout what holds secrets, to be given with the command: {', '.join(secrets)}"
-    overrides = [parser.parse_override(line) for line in lines if split_override(line)[0] not in secrets]
-    defaults: list[Any] = []
-    chosen: list[Any] = []
-    values: dict[str, Any] = {}
-    for override in overrides:
-        if override.key_or_group.partition(".")[0] in OF_THE_COMMAND:
-            continue
-        group = override.key_or_group
-        if group == EXPERIMENT:
-            defaults.append(str(override.value()))  # another experiment, which this one starts from
-        elif group in options.groups and not isinstance(override.value(), Mapping):
-            is_new = override.is_add() and group not in options.defaults
-            chosen.append({f"{'' if is_new else 'override '}/{group}": _plain(override.value())})
-        else:
-            _set(values, group.split("."), _plain(override.value()))
     header = "".join(f"# {line}\n" for line in comment.splitlines())
-    body = {"defaults": [*defaults, *chosen, "_self_"], **values}
+    body = {"defaults": [*_choices(composed, options), "_self_"], **values}
     path = folder / FOLDER / EXPERIMENT / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, f"# @package _global_\n{header}{yaml.safe_dump(body, sort_keys=False, allow_unicode=True)}")
     return path
 
 
-def with_secrets(lines: Sequence[str]) -> list[str]:
-    """Returns the names of the overrides that hold secrets and belong to the experiment."""
-    names = [
-        split_override(line)[0] for line, shown in zip(lines, redact_overrides(lines), strict=True) if shown != line
+def run_command(composed: Composed, options: Options, folder: Path, name: str) -> str:
+    """Return the command that runs the experiment `name` of the search in `folder`, once, beside the search."""
+    words = ["python", "-m", "pipeline", *composed.flags, "--config-dir", shorter(folder / FOLDER)]
+    if composed.config_dirs:
+        words.append(f"hydra.searchpath=[{','.join(map(str, composed.config_dirs))}]")
+    words.append(f"{'' if EXPERIMENT in options.defaults else '+'}{EXPERIMENT}={name}")
+    words += [line for line in composed.overrides if line.startswith("~")]  # no file can remove what another one sets
+    outputs = folder.parent.parent
+    if outputs != outputs_folder(None):
+        words.append(f"outputs={shorter(outputs)}")
+    if composed.flags:
+        words.append("sweep=none")  # the primary configuration may say itself what varies
+    return " ".join([*map(shlex.quote, words), *(f"{secret}=…" for secret in _values(composed)[1])])
+
+
+def _choices(composed: Composed, options: Options) -> list[dict[str, Any]]:
+    """Return what chooses the options of a trial, as entries of a defaults list."""
+    chosen: dict[str, Any] = {group: composed.choices[group] for group in composed.choices if group in options.groups}
+    for group in (EXPERIMENT, "debug", "sweep"):
+        chosen.pop(group, None)
+    if "sweep" in options.defaults:
+        chosen["sweep"] = "none"
+    new_first = sorted(chosen, key=lambda group: group in options.defaults)  # as Hydra wants them
+    return [
+        {f"{'override ' if group in options.defaults else ''}/{group}": chosen[group]}
+        for group in new_first
+        if chosen[group] is not None
     ]
-    return [name for name in names if name.partition(".")[0] not in OF_THE_COMMAND]
 
 
-def _plain(value: Any) -> Any:
-    """Returns a value as YAML can hold it: Hydra's quoted strings as strings."""
-    if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value.text if hasattr(value, "text") else value
+def _values(composed: Composed) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a trial's experiment, and the dotted names of those that are left out as secrets."""
+    document = read(composed.document, composed.choices, composed.config_dirs).document
+    plain = OmegaConf.to_container(document, resolve=False)
+    assert isinstance(plain, dict)
+    secrets: list[str] = []
+    own = {name: value for name, value in plain.items() if name not in OF_THE_COMMAND}
+    return _without_secrets(own, redact(own), "", secrets), secrets
 
 
-def _set(values: dict[str, Any], names: Sequence[str], value: Any) -> None:
-    *outer, last = names
-    for name in outer:
-        values = values.setdefault(name, {})
-    values[last] = value
+def _without_secrets(
+    plain: Mapping[Any, Any], masked: Mapping[Any, Any], path: str, secrets: list[str]
+) -> dict[Any, Any]:
+    """Return `plain` without the values that differ in `masked`, whose names are added to `secrets`."""
+    kept: dict[Any, Any] = {}
+    for (key, value), (shown_key, shown) in zip(plain.items(), masked.items(), strict=True):
+        if isinstance(value, Mapping) and key == shown_key:
+            kept[key] = _without_secrets(value, shown, f"{path}{key}.", secrets)
+        elif (key, value) == (shown_key, shown):
+            kept[key] = value
+        else:
+            secrets.append(f"{path}{shown_key}")
+    return kept

@@ -1,11 +1,9 @@
 """Runs a search: its trials under one parent run, each drawn from the results of those before."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from pipeline.command_line.compose import Composed
 from pipeline.config.options import Options
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
@@ -17,7 +15,7 @@ from pipeline.run.report import show_plan
 from pipeline.run_folder.lock import locked, warn_of_local_locks
 from pipeline.run_folder.origin import NAME as ORIGIN
 from pipeline.run_folder.origin import Origin
-from pipeline.search.best import FOLDER, with_secrets, write_experiment
+from pipeline.search.best import run_command, write_experiment
 from pipeline.search.checks import Search, epochs_of
 from pipeline.search.plots import draw
 from pipeline.search.study import STUDY, Study, Trial
@@ -171,19 +169,10 @@ def _results(search: Search, study: Study, folder: Path, options: Options, conso
         name = "best" if len(best) == 1 else f"best_{number}"
         composed = search.compose(trial.lines)
         comment = f"Trial {trial.ordinal} of search {folder.name}: {values}"
-        paths.append(write_experiment(composed.overrides, comment, options, folder, name))
+        paths.append(write_experiment(composed, comment, options, folder, name))
         console.log(f"{'':11} {' '.join(trial.lines)}")
-        console.log(f"{'run it':11} {_command(composed, folder, name)}")
+        console.log(f"{'run it':11} {run_command(composed, options, folder, name)}")
     return paths
-
-
-def _command(composed: Composed, folder: Path, name: str) -> str:
-    """Returns the command that runs a search's experiment `name`, which was composed of its own folders, too."""
-    words = ["python", "-m", "pipeline", "--config-dir", shorter(folder / FOLDER)]
-    if composed.config_dirs:
-        words.append(f"hydra.searchpath=[{','.join(str(own) for own in composed.config_dirs)}]")
-    words = [shlex.quote(word) for word in (*words, f"experiment={name}")]
-    return " ".join([*words, *(f"{secret}=…" for secret in with_secrets(composed.overrides))])
 
 
 def epochs_saved(search: Search, trials: Sequence[Trial]) -> float | None:

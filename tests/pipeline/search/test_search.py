@@ -3,7 +3,6 @@
 import functools
 import json
 import re
-import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -11,19 +10,14 @@ from pathlib import Path
 
 import optuna
 import pytest
-import yaml
 from mlflow import MlflowClient
 
 from pipeline import runs
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
-from pipeline.config.options import read_options
-from pipeline.paths import CONF
 from pipeline.provenance.identity import identity
 from pipeline.run_folder.lock import is_locked
-from pipeline.search.best import with_secrets, write_experiment
-from pipeline.search.run import _command
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import read_index
 from pipeline.tracking.journal import SENT, Journal
@@ -113,33 +107,6 @@ def test_the_best_is_an_experiment_that_runs_as_it_is(searched: tuple[Path, str]
     best = jobs[study(folder).best_trial.number]
     composed = Composer(read_arguments(["--config-dir", str(folder / "conf"), "experiment=best"])).one()
     assert identity(read(composed.document, composed.choices, composed.config_dirs)) == best["identity"]
-
-
-@pytest.mark.smoke
-def test_the_best_is_written_without_secrets(tmp_path: Path) -> None:
-    lines = ["model=mlp", "tracking.uri=http://me:kZq8x71m@host", "tracking.tags.api_key=kZq8x72m", "sweep.seed=3"]
-    file = write_experiment(lines, "Trial 1", read_options([CONF]), tmp_path, "best")
-    assert "kZq8" not in file.read_text()
-    assert "to be given with the command: tracking.uri, tracking.tags.api_key\n" in file.read_text()
-    assert yaml.safe_load(file.read_text()) == {"defaults": [{"override /model": "mlp"}, "_self_"]}
-    assert with_secrets(lines) == ["tracking.uri", "tracking.tags.api_key"]
-
-
-@pytest.mark.smoke
-def test_the_command_of_the_best_knows_the_folders_of_the_search(tmp_path: Path) -> None:
-    """Those of `--config-dir` and `hydra.searchpath`, of which its options may be; and what is left out of its file."""
-    (own := tmp_path / "own conf" / "model").mkdir(parents=True)
-    (own / "tiny.yaml").write_text("defaults:\n- mlp\n- _self_\n")
-    typed = ["--config-dir", str(own.parent), "model=tiny", "tracking.tags.api_key=kZq8x72m"]
-    composer = Composer(read_arguments(typed))
-    composed = composer.one()
-    write_experiment(composed.overrides, "Trial 1", composer.options, tmp_path, "best")
-    words = shlex.split(_command(composed, tmp_path, "best"))
-    assert (words[:3], words[-1]) == (["python", "-m", "pipeline"], "tracking.tags.api_key=…")
-    again = Composer(read_arguments([*words[3:-1], typed[-1]])).one()
-    assert identity(read(again.document, again.choices, again.config_dirs)) == identity(
-        read(composed.document, composed.choices, composed.config_dirs)
-    )
 
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:

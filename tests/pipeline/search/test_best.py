@@ -1,0 +1,120 @@
+"""The best configuration of a search: one run with the trial's settings, however the search was asked for."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composed, Composer
+from pipeline.config.experiment import Experiment, read
+from pipeline.provenance.identity import identity
+from pipeline.search.best import run_command, write_experiment
+from tests import commands
+from tests.pipeline.experiments import SMALL, TRAINED
+
+RATE = "optimizer.learning_rate"
+DRAWN = f"{RATE}=tag(log,interval(1e-4,1e-1))"
+
+EXPERIMENT = """# @package _global_
+defaults:
+  - /own: more
+  - override /data: synthetic
+  - override /model: mlp
+  - override /sweep: {sweep}
+  - _self_
+data: {{height: 8, width: 8, examples: 300}}
+train: {{epochs: 2}}
+optimizer: {{learning_rate: 0.5}}
+precision: {{layers: {{"dense_*": float32}}}}
+tracking: {{tags: {{team.name: vision, own: "${{oc.env:HOME}}", token_of: kZq8x71m1}}}}
+sweep: {over}
+"""
+
+OVER = "{over: {optimizer.learning_rate: 'tag(log,interval(1e-4,1e-1))'}}"
+
+WAYS: dict[str, tuple[str, ...]] = {
+    "typed": ("sweep=tpe", DRAWN, *SMALL),
+    "-m": ("-m", "sweep=random", DRAWN, "model=cnn,mlp", "schedule=cosine"),
+    "experiment file": ("experiment=mine",),
+    "experiment file, values typed": ("sweep=tpe", "experiment=group", DRAWN, "model=cnn", "train.epochs=7"),
+    "sweep file": ("sweep=own", "model=resnet20"),
+    "sweep file in an experiment file": ("experiment=group",),
+    "several goals": ("sweep=nsga2", DRAWN, "sweep.metric=[val/best_loss,val/best_accuracy]"),
+    "own primary configuration": ("--config-name", "primary"),
+    "of a stage and options of one's own": (
+        "sweep=tpe", DRAWN, "+pipeline.extra=report", "+extra={_target_: tests.own.stage, a.b: 1}", "+own=more",
+        "export=all", "~export.formats.onnx", "pipeline.inspect=null",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder of one's own options and a primary configuration, which says itself what varies."""
+    folder = tmp_path / "own conf"
+    for name, text in {
+        "experiment/mine": EXPERIMENT.format(sweep="tpe", over=OVER),
+        "experiment/group": EXPERIMENT.format(sweep="own", over="{trials: 3}"),
+        "sweep/own": f"defaults:\n- tpe\n- _self_\nover:\n  {RATE}: interval(0.1,1)\n",
+        "own/more": "# @package _global_\ntrain: {label_smoothing: 0.1}\n",
+    }.items():
+        (folder / f"{name}.yaml").parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def read_job(composed: Composed) -> Experiment:
+    return read(composed.document, composed.choices, composed.config_dirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.smoke) if way == "experiment file" else way for way in WAYS]
+)
+def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out puts" / "sweeps" / "search"
+    words = [*WAYS[way], f"outputs='{folder.parents[1]}'"]
+    if "--config-name" in words:
+        primary = yaml.safe_load((Path(commands.ROOT) / "conf" / "config.yaml").read_text())
+        primary |= {"sweep": yaml.safe_load(OVER), "seed": 7}
+        primary["defaults"] = [entry for entry in primary["defaults"] if entry != {"experiment": None}]
+        (own / "primary.yaml").write_text(yaml.safe_dump(primary, sort_keys=False))
+        words += ["--config-path", str(own), f"hydra.searchpath=[{commands.ROOT / 'conf'}]"]
+    else:
+        words += ["--config-dir", str(own)]
+    composer = Composer(read_arguments(words))
+    assert composer.is_sweep
+    varying = [override for override in composer.of_jobs if override.is_sweep_override()]
+    trial = composer.with_lines(
+        [f"{one.get_key_element()}={0.25 if one.is_interval_sweep() else 'mlp'}" for one in varying]
+    )
+    file = write_experiment(trial, "Trial 1", composer.options, folder, "best")
+    typed = shlex.split(run_command(trial, composer.options, folder, "best"))
+    assert typed[:3] == ["python", "-m", "pipeline"]
+    assert "kZq8" not in file.read_text()
+    again = Composer(read_arguments([word.replace("…", "kZq8x71m1") for word in typed[3:]]))
+    assert not again.is_sweep
+    job, best = read_job(trial), read_job(again.one())
+    assert identity(best) == identity(job)
+    assert (best.name, best.outputs, best.pipeline) == (job.name, job.outputs, job.pipeline)
+    assert best.tracking == job.tracking
+    assert best.settings["train"].optimizer.learning_rate == 0.25
+
+
+@pytest.mark.slow
+def test_what_a_search_prints_trains_one_run(own: Path, outputs: Path) -> None:
+    """Typed to the letter, for each best of a search with two goals that an experiment file asks for."""
+    text = EXPERIMENT.format(sweep="nsga2", over=OVER[:-1] + ", trials: 3, metric: [val/best_loss, val/best_accuracy]}")
+    (own / "experiment" / "two.yaml").write_text(text.replace(", token_of: kZq8x71m1", ""))
+    words = ("--config-dir", str(own), "experiment=two", *TRAINED, "tracking=off", f"outputs={outputs}")
+    done = commands.run(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = [line for line in done.stdout.splitlines() if line.startswith("run it")]
+    assert printed
+    for number, line in enumerate(printed, 1):
+        again = commands.run(*shlex.split(line.removeprefix("run it"))[3:])
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert len(list(outputs.glob("runs/*/*"))) == number
+    assert len(list(outputs.glob("sweeps/*"))) == 1
