@@ -26,6 +26,7 @@ from pipeline.sweep.catalog import status_now
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow
 from stages.errors import UserError
+from stages.settings.places import regular_file
 from stages.settings.strategy import StrategySettings
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Run:
     @cached_property
     def config(self) -> DictConfig:
         """The whole configuration, without secrets."""
-        document = OmegaConf.load(self.folder / "config.yaml")
+        document = OmegaConf.load(regular_file(self.folder / "config.yaml"))
         assert isinstance(document, DictConfig)
         return document
 

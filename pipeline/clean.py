@@ -20,6 +20,7 @@ from pipeline.run_folder.lock import LockedError, is_locked, locked
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.sweep.index import read_index, sweep_folders
 from pipeline.tracking.journal import Journal
+from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
 
 KINDS = {
@@ -173,7 +174,7 @@ def _of_run(folder: Path) -> Iterator[Removable]:
         paths = [path for place in places for pattern in patterns for path in place.glob(pattern)]
         yield from (_removable(kind, path, folder) for path in paths if not path.is_symlink())
     if len(places) == 2:
-        paths = [path for pattern in ("step-*.npz", "start.npz") for path in sorted(checkpoints.glob(pattern))]
+        paths = [*checkpoint_files(checkpoints), *checkpoints.glob(START)]
         yield from (_removable("checkpoints", path, folder) for path in paths if not path.is_symlink())
 
 

@@ -19,6 +19,7 @@ from pipeline.serving.models import saved_model
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError
+from stages.settings.places import regular_file
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 TOP = 3
@@ -116,10 +117,11 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             if not inside:
                 raise UserError(f"{path} has no images in it", f"files that end in {', '.join(SUFFIXES)}")
             yield from inside
-        elif path.is_file() or path.is_fifo():  # as /dev/stdin may be
+        elif path.is_file():
             yield path
         else:
-            raise UserError(f"{path} is not there", "an image, or a folder of images")
+            problem = "is not a regular file" if path.exists() else "is not there"
+            raise UserError(f"{path} {problem}", "an image, or a folder of images")
 
 
 def _is_image(path: Path) -> bool:
@@ -132,10 +134,10 @@ def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[
         contents: list[tuple[Path, bytes]] = []
         for file in files[start : start + BATCH]:
             try:
-                contents.append((file, file.read_bytes()))
+                contents.append((file, regular_file(file).read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
-        answers = scores(classify, [content for _, content in contents])
+        answers = scores(classify, [content for _, content in contents]) if contents else []
         yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
 
 

@@ -19,6 +19,7 @@ from pipeline.run_folder.finding import debug_kind
 from pipeline.run_folder.rebuild import epoch_metrics, read_run
 from pipeline.run_folder.summary import NAME, best_metric
 from stages.reuse import VALIDATED, VALIDATED_PIXELS
+from stages.settings.places import regular_file
 
 PREDICTIONS = "predictions.parquet"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -73,7 +74,7 @@ class ComparedRun:
     @cached_property
     def _configuration(self) -> Mapping[str, Any]:
         try:
-            document = yaml.load((self.folder / "config.yaml").read_bytes(), _Loader)
+            document = yaml.load(regular_file(self.folder / "config.yaml").read_bytes(), _Loader)
         except (OSError, ValueError, yaml.YAMLError):
             return {}
         return document if isinstance(document, Mapping) else {}
@@ -87,8 +88,8 @@ class ComparedRun:
         """Returns for each test example whether it is classified correctly, bool [n]; None without predictions."""
         import pyarrow.parquet as pq  # most of a second to import
 
-        try:
-            with pq.ParquetFile(self.folder / PREDICTIONS) as file:  # `read_table` looks for a data set of many first
+        try:  # `read_table` looks for a data set of many files first
+            with pq.ParquetFile(regular_file(self.folder / PREDICTIONS)) as file:
                 table = file.read(columns=["label", "predicted"], use_threads=False)
             labels, predicted = (np.from_dlpack(table[name].combine_chunks()) for name in ("label", "predicted"))
             return labels == predicted  # pyarrow's `to_numpy` would import pandas, which takes half a second
@@ -181,7 +182,7 @@ def _status(status: str | None, entry: Mapping[str, Any]) -> str:
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((folder / NAME).read_text()))
+        return dict(json.loads(regular_file(folder / NAME).read_text()))
     except (OSError, ValueError, TypeError):
         rebuilt = read_run(folder)
         return asdict(rebuilt) if rebuilt is not None else {}

@@ -15,6 +15,7 @@ from pipeline.provenance.code_state import git
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
+from stages.settings.places import regular_file
 
 PACKAGES = "environment/packages.txt"
 
@@ -74,7 +75,7 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        document = OmegaConf.to_container(OmegaConf.load(path))
+        document = OmegaConf.to_container(OmegaConf.load(regular_file(path)))
     except (OSError, ValueError):
         return {}
     return dict(flatten(document)) if isinstance(document, dict) else {}
@@ -82,7 +83,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(regular_file(path).read_text()))
     except (OSError, ValueError, TypeError):
         return {}
 

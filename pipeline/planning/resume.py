@@ -28,7 +28,9 @@ from pipeline.run_folder.finding import find_run, run_folders
 from pipeline.run_folder.rebuild import read_run
 from pipeline.run_folder.settle import is_unsent
 from pipeline.run_folder.summary import Summary
+from stages.checkpoints.names import can_start
 from stages.errors import UserError
+from stages.settings.places import regular_file
 from stages.settings.train import TrainSettings
 
 CHANGEABLE = ("strategy",)
@@ -116,7 +118,7 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
         return None
     run = find_run(text, experiment.outputs, "fork")
     folder = Path(run.folder)
-    if starts and not any((folder / "checkpoints").glob("*.npz")):
+    if starts and not can_start(folder / "checkpoints"):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
     check_fork(experiment, run)
     if starts:
@@ -175,7 +177,7 @@ def check_same(experiment: Experiment, run: Summary) -> None:
         return
     ignored = WITHOUT_EFFECT + CHANGEABLE
     try:
-        before_all = OmegaConf.to_container(OmegaConf.load(path))
+        before_all = OmegaConf.to_container(OmegaConf.load(regular_file(path)))
         before = relevant_settings(before_all, ignored)
     except (OSError, ValueError, AttributeError, yaml.YAMLError, OmegaConfBaseException) as error:
         if run.identity == identity(experiment):
@@ -217,7 +219,8 @@ def check_fork(experiment: Experiment, run: Summary) -> None:
     What only the data and the network themselves can tell is compared when they are there.
     """
     try:
-        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(Path(run.folder) / "config.yaml")), ())
+        document = OmegaConf.load(regular_file(Path(run.folder) / "config.yaml"))
+        before = relevant_settings(OmegaConf.to_container(document), ())
     except Exception:  # damaged: the checkpoint is compared when it is restored
         return
     now = settings_of(experiment, ())

@@ -17,6 +17,7 @@ from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.run_copy import RESULTS
 from stages.errors import UserError
+from stages.settings.places import regular_file
 from stages.settings.results import EvaluateSettings, ExportSettings
 
 TRAIN = "train"
@@ -141,7 +142,7 @@ def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, expe
     free = {name for stage in [*plan[first:], *_left_out(plan)] for name in (stage.name, experiment.groups[stage.name])}
     ignored = (*CHANGEABLE, "data", "load", *sorted(free))
     try:
-        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(path)), ignored)
+        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(regular_file(path))), ignored)
     except Exception as error:
         raise UserError(
             f"run={experiment.run}: {shorter(path)} cannot be read ({type(error).__name__}); it has the "

@@ -24,6 +24,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.tracking.run_copy import copy_of_run, is_copy
 from pipeline.tracking.weights import ADDRESSES, run_of_model
 from stages.errors import UserError
+from stages.settings.places import regular_file
 
 ELSEWHERE = ("tracking.uri", "strategy.name", "outputs")
 """Settings that send data to another place, or write there."""
@@ -182,7 +183,7 @@ def known_targets(config_dirs: Sequence[Path]) -> set[str]:
     for folder in (CONF, *config_dirs):
         for path in (*folder.rglob("*.yaml"), *folder.rglob("*.yml")):
             try:
-                targets |= set(targets_in(yaml.safe_load(path.read_text())))
+                targets |= set(targets_in(yaml.safe_load(regular_file(path).read_text())))
             except (OSError, ValueError, yaml.YAMLError):
                 continue
     return targets

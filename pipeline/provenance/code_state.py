@@ -16,6 +16,7 @@ from pathlib import Path
 from pipeline.command_line.arguments import command_name
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction.mask import redact, redact_overrides, without_user
+from stages.settings.places import regular_file
 
 DIFF_LIMIT_BYTES = 1_000_000
 _SECRET_FILE = re.compile(
@@ -127,7 +128,7 @@ def _diff(top: Path, untracked: bool) -> str:
 
 def _name_and_digest(top: Path, name: str) -> str:
     try:
-        return f"{name} sha256:{hashlib.sha256((top / name).read_bytes()).hexdigest()}"
+        return f"{name} sha256:{hashlib.sha256(regular_file(top / name).read_bytes()).hexdigest()}"
     except OSError as error:  # a broken link, or deleted in the meantime
         return f"{name} ({error.strerror})"
 

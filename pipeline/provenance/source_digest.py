@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
 from pipeline.source_code.packages import find_package, is_installed, is_standard, places
+from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
 NAME = "code.json"
@@ -167,7 +168,7 @@ def _content(path: Path) -> str:
         facts = path.stat()
         if facts.st_size > LARGEST_READ_BYTES and path.suffix != ".py":
             return f"{facts.st_size} {facts.st_mtime_ns}"
-        return _hex(path.read_bytes())
+        return _hex(regular_file(path).read_bytes())
     except OSError as error:  # deleted in the meantime, or a broken link
         return f"unreadable ({error.strerror})"
 
@@ -178,7 +179,7 @@ def _imports(paths: Iterable[Path]) -> Iterator[str]:
         if path.suffix != ".py":
             continue
         try:
-            tree = ast.parse(path.read_bytes())
+            tree = ast.parse(regular_file(path).read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
         for node in ast.walk(tree):

@@ -39,6 +39,7 @@ from pipeline.tracking.params import of_configuration
 from pipeline.tracking.run_copy import RESULTS
 from pipeline.tracking.system_metrics import SystemMetrics
 from pipeline.tracking.tracker import Patience, RunSpec, Tracker, open_tracker
+from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
 from stages.settings.results import EvaluateSettings, ExportSettings
@@ -315,8 +316,8 @@ def keep_last_checkpoint(folder: Path) -> None:
 
     `fork=` starts from the last checkpoint. A fork that has written none keeps its start.
     """
-    by_step = sorted(folder.glob("checkpoints/step-*.npz"), key=lambda path: (len(path.name), path.name))
-    unused = [*by_step[:-1], folder / "checkpoints" / "start.npz"] if by_step else []
+    by_step = checkpoint_files(folder / "checkpoints")
+    unused = [*by_step[:-1], folder / "checkpoints" / START] if by_step else []
     for path in unused:
         with suppress(OSError):  # a leftover does no harm
             path.unlink(missing_ok=True)

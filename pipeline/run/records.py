@@ -166,8 +166,9 @@ def _add_value(collected: Records, stage: str, name: str, value: Any, folder: Pa
 def _add_file(collected: Records, place: str, path: Path, folder: Path) -> None:
     if not path.is_absolute():
         path = path.absolute() if path.exists() else folder / path
-    if not path.exists():
-        collected.warnings.append(f"the file {path} ({place or 'no folder'}) does not exist: it is not recorded")
+    if not (path.is_file() or path.is_dir()):
+        what = "is no regular file" if path.exists() else "does not exist"
+        collected.warnings.append(f"the file {path} ({place or 'no folder'}) {what}: it is not recorded")
         return
     clean = posixpath.normpath(place.strip("/")) if place.strip("/") else ""
     if clean.startswith(".."):

@@ -11,6 +11,7 @@ from pipeline.provenance.code_state import resuming_command
 from pipeline.run.description import sizes
 from pipeline.run_folder.finding import debug_kind
 from pipeline.run_folder.summary import Summary
+from stages.checkpoints.names import can_start
 
 UNITS = ("images", "features")
 """Kinds of examples that training may count: features are what a frozen backbone has made of images."""
@@ -60,7 +61,7 @@ def show_summary(summary: Summary, how_to_open: str | None, console: Console) ->
         rows.append(("test", tested))
     rows += _speed(summary)
     may_resume = debug_kind(summary.choices) is None
-    if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
+    if may_resume and summary.status != "FINISHED" and can_start(Path(summary.folder, "checkpoints")):
         rows.append(("resume", f"{resuming_command()}  (from its last checkpoint)"))
     for kind, path in summary.exported.items():
         rows.append(("export", f"{shorter(Path(path))} ({kind})"))

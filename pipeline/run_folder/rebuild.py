@@ -15,6 +15,7 @@ from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import ENDED, Journal
 from pipeline.tracking.tracker import SYSTEM
+from stages.checkpoints.names import checkpoint_files
 
 Warn = Callable[[str], None]
 
@@ -96,7 +97,7 @@ def checkpoint_rows(folder: Path) -> dict[int, dict[str, float]]:
     """
     import numpy as np  # for runs that have checkpoints alone
 
-    for path in sorted((folder / "checkpoints").glob("step-*.npz"), reverse=True):
+    for path in reversed(checkpoint_files(folder / "checkpoints")):
         try:
             with np.load(path, allow_pickle=False) as file:
                 progress = json.loads(file["facts"].tobytes())["facts"]["progress"]

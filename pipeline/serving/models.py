@@ -11,6 +11,7 @@ from pipeline.run_folder.finding import find_run
 from pipeline.tracking.health import sqlite_file
 from pipeline.tracking.weights import ADDRESSES, model_folder
 from stages.errors import UserError
+from stages.settings.places import regular_file
 
 Store = tuple[TrackingSettings, Path | None]
 """The settings by which a store is opened, and the folder of a local one."""
@@ -92,7 +93,7 @@ def _recorded_store(run: Path, outputs: Path) -> Store:
     """
     path = run / "config.yaml"
     try:
-        tracking = OmegaConf.load(path).tracking
+        tracking = OmegaConf.load(regular_file(path)).tracking
         settings = TrackingSettings(str(tracking.kind), tracking.uri)
         if settings.kind not in ("local", "server", "off"):
             raise ValueError(f"tracking.kind={settings.kind}")

@@ -15,6 +15,7 @@ from pipeline.tracking.params import CONFIGURATION
 from pipeline.tracking.run_copy import RESULTS
 from stages.errors import UserError
 from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.settings.places import regular_file
 from stages.settings.strategy import DefaultSettings
 
 
@@ -54,7 +55,7 @@ def _settings(run: Path, trust: bool) -> ModelSettings:
     """Returns the settings of the run's stage `model`, with no weights to be loaded before the trained ones."""
     path = run / CONFIGURATION
     try:
-        values: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        values: Any = OmegaConf.to_container(OmegaConf.load(regular_file(path)), resolve=True)
         values = dict(values["model"])
         target = values.pop("_target_")
         precision = PrecisionSettings(**values.pop("precision"))

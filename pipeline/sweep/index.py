@@ -13,7 +13,7 @@ from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
-from stages.settings.places import resolved
+from stages.settings.places import regular_file, resolved
 from stages.storage.atomic import atomic_write
 
 INDEX = "sweep.json"
@@ -36,7 +36,7 @@ def read_index(folder: Path, warn: Callable[[str], None] = lambda line: None) ->
     """
     origin = Origin.read(folder)
     try:
-        listed = json.loads((folder / INDEX).read_text())
+        listed = json.loads(regular_file(folder / INDEX).read_text())
         if isinstance(listed, list) and listed:  # of an earlier version
             listed = {"status": "RUNNING", "jobs": listed}
         jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed["jobs"]]

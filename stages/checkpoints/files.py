@@ -18,13 +18,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import tensorflow as tf
 
+from stages.checkpoints.names import START, checkpoint_files, checkpoint_name, step_of
 from stages.errors import UserError
 from stages.safe_places import safe_place
+from stages.settings.places import regular_file
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import PARTIAL, atomic_write
-
-START = "start.npz"
-"""Name of the checkpoint that a fork starts from."""
 
 EMA = "averages"
 """Name of the EMA among the parts of a checkpoint: that of the files that exist."""
@@ -62,7 +61,7 @@ def read(path: Path) -> Checkpoint:
         ValueError: where it is damaged or not a checkpoint.
         OSError: where it cannot be read.
     """
-    with path.open("rb") as file:
+    with regular_file(path).open("rb") as file:
         return _from_file(file)
 
 
@@ -130,9 +129,8 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     Args:
         warn: called for each damaged one.
     """
-    for path in [*reversed(_listed(folder)), folder / START]:
-        if not path.exists():
-            continue
+    start = folder / START
+    for path in [*reversed(checkpoint_files(folder)), *([start] if start.is_file() else [])]:
         try:
             checkpoint = read(path)
             return Checkpoint({**checkpoint.facts, "fork": path.name == START}, checkpoint.arrays)
@@ -170,14 +168,6 @@ def start_from(source: Path, folder: Path, weights: str = "last", run: str = "")
     write(Checkpoint(facts, checkpoint.arrays), folder / START)
 
 
-def _listed(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.npz"), key=_step)
-
-
-def _step(path: Path) -> int:
-    return int(path.stem.removeprefix("step-"))
-
-
 POLL_SECONDS = 0.5
 
 
@@ -206,7 +196,8 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         for partial in folder.glob(f"{PARTIAL}*") if folder is not None else ():
-            partial.unlink()
+            with contextlib.suppress(OSError):  # a leftover does no harm
+                partial.unlink()
 
     def steps_left(self, step: int) -> int | None:
         """Returns how many steps after `step` the next one is due, or None; the same in every worker."""
@@ -233,7 +224,7 @@ class Checkpoints:
             return
         self.wait()
         checkpoint = self._without_secrets(checkpoint)
-        self._writing = self._thread.submit(self._write, checkpoint, self._folder / f"step-{checkpoint.step:08}.npz")
+        self._writing = self._thread.submit(self._write, checkpoint, self._folder / checkpoint_name(checkpoint.step))
 
     def wait(self) -> None:
         """Waits until all are on disk.
@@ -270,6 +261,6 @@ class Checkpoints:
 
     def _write(self, checkpoint: Checkpoint, path: Path) -> None:
         write(checkpoint, path)
-        earlier = [other for other in _listed(path.parent) if _step(other) <= _step(path)]
+        earlier = [other for other in checkpoint_files(path.parent) if step_of(other) <= checkpoint.step]
         for old in earlier[: -self._most]:
             old.unlink()

@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.errors import UserError
 from stages.settings.data import TfdsSettings
+from stages.settings.places import regular_file
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 UNSUPPORTED = {
@@ -113,9 +114,12 @@ def read(path: Path) -> TfdsFolder:
         UserError: where they are missing or damaged.
     """
     documents = []
+    for file in path.iterdir() if path.is_dir() else ():  # TFDS reads others of them
+        if not (file.is_file() or file.is_dir()):
+            raise UserError(f"{file} is no regular file", "a set that TFDS has prepared whole, prepared again")
     for name in (INFO, FEATURES):
         try:
-            documents.append(json.loads((path / name).read_text()))
+            documents.append(json.loads(regular_file(path / name).read_text()))
             if not isinstance(documents[-1], dict):
                 raise ValueError("no mapping")
         except (OSError, ValueError) as error:

@@ -16,6 +16,7 @@ from stages.evaluation.predicted import NAME, read_predictions
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set
 from stages.results import Split
 from stages.safe_places import safe_place
+from stages.settings.places import regular_file
 
 SETTING = "evaluate.against"
 
@@ -108,7 +109,7 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
 
 def metadata_of(folder: Path) -> dict[str, str]:
     """Returns the class names, as JSON, and the facts of the test set that the predictions in `folder` are of."""
-    metadata = pq.read_schema(folder / NAME).metadata or {}
+    metadata = pq.read_schema(regular_file(folder / NAME)).metadata or {}
     return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
 
 

@@ -16,6 +16,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
+from stages.settings.places import regular_file
 from stages.text_names import printable
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -116,7 +117,7 @@ class ImageFolderSource(Source):
 
     def read(self, number: int) -> np.ndarray:
         try:
-            content = self._files[number].read_bytes()
+            content = regular_file(self._files[number]).read_bytes()
         except OSError as error:
             raise InvalidImageError(error.strerror or str(error)) from error
         return self._decode(content)

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import II, MISSING
 
 from stages.errors import UserError
-from stages.settings.places import exists
+from stages.settings.places import is_file_or_folder
 from stages.settings.ranges import choice, number
 
 POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
@@ -133,7 +133,7 @@ class ModelSettings:
                 "a mapping with the `_target_` of a function (input_shape, num_classes, **settings) -> keras.Model",
                 f"'{path}.network={{_target_: stages.networks.cnn.cnn}}'",
             )
-        if self.weights not in ("none", "imagenet") and not self.is_tracked and not exists(self.weights):
+        if self.weights not in ("none", "imagenet") and not self.is_tracked and not is_file_or_folder(self.weights):
             raise UserError(
                 f"{path}.weights={self.weights} is no file",
                 "none, imagenet, a file (.h5, .weights.h5), a SavedModel, runs:/<run id>, models:/<name>/<version>",

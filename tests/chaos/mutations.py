@@ -100,8 +100,8 @@ MUTATIONS = (
     # Checkpoints
     mutation("stages/checkpoints/files.py", "if not is_intact:", "if False:", CHECKPOINTS, "-k", "checksum or bit"),
     mutation(
-        "stages/checkpoints/files.py", "[*reversed(_listed(folder)), ", "[*_listed(folder), ", CHECKPOINTS,
-        "-k", "damaged_checkpoint",
+        "stages/checkpoints/files.py", "[*reversed(checkpoint_files(folder)), ", "[*checkpoint_files(folder), ",
+        CHECKPOINTS, "-k", "damaged_checkpoint",
     ),
     # Commands and runs
     mutation(

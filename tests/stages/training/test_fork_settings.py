@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.checkpoints.files import START, newest, start_from
+from stages.checkpoints.files import newest, start_from
+from stages.checkpoints.names import START
 from stages.errors import UserError
 from stages.settings.optimizer import ScheduleSettings, SgdSettings
 from tests.stages.experiments import adam, flat, one_device
