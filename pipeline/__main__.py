@@ -116,8 +116,6 @@ def _compose_and_run(arguments: Arguments) -> int:
 def _run(composer: "Composer") -> int:
     if not composer.is_sweep:
         return _run_one(composer)
-    if composer.has_sweeper:
-        return _run_foreign_sweep(composer)
     return _run_search(composer) if composer.searches else _run_sweep(composer)
 
 
@@ -146,14 +144,6 @@ def _run_one(composer: "Composer") -> int:
     refuse_unused(experiment, composed.typed)
     refuse_skipped(experiment, composed.typed)
     return run_job(Job(debugged(experiment), composed.overrides, started=process_started()), _console(composer))
-
-
-def _run_foreign_sweep(composer: "Composer") -> int:
-    from pipeline.sweep.foreign import run_foreign_sweep
-
-    lines = composer.lines()
-    console = _console(composer)
-    return run_foreign_sweep(composer.sweeper, lines, composer.of_lines, composer.sweep, console)
 
 
 def _run_sweep(composer: "Composer") -> int:

@@ -214,7 +214,7 @@ def test_a_wheel_carries_the_configuration_and_no_tests(tmp_path: Path) -> None:
     site = tmp_path / "site"
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)], check=True)
     folders = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
-    assert folders == {"hydra_plugins", "pipeline", "stages"}
+    assert folders == {"pipeline", "stages"}
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-m", "pipeline", "strategy=mirrored", "dry_run=true"]
     done = subprocess.run(

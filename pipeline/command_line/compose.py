@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -21,9 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, RunMode, TaskFunction
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pipeline.command_line.arguments import Arguments
@@ -33,7 +30,6 @@ from pipeline.command_line.overrides import (
     chooses_sweep,
     of_hydra,
     of_sweep,
-    of_sweeper,
     parsed,
     sweep_lines,
     without_replaced,
@@ -103,7 +99,6 @@ class Composer:
         options = read_options(arguments.folders, arguments.primary)
         typed, self.replaced = without_replaced(parsed(arguments.overrides, options))
         self._is_multirun = arguments.sweep or chooses_sweep(typed)
-        self._sweeper, typed = of_sweeper(typed, self._is_multirun)
         typed = checked(typed, options, self._is_multirun)
         inherited = checked(parsed(arguments.inherited, options), options, sweep=False)
         self._overrides = (*typed, *inherited)
@@ -182,38 +177,6 @@ class Composer:
     def grid(self) -> Grid:
         """The jobs of the sweep, not composed yet; raises as `sweep` does."""
         return Grid(self.of_jobs, self.sweep)
-
-    @property
-    def has_sweeper(self) -> bool:
-        """Whether a third-party sweeper says which jobs there are: `hydra/sweeper=…`."""
-        return bool(self._sweeper)
-
-    def sweeper(self, task: TaskFunction, folder: Path) -> Sweeper:
-        """Returns that sweeper; its jobs go to `task` by this project's launcher, its files to `folder`.
-
-        Raises:
-            UserError, HydraException: where there is none of that name, or its settings are wrong.
-        """
-        own = ["hydra/launcher=pipeline", f"hydra.sweep.dir='{folder}'"]
-        lines = [str(override.input_line) for override in self._sweeper]
-        with readable():
-            config = self.loader.load_configuration(self._primary, [*lines, *own], RunMode.MULTIRUN)
-        HydraConfig.instance().set_config(config)
-        context = HydraContext(config_loader=self.loader, callbacks=Callbacks(config))
-        return Plugins.instance().instantiate_sweeper(config=config, hydra_context=context, task_function=task)
-
-    def lines(self) -> list[str]:
-        """Returns the overrides of a sweep as they are typed, values that vary in one line; raises as `sweep` does."""
-        return [
-            f"{override.get_key_element()}={','.join(map(str, override.sweep_string_iterator()))}"
-            if override.is_choice_sweep()
-            else str(override.input_line)
-            for override in self.of_jobs
-        ]
-
-    def of_lines(self, lines: Sequence[str]) -> Composed:
-        """Returns the job of overrides as they are typed; raises as `one` does."""
-        return self.compose([self._parsed(line) for line in lines])
 
     def count(self) -> int:
         """Returns how many jobs the sweep has, without composing them; with exclusions, at most how many."""

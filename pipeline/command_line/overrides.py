@@ -109,25 +109,6 @@ def chooses_sweep(overrides: Sequence[Override]) -> bool:
     )
 
 
-def of_sweeper(overrides: Sequence[Override], sweep: bool) -> tuple[tuple[Override, ...], tuple[Override, ...]]:
-    """Returns the overrides that choose a third-party sweeper and set it, none where none is chosen, and the rest.
-
-    Args:
-        sweep: whether several jobs are asked for.
-
-    Raises:
-        UserError: for one without -m.
-    """
-    own = tuple(override for override in overrides if re.match(r"hydra([/.])sweeper(\.|$)", override.key_or_group))
-    chosen = [override for override in own if override.key_or_group == "hydra/sweeper"]
-    if not chosen:
-        return (), tuple(overrides)
-    if not sweep:
-        line = chosen[0].input_line
-        raise UserError(f"{line} is for a sweep, and this is one run", "-m with it", f"python -m pipeline -m {line}")
-    return own, tuple(override for override in overrides if override not in own)
-
-
 def sweep_lines(override: Override) -> Iterator[str]:
     """Yields `override`, which has passed `checked`, with each of its values, as typed."""
     if not override.is_sweep_override():

@@ -45,7 +45,6 @@ class SweepJob:
     folder: its name in the sweep's folder; run_name: that of its tracked run. exit_code: None before it has ended.
     refused: why a rule refuses it, where such a job is skipped (`sweep.refused=skip`).
     reason: why its process has refused it, before a run of it began.
-    elsewhere: the id of its run, where it has finished on another machine.
     """
 
     number: int
@@ -57,7 +56,6 @@ class SweepJob:
     sources: Sources
     exit_code: int | None = None
     refused: str | None = None
-    elsewhere: str | None = None
     reason: str | None = None
 
     @property
@@ -81,8 +79,6 @@ class SweepJob:
             entry |= {"status": "SKIPPED", "reason": self.refused}
         if self.reason is not None:
             entry["reason"] = self.reason
-        if self.elsewhere is not None:
-            entry["elsewhere"] = self.elsewhere
         return entry if self.exit_code is None else {**entry, "exit_code": self.exit_code}
 
 
@@ -93,16 +89,13 @@ def refuse_too_many(total: int, limit: int) -> None:
         raise UserError(f"the values make {total:,} jobs, and max_jobs={limit}", f"{limit:,} jobs or fewer", fix)
 
 
-def checked(
-    composed: Iterable[Composed], total: int, console: Console, skips: bool = False, repeats: bool = False
-) -> list[SweepJob]:
+def checked(composed: Iterable[Composed], total: int, console: Console, skips: bool = False) -> list[SweepJob]:
     """Returns the jobs, about `total` in number, once all of them are known to work.
 
     Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
 
     Args:
         skips: whether a job that a rule refuses is marked as refused instead.
-        repeats: whether jobs may have the same settings, as a sweeper that draws them may want.
 
     Raises:
         UserError: where any of the jobs is wrong, or all are refused.
@@ -135,8 +128,7 @@ def checked(
         raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
     labels = job_labels([job.shown for job in read_jobs])
     identities = [identity(job.experiment) for job in read_jobs]
-    if not repeats:
-        _refuse_equal(identities, labels, [job.shown for job in read_jobs])
+    _refuse_equal(identities, labels, [job.shown for job in read_jobs])
     return [
         SweepJob(
             number=index + 1,

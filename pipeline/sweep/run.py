@@ -20,7 +20,6 @@ from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.settle import send_rest
 from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
-from pipeline.sweep.elsewhere import take_finished, was_elsewhere
 from pipeline.sweep.index import unfinished, write_index
 from pipeline.sweep.jobs import SweepJob, checked
 from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder, parent_run
@@ -65,7 +64,6 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
         lambda folder: is_sent(folder, (folder / job.folder for job in jobs), first.tracking),
     )
     at_once = f", {len(places)} at a time" if len(places) > 1 else ""
-    is_new = folder is None
     if folder is None:
         for job in jobs:
             if job.refused is None:
@@ -79,7 +77,7 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
         everything.write(folder)
         Origin(first.name, jobs=index).write(folder)
         _write(jobs, folder)
-        return _Sweep(folder, jobs, console, settings, places).run(is_new)
+        return _Sweep(folder, jobs, console, settings, places).run()
 
 
 def _show_plans(jobs: Sequence[SweepJob], console: Console) -> None:
@@ -112,7 +110,7 @@ class _Sweep:
         }
         self._display = Display(self.console, titles)
 
-    def run(self, is_new: bool) -> int:
+    def run(self) -> int:
         """Runs the jobs that have not finished, and returns the sweep's exit code."""
         parent: Tracker = Tracker()
         parent_id: str | None = None
@@ -123,9 +121,6 @@ class _Sweep:
                 parent = parent_run(self._first, self.folder, len(self.jobs), name, self.console)
                 parent_id = parent.run_id
                 held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
-                taken = take_finished(self._to_run, self.folder, parent, is_new, self.console.warn)
-                if taken:
-                    self.console.log(f"{len(taken)} of the jobs have finished elsewhere, and are not run again")
                 self._run_jobs(SweepRun(parent_id, self._first.name))
             except Interrupted as interrupted:
                 code = interrupted.exit_code
@@ -135,7 +130,7 @@ class _Sweep:
                 status = finish(self.folder, parent, self._to_run, code, self.console)
                 if parent.run_id != parent_id:  # the store has lost the sweep's run: its jobs belong to the new one
                     for job in self._to_run:
-                        if job.exit_code is not None and job.elsewhere is None:
+                        if job.exit_code is not None:
                             send_rest(self.folder / job.folder, job.experiment, self.console, parent.run_id)
                 _write(self.jobs, self.folder, status)  # last of all: before it, the same command resumes this sweep
                 return code
@@ -146,10 +141,6 @@ class _Sweep:
             folder = self.folder / job.folder
             if job.refused is not None:
                 self._display.skipped(folder, f"skipped: {job.refused}")
-            elif (run_id := was_elsewhere(folder)) is not None:
-                job.elsewhere = run_id
-                self._display.skipped(folder, f"finished elsewhere (run {run_id}), skipped")
-                self._note(job, DONE)
             elif has_finished(folder):
                 self._display.skipped(folder, "finished earlier, skipped")
                 send_rest(folder, job.experiment, self.console, sweep.run_id)
