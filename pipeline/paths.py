@@ -1,9 +1,9 @@
 """Paths of the configuration and of the results."""
 
 import re
-import time
 import uuid
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from stages.errors import UserError
@@ -28,9 +28,32 @@ def shorter(path: Path) -> str:
     return str(path)
 
 
-def new_folder_name() -> str:
-    """Returns the name of a new run or sweep: its beginning in UTC, as clocks go back in local time, and 8 digits."""
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+NAME_TIME = "%Y%m%d-%H%M%S"
+"""The beginning of a folder's name: when it was made, in UTC, as clocks go back in local time."""
+
+
+def new_folder_name(outputs: Path) -> str:
+    """Returns the name of a new run or sweep: its beginning and 8 digits.
+
+    Runs are ordered by their names. The new one comes after all others in `outputs`, whatever the clock says: where it
+    was set back, or in the same second, its name is a second after the last one's.
+    """
+    now = datetime.now(UTC)
+    for path in (*outputs.glob("runs/*/*"), *outputs.glob("sweeps/*")):
+        with suppress(ValueError, OverflowError):
+            now = max(now, datetime.strptime(path.name[:15], NAME_TIME).replace(tzinfo=UTC) + timedelta(seconds=1))
+    return f"{now:{NAME_TIME}}-{uuid.uuid4().hex[:8]}"
+
+
+def age_order(folder: Path) -> tuple[str, int, str]:
+    """Returns what sorts runs, sweeps and their jobs from the oldest to the newest.
+
+    That is their names, and not the times of files: those follow a clock that may be set back.
+    """
+    if folder.parent.parent.name != "sweeps":
+        return folder.name, 0, ""
+    number = folder.name.partition("_")[0]
+    return folder.parent.name, int(number) if number.isdecimal() else 0, folder.name
 
 
 def outputs_folder(setting: str | None) -> Path:

@@ -72,9 +72,7 @@ def _page(text: str | None, outputs: Path) -> str:
 
 def _last(tracked: Sequence[CatalogEntry]) -> CatalogEntry:
     """Returns the last run or sweep; not a job, whose sweep shows it beside the others."""
-    return max(
-        (entry for entry in tracked if entry.kind != "job"), key=lambda entry: entry.started, default=tracked[-1]
-    )
+    return ([entry for entry in tracked if entry.kind != "job"] or tracked)[-1]
 
 
 def _serve(outputs: Path, port: int, page: str, show: bool) -> int:

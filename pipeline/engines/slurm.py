@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from pipeline.cluster.task import Task, WrongTaskError, check_task, cluster_settings, task_at
@@ -16,9 +17,10 @@ from pipeline.exit_codes import DONE
 from pipeline.paths import shorter
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
+from pipeline.planning.resume import new_folder
 from pipeline.run.child import POLL_SECONDS
 from pipeline.run.engine import Joined
-from pipeline.run.lifecycle import new_folder
+from pipeline.run_folder.lock import locked
 from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
@@ -67,7 +69,9 @@ class Slurm(Joined):
             is_new = not folder.exists()
             again = " is in the queue already" if queued(folder) is not None else ""
             try:
-                [submitted] = submit([replace(job, folder=folder)], self.settings, console)
+                folder.mkdir(parents=True, exist_ok=True)
+                with locked(folder) if not again else nullcontext():  # the job locks it when it begins
+                    [submitted] = submit([replace(job, folder=folder)], self.settings, console)
             except UserError:
                 if is_new:
                     shutil.rmtree(folder, ignore_errors=True)

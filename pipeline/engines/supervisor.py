@@ -16,10 +16,9 @@ from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
-from pipeline.planning.resume import unfinished_in
+from pipeline.planning.resume import claimed
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
 from pipeline.run.executor import work
-from pipeline.run.lifecycle import new_folder
 from pipeline.run_folder.settle import end_lost
 from pipeline.system import pulse, signals, streams
 from pipeline.system.child_process import ChildProcess
@@ -63,10 +62,9 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members:
 
     A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times.
     """
-    folder = job.folder or new_folder(job.experiment)
-    with signals.listening(), signals.uninterrupted():
-        folder.mkdir(parents=True, exist_ok=True)
-        job = replace(job, folder=folder)
+    with signals.listening(), signals.uninterrupted(), claimed(job, supervises=True) as job:
+        folder = job.folder
+        assert folder is not None
         if job.deadline is not None:
             limit = job.experiment.job_timeout_seconds or 0
             signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)
@@ -77,9 +75,9 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members:
                 break
             restarts -= 1
             console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
-            job = job.resuming(unfinished_in(folder))
         with signals.ending(code):
-            end_lost(folder, job.experiment, "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED", console)
+            status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
+            end_lost(folder, job.experiment, status, console, shared=True)
     return code
 
 

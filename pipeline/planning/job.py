@@ -50,7 +50,7 @@ class Job:
     started: when the user began to wait for it; deadline: when `job_timeout_seconds` is reached. Both in seconds of
         `time.monotonic()`.
     on_epoch: of a search's trial.
-    tags: of its tracked run, about where it runs.
+    tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
     """
 
     experiment: Experiment
@@ -63,6 +63,7 @@ class Job:
     on_epoch: OnEpoch | None = None
     run_name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    is_supervised: bool = False
 
     @property
     def resumed(self) -> Summary | None:

@@ -1,6 +1,8 @@
 """The run that a command resumes or forks, or the decision to start a new one."""
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.keys import split_override
 from pipeline.config.schemas import no_fork
 from pipeline.console import Console
-from pipeline.paths import shorter
+from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, Predecessor
 from pipeline.provenance.identity import (
     WITHOUT_EFFECT,
@@ -25,9 +27,10 @@ from pipeline.provenance.identity import (
 )
 from pipeline.provenance.source_digest import new_for_other_code, sources
 from pipeline.run_folder.finding import find_run, run_folders
+from pipeline.run_folder.lock import LOCK, locked, share
 from pipeline.run_folder.rebuild import read_run
 from pipeline.run_folder.settle import is_unsent
-from pipeline.run_folder.summary import Summary
+from pipeline.run_folder.summary import NAME, Summary
 from stages.checkpoints.names import can_start
 from stages.errors import UserError
 from stages.settings.places import regular_file
@@ -70,6 +73,44 @@ def resolve(job: Job, console: Console) -> Job:
     if any(split_override(override)[0] == "fork_weights" for override in job.overrides):
         raise no_fork(experiment.fork_weights)
     return job
+
+
+def new_folder(experiment: Experiment) -> Path:
+    """Returns the folder of a new run, which does not exist yet."""
+    return experiment.outputs / "runs" / experiment.name / new_folder_name(experiment.outputs)
+
+
+@contextmanager
+def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
+    """Locks the folder of `job`, a new one where it has none, and yields `job` with the run that it finds there.
+
+    All of a run is written within this block. The summary is read in it, too, as `resolve` has looked before another
+    process may have ended the run. A new folder in which nothing has begun is removed.
+
+    Args:
+        supervises: whether the run is written by processes that this one starts, which claim the folder, too.
+
+    Raises:
+        UserError: where another process works there or has finished the run, or the folder cannot be made.
+    """
+    folder = job.folder or new_folder(job.experiment)
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch()
+    except OSError as error:
+        raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
+    try:
+        with locked(folder, shared=job.is_supervised) as lock:
+            if supervises:
+                share(lock)
+            run = read_run(folder)
+            if run is not None and run.status == "FINISHED":
+                raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
+            yield replace(job, folder=folder, is_supervised=supervises or job.is_supervised).resuming(run)
+    finally:
+        if is_new and not any([*folder.glob(NAME), *folder.glob("*.log")]):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:

@@ -5,7 +5,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.job import Job, PrunedError
 from pipeline.planning.plan import PlannedStage
+from pipeline.planning.resume import claimed
 from pipeline.planning.reuse import other_run
 from pipeline.run.ahead import reloading
 from pipeline.run.binding import bind, with_local_weights, with_other_run
-from pipeline.run.lifecycle import Run, begin, describe, end, fail, new_folder, note_pruned, register, share_results
+from pipeline.run.lifecycle import Run, begin, describe, end, fail, note_pruned, register, share_results
 from pipeline.run.runner import StageRunner
 from pipeline.run_folder.settle import mark_killed
 from pipeline.run_folder.summary import StageOutcome, Summary, one_line
@@ -44,16 +44,16 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
     if task is not None and not task.is_chief:
         return assist(job, plan, console, task)
     code = DONE
-    folder = job.folder or new_folder(job.experiment)
-    job = replace(job, folder=folder)
     with ExitStack() as resources, signals.listening(), signals.uninterrupted():
         run: Run | None = None
         if job.deadline is not None:
             signals.time_out(job.deadline, job.experiment.job_timeout_seconds or 0)
-        resources.enter_context(
-            signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console))
-        )
         try:
+            job = resources.enter_context(claimed(job))
+            folder = job.folder or Path()  # of a claimed job never None
+            resources.enter_context(
+                signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console))
+            )
             with console.working("starting TensorFlow and MLflow"), _importing():
                 if task is None:  # members of a cluster share the cores with each other
                     resources.enter_context(reloading(plan, job.experiment))
@@ -61,7 +61,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                     stages = with_local_weights(bind(plan, job.experiment), job.experiment)
                     stages = with_other_run(stages, other_run(job.experiment))
                 pulse.beat()
-                run = begin(job, console, resources)
+                run = begin(job, console)
             signals.check()  # raised here, where there is a run to end
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)

@@ -2,9 +2,8 @@
 
 import json
 import os
-import shutil
 import traceback
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,9 +15,7 @@ from pipeline.config.keys import split_override
 from pipeline.config.schemas import TrackingSettings
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
-from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, PrunedError
-from pipeline.planning.resume import has_finished
 from pipeline.planning.reuse import reused_run
 from pipeline.provenance import source_digest
 from pipeline.provenance.code_state import CodeState, code_state, command, source_tags, unknown_to_git
@@ -28,7 +25,7 @@ from pipeline.redaction.mask import redact, redact_file, redact_overrides
 from pipeline.run.description import NOTE, of_begun, of_run
 from pipeline.run.naming import CHOOSES_A_RUN, run_name
 from pipeline.run.report import show_summary, show_times
-from pipeline.run_folder.lock import locked, warn_of_local_locks
+from pipeline.run_folder.lock import warn_of_local_locks
 from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.settle import flush, record_end
 from pipeline.run_folder.summary import NAME, Summary, one_line
@@ -71,15 +68,10 @@ class Run:
     sampled: SystemMetrics | None = None
 
 
-def new_folder(experiment: Experiment) -> Path:
-    """Returns the folder of a new run, which does not exist yet."""
-    return experiment.outputs / "runs" / experiment.name / new_folder_name()
+def begin(job: Job, console: Console) -> Run:
+    """Writes the first files to the run's folder, which is claimed, and begins the tracked run.
 
-
-def begin(job: Job, console: Console, resources: ExitStack) -> Run:
-    """Makes the run's folder, or takes it over, and begins the tracked run; `resources` holds the lock.
-
-    The folder comes first, so that the same command finds it whenever the process dies.
+    The files come first, so that the same command finds the run whenever the process dies.
 
     Raises:
         UserError: where the folder or the store cannot be used; nothing of a new run is left.
@@ -87,17 +79,13 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
     experiment = job.experiment
     code = source_digest.sources(experiment)
     state = code_state(untracked=experiment.tracking.untracked)
-    folder = job.folder or new_folder(experiment)
-    is_new = not folder.exists()
+    folder = job.folder
+    assert folder is not None
     summary = _first_summary(job, folder, code.digest)
     _warn_of_other_threads(job, summary, console)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         unknown_to_git(experiment.outputs)
-        resources.enter_context(locked(folder))
         warn_of_local_locks(experiment.outputs, console.warn)
-        if job.resumed is not None and has_finished(folder):  # by another process
-            raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
         if job.forked is not None:
             _copy_weights(job.forked, folder, experiment.fork_weights)
         code.write(folder)
@@ -105,11 +93,11 @@ def begin(job: Job, console: Console, resources: ExitStack) -> Run:
         summary.write(folder)
         tracker = open_tracker(_spec(job, folder, state), console.warn)
     except (UserError, OSError) as error:  # after a signal the store may have the run, which is kept
-        if is_new:
-            shutil.rmtree(folder, ignore_errors=True)
-        elif job.resumed is not None:
-            with suppress(OSError):
+        with suppress(OSError):
+            if job.resumed is not None:
                 job.resumed.write(folder)  # as it was
+            else:
+                (folder / NAME).unlink(missing_ok=True)  # no run; a new folder goes with its claim
         if isinstance(error, OSError):
             raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
         raise

@@ -1,10 +1,12 @@
 """Locks of run folders, by which only one process works in each, and whether they hold between hosts."""
 
 import fcntl
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -24,20 +26,26 @@ class LockedError(UserError):
 
 
 @contextmanager
-def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
+def locked(folder: Path, patience: float | None = None, shared: bool = False) -> Iterator[IO[str]]:
     """Locks `folder` for other processes until the block or this process ends, however it does.
+
+    A process writes nothing of a run whose lock it does not hold, and trusts nothing that it read before.
 
     Args:
         patience: seconds to wait for a process that holds the lock; None: PATIENCE_SECONDS.
+        shared: with this process's supervisor; see `share`.
+
+    Yields:
+        The lock, as an open file.
 
     Raises:
         LockedError: where that process keeps it.
     """
     deadline = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
-    with (folder / LOCK).open("a") as file:
+    with (folder / LOCK).open("a+") as file:
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
@@ -47,7 +55,12 @@ def locked(folder: Path, patience: float | None = None) -> Iterator[None]:
                         "resume=never",
                     ) from error
                 pause(0.2)
-        yield
+        yield file
+
+
+def share(lock: IO[str]) -> None:
+    """Share a lock with the processes that this one supervises, which survive it for seconds."""
+    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def warn_of_local_locks(folder: Path, warn: Callable[[str], None]) -> None:
@@ -60,8 +73,8 @@ def warn_of_local_locks(folder: Path, warn: Callable[[str], None]) -> None:
 def is_locked(folder: Path) -> bool:
     """Returns whether a process works in `folder`, without creating a file."""
     try:
-        with (folder / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with (folder / LOCK).open("r+" if os.access(folder / LOCK, os.W_OK) else "r") as file:  # NFS wants r+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:  # never locked

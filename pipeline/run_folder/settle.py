@@ -185,10 +185,16 @@ def is_unsent(summary: Summary, experiment: Experiment) -> bool:
     return experiment.tracking.kind != "off" and is_tracked and not journal.is_closed
 
 
-def end_lost(folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST) -> None:
-    """Marks a run whose process died as ended; no-op for one that has ended or still runs."""
+def end_lost(
+    folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST, shared: bool = False
+) -> None:
+    """Marks a run whose process died as ended; no-op for one that has ended or still runs.
+
+    Args:
+        shared: whether this process has supervised the run, and shares its lock.
+    """
     try:
-        with locked(folder):
+        with locked(folder, shared=shared):
             summary = read_run(folder, console.warn)
             if summary is None:
                 return

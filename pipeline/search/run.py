@@ -56,7 +56,7 @@ def run_search(search: Search, options: Options, console: Console) -> int:
 
 def _run_checked(search: Search, options: Options, console: Console, places: Sequence[Place]) -> int:
     first = search.first
-    folder = _to_resume(search, console.log)
+    folder = resumed = _to_resume(search, console.log)
     if folder is None:
         folder = new_sweep_folder(first)
         console.log(f"search {folder.name}")
@@ -65,6 +65,8 @@ def _run_checked(search: Search, options: Options, console: Console, places: Seq
     _say_plan(search, console)
     warn_of_local_locks(first.outputs, console.warn)
     with locked(folder):
+        if resumed is not None and _to_resume(search, lambda line: None) != folder:
+            raise UserError(f"{shorter(folder)} has finished meanwhile", "a search that has not", "resume=never")
         search.sources.write(folder)
         Origin(first.name, identity=search.identity, code=search.sources.digest).write(folder)
         study = Study(folder, search.plan, search.axes)

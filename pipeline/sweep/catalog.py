@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.keys import split_override
-from pipeline.paths import shorter
+from pipeline.paths import age_order, shorter
 from pipeline.run_folder.finding import all_run_folders
 from pipeline.run_folder.lock import is_locked
 from pipeline.run_folder.origin import NAME as ORIGIN
@@ -65,13 +65,13 @@ def read_catalog(outputs: Path, warn: Callable[[str], None] = lambda line: None)
     """
     entries = runs_in(outputs, warn)
     entries += [entry for folder in sweep_folders(outputs) if (entry := _sweep(folder, warn)) is not None]
-    return sorted(entries, key=lambda entry: (entry.started, entry.kind != "sweep", str(entry.folder)))
+    return sorted(entries, key=lambda entry: age_order(entry.folder))
 
 
 def runs_in(outputs: Path, warn: Callable[[str], None]) -> list[CatalogEntry]:
     """Returns every run and job under `outputs`, the oldest first; calls `warn` for each damaged file."""
     runs = [summary for folder in all_run_folders(outputs) if (summary := read_run(folder, warn)) is not None]
-    return sorted(map(run_entry, runs), key=lambda entry: (entry.started, str(entry.folder)))
+    return sorted(map(run_entry, runs), key=lambda entry: age_order(entry.folder))
 
 
 def run_entry(summary: Summary) -> CatalogEntry:

@@ -25,7 +25,7 @@ from pipeline.tracking.tracker import Patience, RunSpec, Tracker, open_tracker
 
 def new_sweep_folder(experiment: Experiment) -> Path:
     """Makes the folder of a new sweep."""
-    folder = experiment.outputs / "sweeps" / new_folder_name()
+    folder = experiment.outputs / "sweeps" / new_folder_name(experiment.outputs)
     folder.mkdir(parents=True)
     return folder
 

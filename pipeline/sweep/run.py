@@ -1,6 +1,6 @@
 """Runs the jobs of a sweep under one parent run, and compares them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from pipeline.command_line.compose import Composed
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED, WRONG_CONFIGURATION
+from pipeline.paths import shorter
 from pipeline.planning.job import Job, SweepRun
 from pipeline.planning.resume import forked_run, has_finished
 from pipeline.planning.reuse import plan_of
@@ -29,6 +30,7 @@ from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.tracker import Tracker
+from stages.errors import UserError
 
 
 def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings) -> int:
@@ -56,13 +58,14 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
     first = next(job.experiment for job in jobs if job.refused is None)
     index = [job.entry for job in jobs]
     everything = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
-    folder = unfinished(
-        index,
-        first,
-        everything,
-        console.log,
-        lambda folder: is_sent(folder, (folder / job.folder for job in jobs), first.tracking),
-    )
+
+    def to_resume(log: Callable[[str], None]) -> Path | None:
+        return unfinished(index, first, everything, log, lambda place: is_sent(place, places_of(place), first.tracking))
+
+    def places_of(sweep: Path) -> Iterable[Path]:
+        return (sweep / job.folder for job in jobs)
+
+    folder = resumed = to_resume(console.log)
     at_once = f", {len(places)} at a time" if len(places) > 1 else ""
     if folder is None:
         for job in jobs:
@@ -74,6 +77,8 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
         console.log(f"resuming sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     warn_of_local_locks(first.outputs, console.warn)
     with locked(folder):
+        if resumed is not None and to_resume(lambda line: None) != folder:
+            raise UserError(f"{shorter(folder)} has finished meanwhile", "a sweep that has not", "resume=never")
         everything.write(folder)
         Origin(first.name, jobs=index).write(folder)
         _write(jobs, folder)

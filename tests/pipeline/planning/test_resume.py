@@ -16,18 +16,22 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline.console import Console
+from pipeline.paths import new_folder_name
 from pipeline.planning.job import Job
-from pipeline.planning.resume import resolve
+from pipeline.planning.resume import claimed, resolve
 from pipeline.planning.trust import with_overrides_of_run
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.launch import run_job
+from pipeline.run.lifecycle import begin
 from pipeline.run_folder import finding
 from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.rebuild import checkpoint_rows
 from pipeline.run_folder.settle import end_lost
 from pipeline.run_folder.summary import Summary
+from pipeline.sweep.catalog import read_catalog
+from pipeline.sweep.index import write_index
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED, experiment
@@ -285,3 +289,26 @@ def test_a_wrong_name_is_answered_in_one_line(pipeline_command: Command, tmp_pat
     assert done.returncode == 2
     assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Expected the folder of a run")
     assert finding.SHORTEST_ID == 4
+
+
+def test_a_clock_that_is_set_back_hides_no_run(outputs: Path) -> None:
+    """The last run is the last that was begun, by whatever clock; its name says so, for all who order runs."""
+    settings = experiment("tracking=off", outputs=outputs)
+    folders = []
+    for begun in range(3):
+        with claimed(Job(settings)) as claim:
+            place = begin(claim, Console()).folder
+        if not begun:
+            place = place.rename(place.with_name(f"2999{place.name[4:]}"))
+        if begun < 2:
+            replace(Summary.read(place), status="FINISHED").write(place)
+        os.utime(place, (-begun, -begun))
+        folders.append(place)
+    sweep = outputs / "sweeps" / new_folder_name(outputs)
+    (sweep / "1_a").mkdir(parents=True)
+    write_index([{"folder": "1_a", "overrides": []}], sweep)
+    folders.append(sweep)
+    resumed = resolve(Job(settings), Console()).resumed
+    assert resumed is not None
+    assert Path(resumed.folder) == folders[2]
+    assert [entry.folder for entry in read_catalog(outputs)] == folders

@@ -81,13 +81,15 @@ def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
     assert text.endswith(cut)
 
 
-def test_folders_sort_by_their_beginning_whatever_the_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_sort_by_their_beginning_whatever_the_local_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Local time goes back when summer ends, and differs between machines."""
     names = []
     for zone in ("EAST-9", "WEST+9"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
-        names.append(new_folder_name())
+        names.append(new_folder_name(tmp_path))
     monkeypatch.undo()
     time.tzset()
     assert names[0][:15] <= names[1][:15]

@@ -1,7 +1,6 @@
 """Locks that hold on one host alone are known by how the folder is mounted."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -9,6 +8,7 @@ import pytest
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
+from pipeline.planning.resume import claimed
 from pipeline.run.lifecycle import begin
 from pipeline.run_folder.lock import local_locks, warn_of_local_locks
 from tests.pipeline.experiments import experiment
@@ -84,7 +84,7 @@ def test_a_run_warns_where_locks_are_of_one_host(
     outputs: Path, mounted: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     mounted(f"host:/ {outputs} fuse.sshfs rw 0 0")
-    with ExitStack() as resources:
-        begin(Job(experiment("tracking=off", outputs=outputs)), Console(), resources)
+    with claimed(Job(experiment("tracking=off", outputs=outputs))) as job:
+        begin(job, Console())
     printed = capsys.readouterr()
     assert f"{outputs} is mounted by sshfs: its locks hold on one host alone" in printed.out + printed.err
