@@ -23,7 +23,7 @@ class MadeRun:
 
     settings: its overrides. correct: whether it classifies each test example correctly, bool [n]; None: no predictions.
     speed: in images per second. test_set, test_pixels: the digests that tell its test set from others; validated,
-    val_pixels: those of its validation examples.
+    val_pixels: those of its validation examples, and validation their number.
     """
 
     settings: Mapping[str, str]
@@ -40,6 +40,7 @@ class MadeRun:
     devices: Sequence[str] = ("/device:CPU:0",)
     validated: str | None = "c"
     val_pixels: str = "8x8x1/stretch d"
+    validation: int | None = None
 
 
 def make_run(folder: Path, made: MadeRun) -> None:
@@ -62,8 +63,13 @@ def make_run(folder: Path, made: MadeRun) -> None:
     if made.correct is not None:
         metrics["test/accuracy"] = float(made.correct.mean())
         _write_predictions(folder / "predictions.parquet", made.correct)
-    facts = {"devices": list(made.devices), "test_examples": made.test_set, "test_pixels": made.test_pixels}
+    facts: dict[str, Any] = {
+        "devices": list(made.devices),
+        "test_examples": made.test_set,
+        "test_pixels": made.test_pixels,
+    }
     facts |= {"val_examples": made.validated, "val_pixels": made.val_pixels} if made.validated else {}
+    facts |= {"data": {"val_examples": made.validation}} if made.validation else {}
     Summary(
         run_id=None,
         status=made.status,

@@ -1,69 +1,138 @@
-"""The answer in sentences: which setting won, by how much, and which differences may be chance."""
+"""The answer in sentences: which setting to take, by how much others differ, and which differences may be chance.
 
+The terminal, Markdown, the page and MLflow show the same sentences.
+"""
+
+import shlex
+from collections.abc import Sequence
+
+from pipeline.comparison.choice import are_validated_alike
 from pipeline.comparison.columns import interval_text, metric_column
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.rows import Row, are_validated_alike, is_lower_better
-from stages.evaluation.paired_tests import points
+from pipeline.comparison.rows import Row, is_lower_better
+from pipeline.config.keys import split_override
+from pipeline.paths import CONF
+from stages.evaluation.paired_tests import AccuracyDifference, points
+
+MOST_NAMED = 4
+"""Rows that one sentence names."""
+
+OF_THE_COMMAND = ("sweep", "resume", "max_jobs", "dry_run", "trust")
+"""Settings of the command that ran a row, and not of its experiment."""
 
 
 def choice(comparison: Comparison) -> str:
-    """Returns which row is best, and on what it was chosen."""
-    best = comparison.best
-    metric = comparison.chosen_on
-    if not comparison.rows:
+    """Return which row to take, and on what it was chosen."""
+    rows = comparison.rows
+    chosen = comparison.choice
+    if not rows:
         return "no run has finished"
-    if all(row.is_debug for row in comparison.rows):
-        return f"no best setting: debug runs only check that a setting works, and {len(comparison.rows)} did"
-    if len(comparison.rows) == 1:
-        return f"one setting: nothing to choose between ({_count(len(comparison.rows[0].runs), comparison.rows[0])})"
-    if not are_validated_alike([row for row in comparison.rows if not row.is_debug]):
+    if all(row.is_debug for row in rows):
+        return f"no best setting: debug runs only check that a setting works, and {len(rows)} did"
+    if len(rows) == 1:
+        return f"one setting: nothing to choose between ({_count(len(rows[0].runs), rows[0])})"
+    if not are_validated_alike([row for row in rows if not row.is_debug]):
         return "no best setting: the runs were validated on different examples, and none is chosen on test"
-    if metric is None:
+    if chosen.metric is None:
         return "no best setting: the runs have no validation metric in common, and none is chosen on test"
-    if best is None:
-        return f"no best setting: {metric} is not a number in any"
-    value = metric_column(metric).text(best)
-    unit = " %" if metric.endswith("accuracy") else ""
-    better = "lower" if is_lower_better(metric) else "higher"
-    return f"best: {best.label}, chosen on {metric} ({value}{unit}; {better} is better), never on test"
+    if chosen.best is None or chosen.row is None:
+        return f"no best setting: {chosen.metric} is not a number in any"
+    if not chosen.tied:
+        doubt = "" if chosen.noise else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
+        return f"best: {chosen.best.label}, chosen on {_on(comparison, chosen.best)}, never on test{doubt}"
+    tied = [f"{row.label} ({_value(comparison, row)})" for row in chosen.tied]
+    by = "as their seeds vary" if chosen.noise == "runs" else "by one run each and so few validation examples"
+    return (
+        f"no single best: {chosen.best.label} leads on {_on(comparison, chosen.best)}, and cannot be told from "
+        f"{_listed(tied)} {by}. Take {chosen.row.label}: of these {chosen.reason}"
+    )
+
+
+def run_it(comparison: Comparison) -> str | None:
+    """Return the command that runs the row to take; None where there is none."""
+    row = comparison.choice.row
+    if row is None:
+        return None
+    run = row.runs[0]
+    left_out = (*OF_THE_COMMAND, *(["seed"] if len(row.runs) > 1 else []))
+    words = [line for line in run.overrides if split_override(line)[0].partition(".")[0] not in left_out]
+    if any(split_override(line)[0] == "experiment" for line in words):
+        words.append("sweep=none")  # the experiment's file may say itself what varies
+    own = any(
+        (CONF / group).is_dir() and not (CONF / group / f"{option}.yaml").is_file()
+        for group, option in run.choices.items()
+    )
+    return f"python -m pipeline {'--config-dir … ' if own else ''}{shlex.join(words)}".rstrip()
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Returns what each row changes against the baseline, that of the best row first."""
+    """Return what each row changes against the baseline, that of the row to take first."""
     base = comparison.baseline
     if base is None or base.is_debug:
         return []
-    numbered = [(number, row) for number, row in enumerate(comparison.rows) if row is not base and not row.is_debug]
-    numbered.sort(key=lambda entry: entry[1] is not comparison.best)
-    return [sentence for number, row in numbered if (sentence := _sentence(comparison, number, row))]
+    rows = [row for row in comparison.rows if row is not base and not row.is_debug]
+    rows.sort(key=lambda row: row is not comparison.best)
+    return [sentence for row in rows if (sentence := _sentence(comparison, base, row))]
 
 
-def _sentence(comparison: Comparison, number: int, row: Row) -> str:
-    difference = comparison.differences.get(number)
-    base = comparison.baseline
-    before = base.mean("test/accuracy") if base is not None else None
+def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
+    difference = comparison.differences.get(row)
     parts = []
-    if difference is not None and difference.low == difference.difference == difference.high == 0:
-        parts.append(f"is correct on exactly the same test examples (n = {_count(difference.seeds, row)})")
-    elif difference is not None:
-        interval = f"95 %: {interval_text(difference)}, n = {_count(difference.seeds, row)}"
-        what = f"changes test accuracy by {points(difference.difference)} points ({interval})"
-        parts.append(what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,")
-    elif (mean := row.mean("test/accuracy")) is not None and before is not None:
+    if difference is not None:
+        parts.append(_accuracy(difference, comparison.left_out[row]))
+    elif (mean := row.mean("test/accuracy")) is not None and (before := base.mean("test/accuracy")) is not None:
         parts.append(f"has a test accuracy {points(mean - before)} points from the baseline's, with no interval,")
-    speed_up = comparison.speed_up(row)
-    if speed_up is not None:
-        parts.append(f"is {speed_up:.2g}× as fast on {row.where}")
-    return f"{_subject(comparison, row)} " + " and ".join(parts).rstrip(",") if parts else ""
+    if speed := _speed(comparison, row):
+        parts.append(speed)
+    return f"{_subject(comparison, base, row)} " + " and ".join(parts).rstrip(",") if parts else ""
 
 
-def _subject(comparison: Comparison, row: Row) -> str:
-    """Returns what tells a row from the baseline."""
-    base = comparison.baseline
-    before = base.settings if base is not None else {}
+def _accuracy(difference: AccuracyDifference, left_out: int) -> str:
+    count = f"n = {difference.seeds} seed{'s' * (difference.seeds != 1)}"
+    if left_out:
+        count += f", {left_out} run{'s' * (left_out != 1)} without a partner left out"
+    if not difference.of_settings:
+        count += ": two trained models, not two settings"
+    if difference.is_same:
+        return f"is correct on exactly the same test examples ({count})"
+    what = (
+        f"changes test accuracy by {points(difference.difference)} points (95 %: {interval_text(difference)}, {count})"
+    )
+    return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
+
+
+def _speed(comparison: Comparison, row: Row) -> str:
+    found = comparison.speeds.get(row)
+    if found is None:
+        return ""
+    fast = f"is {found.ratio:.2g}× as fast on {row.where}"
+    if found.low is None or found.high is None:
+        return f"{fast} in one run each, with no interval"
+    doubt = "" if found.is_distinguishable else ", not distinguishable from 1"
+    return f"{fast} (95 %: {found.low:.2g} to {found.high:.2g}{doubt})"
+
+
+def _subject(comparison: Comparison, base: Row, row: Row) -> str:
+    """Return what tells a row from the baseline."""
     changed = {name: row.settings.get(name, "default") for name in comparison.names}
-    changed = {name: value for name, value in changed.items() if value != before.get(name, "default")}
+    changed = {name: value for name, value in changed.items() if value != base.settings.get(name, "default")}
     return " ".join(f"{name}={value}" for name, value in changed.items())
+
+
+def _on(comparison: Comparison, row: Row) -> str:
+    metric = comparison.choice.metric or ""
+    better = "lower" if is_lower_better(metric) else "higher"
+    return f"{metric} ({_value(comparison, row)}{' %' if metric.endswith('accuracy') else ''}; {better} is better)"
+
+
+def _value(comparison: Comparison, row: Row) -> str:
+    return metric_column(comparison.choice.metric or "").text(row)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
+    *first, last = [*texts[:MOST_NAMED], *more]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _count(count: int, row: Row) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import RATES, Row
-from stages.evaluation.paired_tests import AccuracyDifference, points
+from stages.evaluation.paired_tests import Interval, points
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Column:
     explained: str = ""
 
     def text(self, row: Row) -> str:
-        """Returns the value as a table shows it, with ± std where there are several runs."""
+        """Return the value as a table shows it, with ± std where there are several runs."""
         value, std = self.value(row), self.std(row)
         if value is None:
             return ""
@@ -36,14 +36,14 @@ class Column:
         )
 
     def written(self, value: float, style: str | None = None) -> str:
-        """Returns a value in the style of the column."""
+        """Return a value in the style of the column."""
         if math.isnan(value):
             return "nan"
         return format(100 * value if self.percent else value, style or self.style)
 
 
 def metric_column(name: str, heading: str = "", style: str = "", explained: str = "") -> Column:
-    """Returns the column of a metric by its name."""
+    """Return the column of a metric by its name."""
     is_accuracy = name.endswith("accuracy")
     return Column(
         name,
@@ -57,7 +57,7 @@ def metric_column(name: str, heading: str = "", style: str = "", explained: str 
 
 
 def columns_of(comparison: Comparison) -> list[Column]:
-    """Returns the columns that any row has a value for, the most important first."""
+    """Return the columns that any row has a value for, the most important first."""
     columns = [metric_column(name) for name in comparison.own_columns]
     if not columns:
         columns = _standard(comparison)
@@ -71,7 +71,7 @@ def _standard(comparison: Comparison) -> list[Column]:
         "test/accuracy": "test %",
         "test/loss": "test loss",
     }
-    chosen = comparison.chosen_on
+    chosen = comparison.choice.metric
     validation = [name for name in (chosen, "val/best_accuracy", "val/best_loss") if name is not None]
     rate = next((rate for rate in RATES if any(rate in row.metrics for row in comparison.rows)), RATES[0])
     columns = [metric_column(validation[0], headings.get(validation[0], ""))]
@@ -79,7 +79,12 @@ def _standard(comparison: Comparison) -> list[Column]:
     if len(comparison.rows) > 1:
         columns.append(
             Column(
-                "speed-up", "speed", comparison.speed_up, style=".2f", explained="training speed; the baseline's is 1"
+                "speed-up",
+                "speed",
+                lambda row: found.ratio if (found := comparison.speeds.get(row)) else None,
+                comparison.speed_up_std,
+                ".2f",
+                explained="training speed; the mean of the baseline's is 1",
             )
         )
     columns += [
@@ -88,7 +93,8 @@ def _standard(comparison: Comparison) -> list[Column]:
             rate,
             f"{rate.partition('/')[2].partition('_')[0]}/s",
             lambda row: row.speed,
-            style=",.0f",
+            lambda row: row.speed_std,
+            ",.0f",
             explained=rate,
         ),
     ]
@@ -115,16 +121,24 @@ def _standard(comparison: Comparison) -> list[Column]:
     return columns
 
 
-def difference_text(comparison: Comparison, number: int) -> str:
-    """Returns a row's difference in test accuracy from the baseline, in points, with its interval."""
-    found = comparison.differences.get(number)
+def difference_text(comparison: Comparison, row: Row) -> str:
+    """Return a row's difference in test accuracy from the baseline, in points, with its interval."""
+    found = comparison.differences.get(row)
     if found is None:
-        return "baseline" if comparison.rows[number] is comparison.baseline else ""
+        return "baseline" if row is comparison.baseline else ""
     return f"{points(found.difference)} ({interval_text(found)})"
 
 
-def interval_text(difference: AccuracyDifference) -> str:
-    """Returns the ends of an interval in points: `−0.61 to 0.40`."""
+def speed_text(comparison: Comparison, row: Row) -> str:
+    """Return how many times as fast as the baseline a row trains, with its interval where there is one."""
+    found = comparison.speeds.get(row)
+    if found is None or row is comparison.baseline:
+        return "" if found is None else "baseline"
+    return f"{found.ratio:.2f}" + (f" ({found.low:.2f} to {found.high:.2f})" if found.low is not None else "")
+
+
+def interval_text(difference: Interval) -> str:
+    """Return the ends of an interval in points: `−0.61 to 0.40`."""
     return f"{points(difference.low)} to {points(difference.high)}".replace("+", "")
 
 

@@ -35,7 +35,8 @@ class ComparedRun:
     devices: TensorFlow's names. monitor: the metric by which its best epoch was chosen, such as `val/best_loss`.
     test_set: digests of the test examples and of their pixels, where it has been evaluated.
     validated: digest of the validation examples, and the kind and digest of their pixels; None: unknown.
-    default_seed: the seed where none was typed.
+    validation_examples: their number; None: unknown.
+    default_seed: the seed where none was typed. overrides: as typed, so that they run it again.
     """
 
     number: int
@@ -52,6 +53,8 @@ class ComparedRun:
     reason: str | None = None
     default_seed: str | None = None
     validated: tuple[str, str] | None = None
+    validation_examples: int | None = None
+    overrides: tuple[str, ...] = ()
 
     @property
     def has_finished(self) -> bool:
@@ -107,7 +110,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     status = _status(summary.get("status"), entry)
     run = _compared(number, folder, status, _settings(entry["overrides"]), summary)
     reason = run.reason or entry.get("reason")
-    return replace(run, reason=None if reason is None else str(reason))
+    return replace(run, reason=None if reason is None else str(reason), overrides=tuple(entry["overrides"]))
 
 
 def read_finished(number: int, folder: Path, status: str) -> ComparedRun:
@@ -142,6 +145,8 @@ def _compared(
         summary.get("error"),
         None if facts.get("seed") is None else str(facts["seed"]),
         (str(facts[VALIDATED]), str(facts.get(VALIDATED_PIXELS) or "")) if facts.get(VALIDATED) else None,
+        (facts.get("data") or {}).get("val_examples"),
+        tuple(summary.get("overrides") or ()),
     )
 
 

@@ -1,14 +1,15 @@
-"""Compares runs: rows over seeds, the best on validation, each row against a baseline."""
+"""Compares runs: rows over seeds, the one to take, each row against a baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.comparison.choice import Choice, SpeedUp, choose, speed_up, speed_variances
 from pipeline.comparison.compared_run import ComparedRun
-from pipeline.comparison.rows import Row, best_row, chosen_metric, rows_of
+from pipeline.comparison.rows import Row, pair, rows_of
 from stages.errors import UserError
-from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference
+from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, pooled_between_seeds
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
 
 
@@ -18,9 +19,9 @@ class Comparison:
 
     title: of all of them. runs: in their order, whatever became of them; rows: of those that have finished.
     names: of the settings that differ, without the seed. baseline: what speed and accuracy are compared with.
-    chosen_on: the validation metric on which `best` was chosen; None: there is none, and no best row.
-    differences: in test accuracy from the baseline, by the number of the row; warnings: a sentence each.
-    own_columns: metrics that the user wants to see.
+    choice: the row to take, and why. differences: of rows from the baseline in test accuracy; left_out: runs of
+    both rows that these do not count. speeds: of training, against the baseline's.
+    warnings: a sentence each. own_columns: metrics that the user wants to see.
     """
 
     title: str
@@ -28,9 +29,10 @@ class Comparison:
     rows: tuple[Row, ...]
     names: tuple[str, ...]
     baseline: Row | None
-    best: Row | None
-    chosen_on: str | None
-    differences: Mapping[int, AccuracyDifference]
+    choice: Choice
+    differences: Mapping[Row, AccuracyDifference]
+    left_out: Mapping[Row, int]
+    speeds: Mapping[Row, SpeedUp]
     warnings: tuple[str, ...] = ()
     own_columns: tuple[str, ...] = ()
 
@@ -38,15 +40,20 @@ class Comparison:
     def unfinished(self) -> list[ComparedRun]:
         return [run for run in self.runs if not run.has_finished]
 
-    def speed_up(self, row: Row) -> float | None:
-        """Returns how many times as fast as the baseline a row trains."""
-        base = self.baseline.speed if self.baseline is not None else None
-        return row.speed / base if row.speed is not None and base else None
+    @property
+    def best(self) -> Row | None:
+        """The row to take."""
+        return self.choice.row
+
+    def speed_up_std(self, row: Row) -> float | None:
+        """Sample standard deviation of the speed-up over the row's runs."""
+        found = self.speeds.get(row)
+        return found.ratio * row.speed_std / row.speed if found and row.speed and row.speed_std is not None else None
 
     def efficiency(self, row: Row) -> float | None:
-        """Returns the speed-up for each replica that the row has for one of the baseline's; 1: no replica is wasted."""
-        speed_up = self.speed_up(row)
-        return speed_up * self.baseline.replicas / row.replicas if speed_up is not None and self.baseline else None
+        """Return the speed-up for each replica that the row has for one of the baseline's; 1: no replica is wasted."""
+        found = self.speeds.get(row)
+        return found.ratio * self.baseline.replicas / row.replicas if found and self.baseline else None
 
 
 def compare_runs(
@@ -72,12 +79,21 @@ def compare_runs(
     base = rows[0] if rows and baseline is None else None
     if baseline is not None:
         base = _named(rows, names, baseline)
-    real = [row for row in rows if not row.is_debug]
-    chosen_on = chosen_metric(real)
-    differences, warnings = _differences(rows, base)
-    best = best_row(real, chosen_on)
+    differences, left_out, warnings = _differences(rows, base)
+    variances = speed_variances(rows)
+    speeds = {row: found for row in rows if base and (found := speed_up(row, base, variances))}
     return Comparison(
-        title, tuple(runs), rows, names, base, best, chosen_on, differences, tuple(warnings), tuple(columns)
+        title,
+        tuple(runs),
+        rows,
+        names,
+        base,
+        choose([row for row in rows if not row.is_debug], base),
+        differences,
+        left_out,
+        speeds,
+        tuple(warnings),
+        tuple(columns),
     )
 
 
@@ -92,8 +108,10 @@ def _named(rows: Sequence[Row], names: Sequence[str], baseline: Mapping[str, str
     return matching[0]
 
 
-def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[int, AccuracyDifference], list[str]]:
-    """Returns the difference of each row from the baseline, and what forbids one."""
+def _differences(
+    rows: Sequence[Row], base: Row | None
+) -> tuple[dict[Row, AccuracyDifference], dict[Row, int], list[str]]:
+    """Return each row's difference from the baseline, the runs that it does not count, and what forbids one."""
     tested = [run for row in rows for run in row.runs if run.test_set is not None]
     warnings = []
     if any(not _is_same_test_set(run, tested[0]) for run in tested):
@@ -102,51 +120,44 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[int, Accur
             "examples than the baseline's have no interval and no p"
         )
     if base is None or len(rows) < 2:
-        return {}, warnings
-    correct = _correct(base)
-    if correct is None:
+        return {}, {}, warnings
+    correct = _correct(rows, base)
+    if not base.by_seed(correct):
         if any("test/accuracy" in row.metrics for row in rows):
             warnings.append("the baseline has no predictions of test examples: no interval and no p")
-        return {}, warnings
-    differences = {}
-    without = []
-    for number, row in enumerate(rows):
-        if row is base or not _is_same_test_set(row.runs[0], base.runs[0]):
+        return {}, {}, warnings
+    pooled = pooled_between_seeds([np.stack([*found.values()]) for row in rows if (found := row.by_seed(correct))])
+    differences, left_out, without = {}, {}, []
+    for row in rows:
+        if row is base or not any(_is_same_test_set(run, base.runs[0]) for run in row.runs):
             continue
-        other = _correct(row)
-        if other is None or other.shape[1] != correct.shape[1]:
+        if not row.by_seed(correct):
             without.append(row.label)
             continue
-        first, second, paired = _paired(base, correct, row, other)
-        differences[number] = accuracy_difference(first, second, paired)
+        first, second, is_paired, left_out[row] = pair(base, row, correct)
+        differences[row] = accuracy_difference(np.stack(first), np.stack(second), is_paired, pooled)
     if without:
         more = f" and {len(without) - 3} more" if len(without) > 3 else ""
         warnings.append(f"no interval and no p, as predictions are missing: {', '.join(without[:3])}{more}")
-    return differences, warnings
+    return differences, left_out, warnings
 
 
-def _correct(row: Row) -> np.ndarray | None:
-    """Returns which test examples each run classifies correctly, bool [runs, n]; None where one has no predictions."""
-    answers = [run.correct() if _is_same_test_set(run, row.runs[0]) else None for run in row.runs]
-    arrays = [array for array in answers if array is not None]
-    if len(arrays) != len(row.runs) or len({len(array) for array in arrays}) != 1 or not len(arrays[0]):
-        return None
-    return np.stack(arrays)
+def _correct(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:
+    """Return what knows of a run which test examples it classifies correctly, bool [n].
+
+    None of a run without predictions, or with those of other examples than the baseline's.
+    """
+    answers: dict[int, np.ndarray] = {}
+    for run in [*base.runs, *(run for row in rows if row is not base for run in row.runs)]:
+        if _is_same_test_set(run, base.runs[0]) and (correct := run.correct()) is not None and len(correct):
+            answers[run.number] = correct
+    length = len(next(iter(answers.values()), ()))
+    return lambda run: found if (found := answers.get(run.number)) is not None and len(found) == length else None
 
 
 def _is_same_test_set(run: ComparedRun, other: ComparedRun) -> bool:
-    """Returns whether both were tested on the same examples, of the same pixels where their images are of one size."""
+    """Return whether both were tested on the same examples, of the same pixels where their images are of one size."""
     if run.test_set is None or other.test_set is None:
         return False
     facts, others = (dict(zip((EXAMPLES, PIXELS), digests, strict=True)) for digests in (run.test_set, other.test_set))
     return is_same_test_set(facts, others)
-
-
-def _paired(base: Row, correct: np.ndarray, row: Row, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Returns the runs of both rows in the order of the seeds that both have; all of them where those are too few."""
-    places = {run.seed: place for place, run in enumerate(base.runs)}
-    pairs = [(places[run.seed], place) for place, run in enumerate(row.runs) if run.seed in places]
-    unique = base.has_seeds_of_their_own and row.has_seeds_of_their_own
-    if unique and len(pairs) == len(base.runs) == len(row.runs):
-        return correct[[first for first, _ in pairs]], other[[second for _, second in pairs]], True
-    return correct, other, False

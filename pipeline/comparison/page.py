@@ -8,11 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.comparison.answer import choice, sentences
-from pipeline.comparison.columns import columns_of, difference_text, p_text
+from pipeline.comparison.answer import choice, run_it, sentences
+from pipeline.comparison.columns import columns_of, difference_text, p_text, speed_text
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.plots import ON_DARK, PRINT, Colors, Figures, draw
-from pipeline.comparison.tables import as_csv, markdown, unfinished_line
+from pipeline.comparison.tables import as_csv, best_mark, markdown, unfinished_line
 from stages.storage.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --back: #0d1117; --panel: #161b22; %s } }
 body { background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
   max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+pre { overflow-x: auto; } h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .choice { background: var(--panel); border-left: 4px solid var(--row0); padding: .6rem 1rem; font-weight: 600; }
 .warning { background: var(--panel); border-left: 4px solid var(--row1); padding: .4rem 1rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -69,6 +69,7 @@ def page(comparison: Comparison, figures: Figures | None = None) -> str:
     figures = figures or draw(comparison)
     title = f"Comparison of {comparison.title}"
     body = [f"<h1>{escape(title)}</h1>", f'<p class="choice">{escape(choice(comparison))}</p>']
+    body += [f"<pre>{escape(command)}</pre>"] if (command := run_it(comparison)) else []
     body += [f'<p class="warning">Warning: {escape(line)}</p>' for line in comparison.warnings]
     body += _list(sentences(comparison))
     if comparison.rows:
@@ -102,20 +103,24 @@ def _rows_table(comparison: Comparison) -> str:
     with_differences = bool(comparison.differences)
     header = [*comparison.names, "n", *(column.heading for column in first)]
     header += ["test % − baseline's (95 %)", "McNemar's p"] if with_differences else []
+    header += ["speed (95 %)"] if len(comparison.rows) > 1 else []
     header += [column.heading for column in rest]
     rows: list[tuple[str, list[Cell]]] = []
-    for number, row in enumerate(comparison.rows):
+    for row in comparison.rows:
         cells: list[Cell] = [(row.settings.get(name, ""), None) for name in comparison.names]
         cells += [(str(len(row.runs)), len(row.runs)), *((column.text(row), column.value(row)) for column in first)]
-        difference = comparison.differences.get(number)
+        difference = comparison.differences.get(row)
         if with_differences:
-            cells.append((difference_text(comparison, number), difference.difference if difference else None))
+            cells.append((difference_text(comparison, row), difference.difference if difference else None))
             cells.append((p_text(difference.p) if difference else "", difference.p if difference else None))
+        if len(comparison.rows) > 1:
+            speed = comparison.speeds.get(row)
+            cells.append((speed_text(comparison, row), speed.ratio if speed else None))
         cells += [(column.text(row), column.value(row)) for column in rest]
         rows.append(("best" if row is comparison.best and len(comparison.rows) > 1 else "", cells))
     several = len(comparison.rows) > 1
     caption = "Runs that differ by seed alone are one row: mean ± standard deviation."
-    caption += " The best row is highlighted." if comparison.best is not None and several else ""
+    caption += f" The {best_mark(comparison)} row is highlighted." if comparison.best is not None and several else ""
     if comparison.baseline is not None and several:
         caption += f" Baseline: {comparison.baseline.label}."
     return _table(caption, header, rows, len(comparison.names))
@@ -156,8 +161,8 @@ def _explanations(comparison: Comparison) -> list[str]:
     lines += [f"<dt>{escape(column.heading)}</dt><dd>{escape(column.explained)}</dd>" for column in columns]
     if comparison.differences:
         lines.append(
-            "<dt>test % − baseline's (95 %)</dt><dd>difference in test accuracy, in points, with the interval of the "
-            "paired bootstrap over test examples, and over seeds where there are several</dd>"
+            "<dt>test % − baseline's (95 %)</dt><dd>difference in test accuracy, in points, with its interval over "
+            "test examples, and over seeds where there are several</dd>"
             "<dt>McNemar's p</dt><dd>how likely so uneven a disagreement is, if both are correct equally often</dd>"
         )
         if len(comparison.differences) > 3:

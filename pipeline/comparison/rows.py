@@ -1,15 +1,15 @@
 """Rows of a comparison: runs that differ only by seed, with mean and standard deviation of each metric."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from pipeline.comparison.compared_run import ComparedRun
-from stages.evaluation.test_set import may_be_same_pixels
+
+Value = TypeVar("Value")
 
 RATES = ("train/images_per_second", "train/features_per_second")
 """Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
@@ -19,7 +19,7 @@ LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff
 """Ends of the names of metrics of which less is better: losses, errors, times, sizes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """Finished runs that differ by seed alone.
 
@@ -38,23 +38,31 @@ class Row:
         """Whether no two of its runs have the same seed."""
         return len({run.seed for run in self.runs}) == len(self.runs)
 
+    def by_seed(self, value: Callable[[ComparedRun], Value | None]) -> dict[str, Value]:
+        """Return what each run has, by its seed; a seed that is repeated counts once, as it shows nothing new."""
+        values: dict[str, Value] = {}
+        for run in self.runs:
+            if (found := value(run)) is not None:
+                values.setdefault(run.seed or run.folder.name, found)
+        return values
+
     @cached_property
     def metrics(self) -> set[str]:
         return {name for run in self.runs for name in run.metrics}
 
     def values(self, name: str) -> list[float]:
-        """Returns a metric, or `seconds`, of each run that has it."""
+        """Return a metric, or `seconds`, of each run that has it."""
         if name == "seconds":
             return [run.seconds for run in self.runs]
         return [run.metrics[name] for run in self.runs if name in run.metrics]
 
     def mean(self, name: str) -> float | None:
-        """Returns the mean over the runs, NaN where it is that of one; None where none has the metric."""
+        """Return the mean over the runs, NaN where it is that of one; None where none has the metric."""
         values = self.values(name)
         return float(np.mean(values)) if values else None
 
     def std(self, name: str) -> float | None:
-        """Returns the sample standard deviation over the runs; None of fewer than two."""
+        """Return the sample standard deviation over the runs; None of fewer than two."""
         values = self.values(name)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
@@ -62,6 +70,10 @@ class Row:
     def speed(self) -> float | None:
         """Examples per second that training takes."""
         return next((self.mean(rate) for rate in RATES if rate in self.metrics), None)
+
+    @property
+    def speed_std(self) -> float | None:
+        return next((self.std(rate) for rate in RATES if rate in self.metrics), None)
 
     @property
     def is_debug(self) -> bool:
@@ -83,7 +95,7 @@ class Row:
 
 
 def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
-    """Returns the names of the settings that differ, without the seed, and the rows of the runs that have finished.
+    """Return the names of the settings that differ, without the seed, and the rows of the runs that have finished.
 
     A name differs where two runs, finished or not, have different values. The order is that of the runs.
     """
@@ -101,41 +113,28 @@ def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ..
 
 
 def is_lower_better(metric: str) -> bool:
-    """Returns whether less of a metric is better, by its name: losses, errors and times."""
+    """Return whether less of a metric is better, by its name: losses, errors and times."""
     last = metric.rpartition("/")[2].removeprefix("best_")
     return last.endswith(LOWER_IS_BETTER)
 
 
-def chosen_metric(rows: Sequence[Row]) -> str | None:
-    """Returns the validation metric on which the best row is chosen.
+class Paired(NamedTuple):
+    """Values of two rows, in the order of the seeds that both have; all of it, unpaired, where they share no seed.
 
-    That by which all runs chose their best epoch; where they differ in that, the best validation accuracy, as losses
-    of different settings need not be on one scale; None where some have none, or they are of different examples.
+    left_out: runs of both rows that are not among these.
     """
-    if not are_validated_alike(rows):
-        return None
-    monitors = {run.monitor for row in rows for run in row.runs}
-    candidates = [monitors.pop()] if len(monitors) == 1 else []
-    for name in (*candidates, "val/best_accuracy"):
-        if name is not None and rows and all(name in run.metrics for row in rows for run in row.runs):
-            return name
-    return None
+
+    first: list[Any]
+    second: list[Any]
+    is_paired: bool
+    left_out: int
 
 
-def are_validated_alike(rows: Sequence[Row]) -> bool:
-    """Returns whether no two runs are known to have been validated on different examples."""
-    known = {run.validated for row in rows for run in row.runs if run.validated is not None}
-    examples = {digest for digest, _ in known}
-    return len(examples) < 2 and all(
-        may_be_same_pixels(*pair) for pair in combinations({pixels for _, pixels in known}, 2)
-    )
-
-
-def best_row(rows: Sequence[Row], metric: str | None) -> Row | None:
-    """Returns the row with the best mean of `metric`; of equals the fastest; None without a finite one."""
-    if metric is None:
-        return None
-    sign = -1 if is_lower_better(metric) else 1
-    means = [(sign * mean, row.speed or 0.0, row) for row in rows if (mean := row.mean(metric)) is not None]
-    finite = [entry for entry in means if math.isfinite(entry[0])]
-    return max(finite, key=lambda entry: entry[:2])[2] if finite else None
+def pair(row: Row, other: Row, value: Callable[[ComparedRun], Any]) -> Paired:
+    """Pair what the runs of two rows have; None of a run: it has nothing."""
+    first, second = row.by_seed(value), other.by_seed(value)
+    shared = [seed for seed in first if seed in second]
+    left_out = len(row.runs) + len(other.runs)
+    if shared:
+        return Paired([first[s] for s in shared], [second[s] for s in shared], True, left_out - 2 * len(shared))
+    return Paired([*first.values()], [*second.values()], False, left_out - len(first) - len(second))

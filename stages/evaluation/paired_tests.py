@@ -1,29 +1,31 @@
-"""Difference in accuracy between two settings on the same test examples: its interval, and McNemar's p."""
+"""Differences between settings, with intervals: in accuracy on the same test examples, and in any figure of runs."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 MINUS = "\N{MINUS SIGN}"
 
-RESAMPLES = 10_000
 LEVEL = 0.95
 
 
-@dataclass(frozen=True)
-class AccuracyDifference:
-    """A difference in test accuracy, as a fraction: that of the second setting minus that of the first.
+class Part(NamedTuple):
+    """A part of an estimated variance, and the degrees of freedom of its estimate."""
 
-    low, high: ends of the interval; p: McNemar's; seeds: how many of each setting, the smaller number.
-    """
+    variance: float
+    degrees: float
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference, that of the second setting minus that of the first, and the ends of its interval."""
 
     difference: float
     low: float
     high: float
-    p: float
-    seeds: int
-    examples: int
 
     @property
     def excludes_zero(self) -> bool:
@@ -31,103 +33,151 @@ class AccuracyDifference:
         return not self.low <= 0 <= self.high
 
 
+@dataclass(frozen=True)
+class AccuracyDifference(Interval):
+    """A difference in test accuracy, as a fraction.
+
+    p: McNemar's. seeds: how many of each setting, the smaller number.
+    of_settings: whether the interval knows how seeds vary; False: it is about the trained models alone.
+    is_same: whether runs of the same seeds are correct on exactly the same examples.
+    """
+
+    p: float
+    seeds: int
+    examples: int
+    of_settings: bool
+    is_same: bool
+
+
 def points(fraction: float) -> str:
-    """Returns a fraction in points, with its sign: `−0.28`, and `0.00` where that is what is left of it."""
+    """Return a fraction in points, with its sign: `−0.28`, and `0.00` where that is what is left of it."""
     text = f"{100 * fraction:+.2f}"
     return "0.00" if float(text) == 0 else text.replace("-", MINUS)
 
 
 def accuracy_difference(
-    first: np.ndarray, second: np.ndarray, paired: bool, resamples: int = RESAMPLES, level: float = LEVEL
+    first: np.ndarray, second: np.ndarray, paired: bool, pooled: Sequence[Part] | None = None, level: float = LEVEL
 ) -> AccuracyDifference:
-    """Compares two settings on the same test examples.
+    """Compare two settings on the same test examples.
 
-    The interval includes 0 wherever the test of no difference does not reject: of a few examples that all differ in one
-    direction, most resamples have some, and their interval would exclude 0 however few they are.
+    The variance of the difference is that of the examples' mean differences, and with several seeds also that between
+    seeds, beyond what differing on single examples gives it: the variance of a two-way layout of seeds and examples,
+    both random (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4).
+
+    The interval includes 0 wherever the test of no difference does not reject: the examples that differ may be too few
+    for a variance.
 
     Args:
         first: whether each test example is classified correctly by each run of the first setting, bool [runs, n].
         second: the same of the second setting.
-        paired: whether the runs of both are of the same seeds, in the same order.
+        paired: whether the runs of both are of the same seeds, in the same order, so that what a seed does to both
+            settings falls away.
+        pooled: what `pooled_between_seeds` returns for the settings that have several runs; a setting with a single
+            run takes it.
         level: of the interval.
     """
-    low, high = bootstrap_interval(first, second, paired, resamples, level=level)
+    by_example = second.mean(axis=0) - first.mean(axis=0)
+    freedom = max(len(by_example) - 1, 1)
+    layouts = [second.astype(np.int8) - first.astype(np.int8)] if paired else [first, second]
+    several = [layout for layout in layouts if len(layout) > 1]
+    singles = 2 * (len(layouts) - len(several)) if paired else len(layouts) - len(several)
+    parts = [Part(float(by_example.var()) / freedom, freedom)]
+    for layout in several:
+        parts += _scaled(pooled_between_seeds([layout]) or (), 1 / len(layout))
+    parts += _scaled(pooled or (), singles)
+    difference = float(by_example.mean())
+    low, high = _ends(difference, parts, level)
     p = mcnemar_p(first, second)
     if max(p, _least_p(first, second)) > 1 - level:
         low, high = min(low, 0.0), max(high, 0.0)
-    difference = float(second.mean() - first.mean())
-    return AccuracyDifference(difference, low, high, p, min(len(first), len(second)), first.shape[1])
+    return AccuracyDifference(
+        difference,
+        low,
+        high,
+        p,
+        min(len(first), len(second)),
+        len(by_example),
+        of_settings=not singles or pooled is not None,
+        is_same=paired and bool(np.array_equal(first, second)),
+    )
 
 
-def bootstrap_interval(
-    first: np.ndarray,
-    second: np.ndarray,
-    paired: bool,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    level: float = LEVEL,
-) -> tuple[float, float]:
-    """Returns the ends of an interval of the difference of the mean accuracies.
+def pooled_between_seeds(layouts: Iterable[np.ndarray]) -> tuple[Part, ...] | None:
+    """Return the variance of a run's accuracy between seeds beyond that of single examples, over several settings.
 
-    The percentile interval of the paired bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
-    chapter 13): examples are drawn with replacement, and with each what all runs of both settings make of it. A drawn
-    mean is that of independent draws of the few values that an example's difference has: its distribution is known, so
-    that a resample costs nothing that grows with the examples.
+    Args:
+        layouts: a setting each, [runs, n], on the same examples; those of a single run say nothing.
 
-    Of several seeds the drawn means also vary by what seeds differ in more than examples explain: the variance between
-    seeds of the two-way layout without replication (Searle, Casella and McCulloch, Variance Components, 1992, chapter
-    4), by Student's t. Runs of the same seed are paired, so that what a seed does to both settings falls away.
+    Returns:
+        its parts, none where examples explain all of it; None where no setting has several runs.
     """
-    random = np.random.default_rng(seed)
-    examples = first.shape[1]
-    sums = second.sum(axis=0, dtype=np.int64) * len(first) - first.sum(axis=0, dtype=np.int64) * len(second)
-    means = _resampled_sums(sums, resamples, random) / (examples * len(first) * len(second))
-    layouts = [second.astype(np.int8) - first.astype(np.int8)] if paired else [first, second]
-    for layout in layouts:
-        if (variance := _variance_between_seeds(layout)) > 0:
-            means += random.standard_t(len(layout) - 1, resamples) * (variance / len(layout)) ** 0.5
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    several = [layout for layout in layouts if len(layout) > 1]
+    of_means = pooled_variance([layout.mean(axis=1) for layout in several])
+    if of_means is None:
+        return None
+    examples = several[0].shape[1]
+    by_setting = [(len(layout) - 1) * float(np.var(layout, axis=0, ddof=1).mean()) for layout in several]
+    of_examples = Part(-sum(by_setting) / of_means.degrees / examples, of_means.degrees * max(examples - 1, 1))
+    return (of_means, of_examples) if of_means.variance + of_examples.variance > 0 else ()
 
 
-def _resampled_sums(values: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """Returns sums of as many draws with replacement as there are values, int [n]; int64 [resamples].
+def pooled_variance(samples: Iterable[Sequence[float] | np.ndarray]) -> Part | None:
+    """Return the variance within samples, pooled over those of several values; None where there are none."""
+    several = [np.asarray(sample, float) for sample in samples if len(sample) > 1]
+    degrees = sum(len(sample) - 1 for sample in several)
+    if not degrees:
+        return None
+    return Part(sum(float(np.var(sample)) * len(sample) for sample in several) / degrees, degrees)
 
-    The distribution of a sum is the n-fold convolution of one draw's, by its Fourier transform: of independent draws
-    the characteristic function is the product (Feller, An Introduction to Probability Theory II, 1971, XV.1). Sums are
-    told apart modulo a length of at least 24 standard deviations, beyond which lies less than rounding errors.
+
+def mean_difference(
+    first: Sequence[float], second: Sequence[float], paired: bool, pooled: Part | None, level: float = LEVEL
+) -> Interval | None:
+    """Compare two settings by a figure of their runs, with Welch's t or that of pairs.
+
+    Args:
+        first, second: a value for each run of the settings. paired: whether they are of the same seeds, in order.
+        pooled: variance of the settings that have several runs; a setting with a single run takes it.
+
+    Returns:
+        the difference of the means; None where a setting has a single run and nothing is pooled.
     """
-    low = int(values.min())
-    count = len(values)
-    of_one = np.bincount(values - low) / count
-    mean = float(values.mean() - low) * count
-    std = float(values.std()) * count**0.5
-    length = min(count * (len(of_one) - 1) + 1, max(math.ceil(24 * std), len(of_one)))
-    length = 1 << (length - 1).bit_length()
-    probabilities = np.fft.irfft(np.fft.rfft(of_one, length) ** count, length)
-    begin = max(0, round(mean) - length // 2)
-    cumulative = np.cumsum(np.maximum(np.roll(probabilities, -(begin % length)), 0.0))
-    drawn = np.searchsorted(cumulative, random.random(resamples) * cumulative[-1], side="right")
-    return np.asarray(drawn + begin + low * count)
+    difference = float(np.mean(second) - np.mean(first))
+    samples = [np.subtract(second, first)] if paired else [np.asarray(first), np.asarray(second)]
+    several = [sample for sample in samples if len(sample) > 1]
+    singles = 2 * (len(samples) - len(several)) if paired else len(samples) - len(several)
+    if singles and pooled is None:
+        return None
+    parts = [Part(float(np.var(sample, ddof=1)) / len(sample), len(sample) - 1) for sample in several]
+    parts += _scaled((pooled,) if pooled is not None else (), singles)
+    return Interval(difference, *_ends(difference, parts, level))
+
+
+def _scaled(parts: Iterable[Part], factor: float) -> list[Part]:
+    return [Part(part.variance * factor, part.degrees) for part in parts] if factor else []
+
+
+def _ends(difference: float, parts: Sequence[Part], level: float) -> tuple[float, float]:
+    """Return an interval by Student's t, with the degrees of freedom of Satterthwaite (Biometrics Bulletin 2, 1946)."""
+    from scipy import special
+
+    variance = sum(part.variance for part in parts)
+    if variance <= 0:
+        return difference, difference
+    degrees = variance**2 / sum(part.variance**2 / part.degrees for part in parts)
+    degrees = max(degrees, min(part.degrees for part in parts))
+    half = float(special.stdtrit(degrees, (1 + level) / 2)) * math.sqrt(variance)
+    return difference - half, difference + half
 
 
 def _least_p(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the two-sided p of the sign test where all examples that differ do so in one direction: its least."""
+    """Return the two-sided p of the sign test where all examples that differ do so in one direction: its least."""
     differing = np.count_nonzero(first.sum(axis=0) * len(second) != second.sum(axis=0) * len(first))
     return min(1.0, 2.0 ** (1 - differing))
 
 
-def _variance_between_seeds(layout: np.ndarray) -> float:
-    """Returns the variance of runs' means, [runs, n], beyond that which differing on single examples gives them."""
-    if len(layout) < 2:
-        return 0.0
-    of_means = float(np.var(layout.mean(axis=1), ddof=1))
-    of_examples = float(np.var(layout, axis=0, ddof=1).mean())
-    return max(of_means - of_examples / layout.shape[1], 0.0)
-
-
 def mcnemar_p(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the two-sided p of McNemar's test that both settings are correct equally often.
+    """Return the two-sided p of McNemar's test that both settings are correct equally often.
 
     Of one run each: exact, the binomial test of the examples on which they disagree (McNemar, Psychometrika 12, 1947).
     Of several: the examples are clusters, the test that of Durkalski et al. (Analysis of clustered matched-pair data,

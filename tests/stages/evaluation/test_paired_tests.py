@@ -4,11 +4,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stages.evaluation.paired_tests import accuracy_difference, bootstrap_interval, mcnemar_p
+from stages.evaluation.paired_tests import Part, accuracy_difference, mcnemar_p, mean_difference, pooled_between_seeds
 
 
 def answers(seed: int, runs: int, examples: int = 360, accuracy: float = 0.9) -> np.ndarray:
     return np.random.default_rng(seed).random((runs, examples)) < accuracy
+
+
+def interval(first: np.ndarray, second: np.ndarray, paired: bool) -> tuple[float, float]:
+    found = accuracy_difference(first, second, paired)
+    return found.low, found.high
 
 
 def by_scipy(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
@@ -23,19 +28,46 @@ def by_scipy(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return found.low, found.high
 
 
-@pytest.mark.parametrize("examples", [40, 360, pytest.param(3000, marks=pytest.mark.slow)])
-def test_the_interval_is_that_of_scipy(examples: int) -> None:
+@pytest.mark.parametrize("examples", [360, pytest.param(3000, marks=pytest.mark.slow)])
+def test_the_interval_is_that_of_the_bootstrap(examples: int) -> None:
     """To one example and the noise of 10,000 draws."""
-    first, second = answers(1, 1, examples), answers(2, 1, examples, 0.93)
+    first, second = answers(1, 1, examples), answers(2, 1, examples, 0.99)
     tolerance = max(1 / examples, 0.06 * float(np.std(second[0].astype(float) - first[0])) / examples**0.5)
-    assert bootstrap_interval(first, second, True) == pytest.approx(by_scipy(first[0], second[0]), abs=tolerance)
+    assert interval(first, second, True) == pytest.approx(by_scipy(first[0], second[0]), abs=tolerance)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_interval_of_a_figure_is_that_of_scipy(paired: bool) -> None:
+    random = np.random.default_rng(3)
+    first, second = random.normal(size=4), random.normal(1, 3, size=4 if paired else 3)
+    found = mean_difference(first.tolist(), second.tolist(), paired, None)
+    expected = stats.ttest_rel(second, first) if paired else stats.ttest_ind(second, first, equal_var=False)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+
+
+def test_a_single_run_varies_as_those_of_other_settings_do() -> None:
+    """Without them nothing is known of a figure, and of an accuracy what its examples tell of two trained models."""
+    assert mean_difference([1.0], [2.0], True, None) is None
+    found = mean_difference([1.0], [2.0], True, Part(0.5, 4))
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 4, loc=1))
+    random = np.random.default_rng(0)
+    several = random.random((5, 2000)) < np.linspace(0.85, 0.95, 5)[:, np.newaxis]
+    first, second = answers(1, 1, 2000, 0.88), answers(2, 1, 2000, 0.92)
+    alone = accuracy_difference(first, second, True)
+    among = accuracy_difference(first, second, True, pooled_between_seeds([several, first]))
+    assert (alone.of_settings, among.of_settings) == (False, True)
+    assert alone.excludes_zero
+    assert not among.excludes_zero
+    assert (among.high - among.low) / 2 > 2.7 * 2**0.5 * np.std(several.mean(axis=1), ddof=1)
 
 
 def test_several_seeds_that_all_agree_are_as_one() -> None:
     first, second = answers(1, 1), answers(2, 1, accuracy=0.95)
-    expected = bootstrap_interval(first, second, True)
+    expected = interval(first, second, True)
     for paired in (True, False):
-        repeated = bootstrap_interval(np.repeat(first, 4, axis=0), np.repeat(second, 4, axis=0), paired)
+        repeated = interval(np.repeat(first, 4, axis=0), np.repeat(second, 4, axis=0), paired)
         assert repeated == pytest.approx(expected, abs=0.004)
 
 
@@ -45,7 +77,7 @@ def test_seeds_that_differ_on_single_examples_alone_are_averaged() -> None:
     first = np.concatenate([np.roll(first[:1], shift, axis=1) for shift in range(3)])
     second = np.concatenate([np.roll(answers(2, 1, accuracy=0.95), shift, axis=1) for shift in range(3)])
     expected = by_scipy(first.mean(axis=0), second.mean(axis=0))
-    assert bootstrap_interval(first, second, True) == pytest.approx(expected, abs=0.003)
+    assert interval(first, second, True) == pytest.approx(expected, abs=0.003)
 
 
 def test_seeds_in_pairs_tell_more() -> None:
@@ -54,13 +86,13 @@ def test_seeds_in_pairs_tell_more() -> None:
     good = 0.8 + 0.15 * np.arange(4)[:, np.newaxis] / 3
     noise = random.random((4, 500))
     first, second = noise < good, noise < good + 0.01
-    widths = [high - low for low, high in (bootstrap_interval(first, second, paired) for paired in (True, False))]
+    widths = [high - low for low, high in (interval(first, second, paired) for paired in (True, False))]
     assert widths[0] < 0.5 * widths[1]
 
 
 def test_the_same_data_gives_the_same_interval() -> None:
     first, second = answers(1, 3), answers(2, 3)
-    assert bootstrap_interval(first, second, True) == bootstrap_interval(first, second, True)
+    assert interval(first, second, True) == interval(first, second, True)
 
 
 @pytest.mark.parametrize("accuracy", [0.9, 0.95, 0.99])
@@ -119,7 +151,7 @@ def test_intervals_cover_the_truth(seeds: int, between: float, least: float) -> 
             < stats.norm.ppf(accuracy) * (2 + (between / slope) ** 2) ** 0.5
             for accuracy in (0.88, 0.91)
         )
-        found = accuracy_difference(first, second, True, resamples=2000)
+        found = accuracy_difference(first, second, True)
         covered += found.low <= 0.03 <= found.high
         told += found.excludes_zero
     assert least <= covered / 300 <= 0.995

@@ -1,0 +1,152 @@
+"""What chance may have done is said: of accuracies, of speeds, of the best; and the cheapest of equals is taken."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.made_runs import MadeRun, make_run, make_sweep
+from pipeline.comparison.answer import choice, run_it, sentences
+from pipeline.comparison.compared_run import read_finished
+from pipeline.comparison.comparison import Comparison, compare_runs
+from pipeline.comparison.tables import markdown, notes
+from pipeline.sweep.comparison import compare
+
+RANDOM = np.random.default_rng(4)
+ANSWERS = [RANDOM.random(400) < 0.9 for _ in range(5)]
+
+
+def runs(name: str, losses: dict[str, float], speeds: tuple[float, ...] = (), **changes: Any) -> list[MadeRun]:
+    """Runs of one precision, by seed."""
+    return [
+        MadeRun(
+            {"precision": name, "seed": seed},
+            changes.get("correct", ANSWERS)[int(seed) - 1],
+            speed=speeds[place % len(speeds)] if speeds else 1000.0,
+            val_loss=loss,
+            metrics=changes.get("metrics", {}),
+            validation=changes.get("validation"),
+        )
+        for place, (seed, loss) in enumerate(losses.items())
+    ]
+
+
+def compared(folder: Path, *made: list[MadeRun]) -> Comparison:
+    return compare(make_sweep(folder / "s", [run for row in made for run in row]))
+
+
+def test_a_row_that_lacks_a_seed_is_compared_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """Its runs equal the baseline's of their seeds, so that it differs in nothing, whatever the other seed scores."""
+    worse = [ANSWERS[0], ANSWERS[1], np.zeros(400, bool)]
+    comparison = compared(
+        tmp_path, runs("float32", dict.fromkeys("123", 0.5), correct=worse), runs("mixed", dict.fromkeys("12", 0.5))
+    )
+    [found] = comparison.differences.values()
+    assert (found.difference, found.low, found.high, found.seeds, found.is_same) == (0, 0, 0, 2, True)
+    [sentence] = sentences(comparison)
+    same = "is correct on exactly the same test examples (n = 2 seeds, 1 run without a partner left out)"
+    assert sentence.startswith(f"precision=mixed {same}")
+
+
+def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
+    """It shows nothing of other seeds."""
+    for folder in ("a", "b"):
+        make_run(tmp_path / folder, runs("mixed", {"1": 0.5})[0])
+    make_run(tmp_path / "base", runs("float32", {"1": 0.5})[0])
+    read = [read_finished(number, tmp_path / name, "FINISHED") for number, name in enumerate(("base", "a", "b"), 1)]
+    comparison = compare_runs("3 runs", read)
+    assert [len(row.runs) for row in comparison.rows] == [1, 2]
+    assert [(found.seeds, found.of_settings) for found in comparison.differences.values()] == [(1, False)]
+    assert "n = 1 seed, 1 run without a partner left out: two trained models" in sentences(comparison)[0]
+
+
+def test_sums_over_seeds_may_be_equal_where_predictions_are_not(tmp_path: Path) -> None:
+    swapped = [ANSWERS[1], ANSWERS[0]]
+    comparison = compared(
+        tmp_path, runs("float32", dict.fromkeys("12", 0.5)), runs("mixed", dict.fromkeys("12", 0.5), correct=swapped)
+    )
+    [sentence] = sentences(comparison)
+    assert "exactly the same" not in sentence
+    assert "changes test accuracy by 0.00 points" in sentence
+
+
+def test_a_single_run_varies_as_the_other_rows_do(tmp_path: Path) -> None:
+    """What tells two trained models apart does not tell their settings apart."""
+    spread = [np.arange(400) < accuracy * 400 for accuracy in (0.8, 0.85, 0.9, 0.95)]
+    alone = compared(
+        tmp_path / "alone", runs("float32", {"1": 0.5}, correct=spread), runs("mixed", {"2": 0.5}, correct=spread)
+    )
+    among = compared(
+        tmp_path, runs("float32", {"1": 0.5}, correct=spread), runs("mixed", {"2": 0.5}, correct=spread),
+        runs("bfloat16", dict.fromkeys("1234", 0.5), correct=spread),
+    )  # fmt: skip
+    assert alone.differences[alone.rows[1]].excludes_zero
+    assert "n = 1 seed, " not in sentences(alone)[0]
+    assert "two trained models, not two settings" in sentences(alone)[0]
+    assert not among.differences[among.rows[1]].excludes_zero
+    assert "two trained models" not in " ".join(sentences(among))
+
+
+def test_speeds_that_vary_are_no_fact(tmp_path: Path) -> None:
+    seeds = dict.fromkeys("123", 0.5)
+    unclear = compared(
+        tmp_path / "unclear", runs("float32", seeds, (4000, 6500, 9000)), runs("mixed", seeds, (5000, 5500, 6300))
+    )
+    [sentence] = sentences(unclear)
+    assert "is 0.86× as fast on 1 CPU (95 %: " in sentence
+    assert "not distinguishable from 1" in sentence
+    assert "| 6,500 ±2,500 |" in markdown(unclear)
+    assert "| 0.86 ±0.10 |" in markdown(unclear)
+    clear = compared(tmp_path, runs("float32", seeds, (990, 1000, 1010)), runs("mixed", seeds, (1990, 2000, 2010)))
+    assert "is 2× as fast on 1 CPU (95 %: 2 to 2)" in sentences(clear)[0]
+
+
+def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path) -> None:
+    """The best mean is no reason, if seeds vary by more."""
+    base = runs("float32", {"1": 0.0340, "2": 0.0290, "3": 0.0400}, (1000, 1010, 990))
+    noise = runs("mixed", {"1": 0.0341, "2": 0.0270, "3": 0.0390}, (1005, 1000, 995))
+    worse = runs("float16", {"1": 0.5, "2": 0.52, "3": 0.51}, (3000, 3010, 2990))
+    comparison = compared(tmp_path, base, noise, worse)
+    assert comparison.choice.best is comparison.rows[1]
+    assert comparison.choice.tied == (comparison.rows[0],)
+    assert comparison.best is comparison.rows[0]
+    said = choice(comparison)
+    assert said.startswith("no single best: precision=mixed leads on val/best_loss (0.03337 ±0.006; lower is better)")
+    assert (
+        "cannot be told from precision=float32 (0.03433 ±0.0055) as their seeds vary. "
+        "Take precision=float32: of these the baseline" in said
+    )
+    assert run_it(comparison) == "python -m pipeline precision=float32"
+    assert "* recommended" in notes(comparison)[0]
+    for text in (markdown(comparison), "\n".join(notes(comparison))):
+        assert said in text
+        assert "python -m pipeline precision=float32" in text
+    faster = compared(
+        tmp_path / "faster", base, [*runs("mixed", {"1": 0.0341, "2": 0.0270, "3": 0.0390}, (1990, 2000, 2010))]
+    )
+    assert choice(faster).endswith("Take precision=mixed: of these the fastest")
+    assert run_it(faster) == "python -m pipeline precision=mixed"
+    clear = compared(tmp_path / "clear", base, worse)
+    assert choice(clear).startswith("best: precision=float32, chosen on val/best_loss")
+
+
+@pytest.mark.parametrize(("accuracies", "is_tied"), [((0.97, 0.975), True), ((0.85, 0.975), False)])
+def test_single_runs_are_told_apart_by_their_validation_examples(
+    tmp_path: Path, accuracies: tuple[float, float], is_tied: bool
+) -> None:
+    made = [
+        runs(name, {"1": 1 - accuracy}, metrics={"val/best_accuracy": accuracy}, validation=180)
+        for name, accuracy in zip(("float32", "mixed"), accuracies, strict=True)
+    ]
+    comparison = compared(tmp_path, *made)
+    assert (comparison.best is comparison.rows[0]) == is_tied
+    assert ("by one run each and so few validation examples" in choice(comparison)) == is_tied
+
+
+def test_the_command_of_a_row_is_one_run(tmp_path: Path) -> None:
+    settings = {"experiment": "mine", "sweep": "rates", "resume": "never", "name": "a b", "seed": "1"}
+    comparison = compare(make_sweep(tmp_path / "s", [MadeRun(settings, ANSWERS[0])]))
+    words = shlex.split(str(run_it(comparison)))
+    assert words[3:] == ["--config-dir", "…", "experiment=mine", "name=a b", "seed=1", "sweep=none"]
