@@ -18,8 +18,7 @@ from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import outputs_folder
 from pipeline.planning.trust import with_inherited
-from pipeline.run_folder.finding import find_run
-from pipeline.run_folder.rebuild import epoch_metrics, read_run
+from pipeline.run_folder.runs import Runs, epoch_metrics, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.serving.rebuilt import rebuilt_model
 from pipeline.sweep.catalog import status_now
@@ -137,7 +136,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     from pipeline.console import Console
     from pipeline.exit_codes import DONE
     from pipeline.planning.job import Job
-    from pipeline.planning.resume import last_of
+    from pipeline.provenance.identity import identity
     from pipeline.run.launch import run_job
 
     environment.prepare()
@@ -147,7 +146,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
         raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
     _refuse_more_devices(experiment)
     code = run_job(Job(experiment, composed.overrides), Console())
-    summary = last_of(experiment, lambda line: None)
+    summary = Runs(experiment.outputs).latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
     return Run(Path(summary.folder))
@@ -170,7 +169,7 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
         UserError: where there is none, or several.
     """
     place = outputs_folder(None if outputs is None else str(outputs))
-    return Run(Path(find_run(str(run), place).folder))
+    return Run(Path(Runs(place).find(str(run)).folder))
 
 
 def _composed(overrides: Iterable[str]) -> Composed:

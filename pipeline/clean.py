@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,8 @@ from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.config.keys import split_override
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
-from pipeline.run_folder.finding import find_run
-from pipeline.run_folder.lock import LockedError, is_locked, locked
-from pipeline.run_folder.summary import NAME, Summary
+from pipeline.run_folder.lock import LOCK, LockedError, is_locked, locked
+from pipeline.run_folder.runs import Runs, read_run
 from pipeline.sweep.index import read_index, sweep_folders
 from pipeline.tracking.journal import Journal
 from stages.checkpoints.names import START, checkpoint_files
@@ -29,34 +28,36 @@ KINDS = {
     "damaged": "files that were put aside because they were damaged",
     "partial": "files that a process had not finished when it ended",
 }
+
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_LEFTOVERS = {"damaged": ("damaged-*",), "partial": (".*.partial", "partial-*", ".partial-*")}
+
+_GLOBS = {
+    "checkpoints": ["{run}/checkpoints/*.npz"],
+    "cache": ["cache/[!.]*/"],
+    "damaged": ["{run}/damaged-*", "{run}/checkpoints/damaged-*", "cache/damaged-*"],
+    "partial": ["{run}/.*.partial", "{run}/.partial-*", "{run}/checkpoints/.partial-*", "cache/.partial-*"],
+}
 
 
 @dataclass(frozen=True)
 class Removable:
-    """A file or folder that may be removed.
-
-    owner: the run's folder, or the cache's entry, which is locked for the removal. age: seconds since the last use.
-    """
+    """A file or folder that may be removed. age: seconds since its last use; size: in bytes."""
 
     kind: str
     path: Path
-    owner: Path
     age: float
     size: int
 
     @property
-    def is_shared(self) -> bool:
-        """Whether it belongs to the cache, not to a run."""
-        return self.owner.parent == self.path.parent
-
-    def locked_owner(self) -> AbstractContextManager[None]:
-        return _locked_entry(self.owner) if self.is_shared else _locked_run(self.owner)
+    def owner(self) -> Path:
+        """The folder of the run, or the entry of the cache, that it belongs to."""
+        if self.path.parent.name == "cache":
+            return self.path.with_name(self.path.name.removeprefix(".partial-"))
+        return self.path.parents[self.path.parent.name == "checkpoints"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
+    """Run the command; return 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
     parser = command_parser("clean", __doc__)
     parser.add_argument(
         "--older-than", default="30d", help="last used so long ago: 45m, 12h, 30d (default), 2w; 0d: all"
@@ -71,16 +72,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _clean(options: argparse.Namespace) -> int:
     kinds = _kinds(options.kind)
-    if not options.outputs.is_dir():
-        raise UserError(f"there is no folder {options.outputs}", "where runs leave things", "--outputs=<folder>")
-    removable, staying = find(options.outputs, _seconds(options.older_than), kinds, options.unfinished)
-    _show(removable, staying, options.outputs)
+    outputs = options.outputs
+    if not outputs.is_dir():
+        raise UserError(f"there is no folder {outputs}", "where runs leave things", "--outputs=<folder>")
+    forked = _forked(outputs, options.unfinished)
+    removable: list[Removable] = []
+    stays: dict[str, None] = {}
+    for item in _find(outputs, kinds, _seconds(options.older_than)):
+        try:
+            with _owned(item, forked, options.unfinished):
+                removable.append(item)
+        except UserError as error:
+            stays[error.problem] = None
+    _show(removable, list(stays), outputs)
     if not removable or options.dry_run:
         return 0
     if not options.yes and not _is_confirmed():
         print("nothing is removed")
         return 0
-    return _remove_all(removable, options.outputs)
+    return _remove_all(removable, outputs, options.unfinished)
 
 
 def _is_confirmed() -> bool:
@@ -95,41 +105,36 @@ def _is_confirmed() -> bool:
         raise KeyboardInterrupt from None
 
 
-def find(outputs: Path, older: float, kinds: Sequence[str], unfinished: bool) -> tuple[list[Removable], list[str]]:
-    """Returns the files that may be removed, and a line for each run whose files stay although they are old enough.
+def _find(outputs: Path, kinds: Sequence[str], older: float) -> Iterator[Removable]:
+    """Yield what is of one of `kinds` and was last used `older` seconds ago; nothing beyond a link."""
+    top = outputs.resolve()
+    for kind in kinds:
+        patterns = [text.format(run=run) for text in _GLOBS[kind] for run in ("runs/*/*", "sweeps/*/*")]
+        for path in sorted({path for pattern in patterns for path in top.glob(pattern)}):
+            if path.resolve() != path or (kind == "cache" and path.name.startswith("damaged-")):
+                continue
+            if kind == "checkpoints" and path.name != START and path not in checkpoint_files(path.parent):
+                continue
+            with suppress(FileNotFoundError):  # removed in the meantime
+                age = time.time() - max(file.lstat().st_mtime for file in _files(path))
+                if age >= older:
+                    yield Removable(kind, path, age, _size(path))
 
-    Args:
-        older: seconds since the last use.
-        unfinished: whether to include checkpoints of runs that could be resumed.
-    """
-    removable: list[Removable] = []
-    staying: list[str] = []
-    forked = _forked(outputs, unfinished)
-    for folder in _runs(outputs):
-        items = [item for item in _of_run(folder) if item.kind in kinds and item.age >= older]
-        if items and (why := _reason_to_keep(folder)):
-            staying.append(f"{shorter(folder)}: {why}")
-        elif items:
-            why = forked.get(folder.resolve(), "")
-            if not unfinished and _status(folder) != "FINISHED":
-                why = "its checkpoints could be resumed from (--unfinished removes them)"
-            removable += [item for item in items if not why or item.kind != "checkpoints"]
-            if why and any(item.kind == "checkpoints" for item in items):
-                staying.append(f"{shorter(folder)}: {why}")
-    for item in _of_cache(outputs / "cache"):
-        if item.kind in kinds and item.age >= older:
-            try:
-                with item.locked_owner():
-                    removable.append(item)
-            except LockedError as error:
-                staying.append(error.problem)
-            except OSError as error:
-                staying.append(f"{shorter(item.path)}: {error.strerror}")
-    return removable, staying
+
+def _files(path: Path) -> list[Path]:
+    """Return `path`, all that is in it, and for an entry of the cache the file that notes its use."""
+    used = path.with_name(f".{path.name}.use")
+    return [path, *(path.rglob("*") if path.is_dir() else ()), *([used] if used.exists() else ())]
+
+
+def _size(path: Path) -> int:
+    """Return the bytes that removing `path` frees: none for a file that has another hard link."""
+    facts = [file.lstat() for file in [path, *(path.rglob("*") if path.is_dir() else ())]]
+    return sum(one.st_blocks * 512 for one in facts if one.st_nlink == 1 or path.is_dir())
 
 
 def _forked(outputs: Path, unfinished: bool) -> dict[Path, str]:
-    """Returns the runs whose checkpoints jobs of sweeps have yet to start from, and why they stay.
+    """Return the runs whose checkpoints jobs of sweeps have yet to start from, and why they stay.
 
     Args:
         unfinished: whether a sweep counts only while a process works on it.
@@ -139,142 +144,72 @@ def _forked(outputs: Path, unfinished: bool) -> dict[Path, str]:
         runs = is_locked(folder)
         try:
             status, jobs = read_index(folder)
-        except UserError:  # damaged, and not to be resumed either
+        except UserError:  # it cannot be resumed either
             continue
         if not runs and (unfinished or status == "FINISHED"):
             continue
         more = "" if runs else " (--unfinished removes them)"
-        for text in {text for job in jobs for text in _forks(job["overrides"])}:
-            with suppress(UserError):
-                run = Path(find_run(text, outputs).folder).resolve()
-                forked[run] = f"{shorter(folder)}, which has not finished, forks it{more}"
+        overrides = {text for job in jobs for text in job["overrides"]}
+        for name, value in map(split_override, overrides):
+            if name == "fork" and value not in ("", "null"):
+                with suppress(UserError):
+                    run = Path(Runs(outputs).find(value.strip("'\"")).folder).resolve()
+                    forked[run] = f"{shorter(folder)}, which has not finished, forks it{more}"
     return forked
 
 
-def _forks(overrides: Sequence[str]) -> Iterator[str]:
-    for name, value in map(split_override, overrides):
-        if name == "fork" and value not in ("", "null"):
-            yield value.strip("'\"")
-
-
-def _runs(outputs: Path) -> Iterator[Path]:
-    """Yields the folders of runs below `outputs`, without following links."""
-    for top in ("runs", "sweeps"):
-        if (outputs / top).is_symlink():
-            continue
-        for folder in sorted((outputs / top).glob("*/*")):
-            if folder.is_dir() and not folder.is_symlink() and not folder.parent.is_symlink():
-                yield folder
-
-
-def _of_run(folder: Path) -> Iterator[Removable]:
-    checkpoints = folder / "checkpoints"
-    places = [folder, *([checkpoints] if checkpoints.is_dir() and not checkpoints.is_symlink() else [])]
-    for kind, patterns in _LEFTOVERS.items():
-        paths = [path for place in places for pattern in patterns for path in place.glob(pattern)]
-        yield from (_removable(kind, path, folder) for path in paths if not path.is_symlink())
-    if len(places) == 2:
-        paths = [*checkpoint_files(checkpoints), *checkpoints.glob(START)]
-        yield from (_removable("checkpoints", path, folder) for path in paths if not path.is_symlink())
-
-
-def _of_cache(cache: Path) -> Iterator[Removable]:
-    for path in sorted(cache.iterdir()) if cache.is_dir() and not cache.is_symlink() else ():
-        if path.is_symlink():
-            continue
-        if path.name.startswith(".partial-"):
-            yield _removable("partial", path, path.with_name(path.name.removeprefix(".partial-")))
-        elif path.is_dir() and not path.name.startswith("."):
-            kind = "damaged" if path.name.startswith("damaged-") else "cache"
-            yield _removable(kind, path, path)
-
-
-def _removable(kind: str, path: Path, owner: Path) -> Removable:
-    files = [path, *(path.rglob("*") if path.is_dir() else ())]
-    used = path.with_name(f".{path.name}.use")
-    modified = max(_modified(file) for file in [*files, *([used] if used.exists() else [])])
-    return Removable(kind, path, owner, time.time() - modified, sum(map(_on_disk, files)))
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.lstat().st_mtime
-    except OSError:  # removed in the meantime
-        return 0.0
-
-
-def _on_disk(path: Path) -> int:
-    """Returns the bytes that removing a file frees: none where it has another hard link."""
-    try:
-        facts = path.lstat()
-    except OSError:
-        return 0
-    return facts.st_blocks * 512 if facts.st_nlink == 1 or path.is_dir() else 0
-
-
-def _reason_to_keep(folder: Path) -> str:
-    """Returns why a run's files must stay, or an empty string."""
-    try:
-        with _locked_run(folder):
-            return "not all of it has been sent (python -m pipeline.sync)" if _unsent(folder) else ""
-    except LockedError:
-        return "a process works on it"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"it cannot be read ({error})"
-
-
-def _unsent(folder: Path) -> bool:
-    return Journal(folder).unsent > 0
-
-
-def _status(folder: Path) -> str:
-    try:
-        return Summary.read(folder).status
-    except (OSError, ValueError, KeyError, TypeError):  # may be resumed, like any run of unknown status
-        return "UNKNOWN"
-
-
 @contextmanager
-def _locked_run(folder: Path) -> Iterator[None]:
-    """Locks a run's folder; raises LockedError where a process works on it, or on its sweep."""
-    with ExitStack() as stack:
-        for place in (folder.parent, folder) if folder.parent.parent.name == "sweeps" else (folder,):
-            if (place / NAME).exists() or (place / "sweep.json").exists() or (place / ".lock").exists():
-                stack.enter_context(locked(place, patience=0))
+def _owned(item: Removable, forked: dict[Path, str], unfinished: bool) -> Iterator[None]:
+    """Lock what `item` belongs to, so that no process uses it.
+
+    Raises:
+        UserError: where one does, or the item is still needed.
+    """
+    owner = item.owner
+    with ExitStack() as held:
+        try:
+            if owner.parent.name == "cache":
+                for mark in ("use", "lock"):  # see `stages.storage.cache`
+                    file = held.enter_context(owner.with_name(f".{owner.name}.{mark}").open("a"))
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield
+                return
+            for place in (owner.parent, owner):  # its sweep, too
+                if place == owner or (place / LOCK).exists():
+                    held.enter_context(locked(place, patience=0))
+            reason = _reason_to_keep(item, forked, unfinished)
+        except (BlockingIOError, LockedError) as error:
+            raise UserError(f"{shorter(owner)}: a process works on it") from error
+        except OSError as error:
+            raise UserError(f"{shorter(owner)}: {error.strerror}") from error
+        if reason:
+            raise UserError(f"{shorter(owner)}: {reason}")
         yield
 
 
-@contextmanager
-def _locked_entry(entry: Path) -> Iterator[None]:
-    """Locks an entry of the cache; raises LockedError while a run uses or makes it: `stages.storage.cache`."""
-    with ExitStack() as stack:
-        for mark in ("use", "lock"):
-            file = stack.enter_context(entry.with_name(f".{entry.name}.{mark}").open("a"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise LockedError(f"{shorter(entry)}: a run uses it") from error
-        yield
+def _reason_to_keep(item: Removable, forked: dict[Path, str], unfinished: bool) -> str:
+    if Journal(item.owner).unsent:
+        return "not all of it has been sent (python -m pipeline.sync)"
+    if item.kind != "checkpoints":
+        return ""
+    run = read_run(item.owner)
+    if not unfinished and (run is None or run.status != "FINISHED"):
+        return "its checkpoints could be resumed from (--unfinished removes them)"
+    return forked.get(item.owner, "")
 
 
-def _remove_all(removable: Sequence[Removable], outputs: Path) -> int:
-    """Removes the listed files that are still unused; returns the exit code."""
+def _remove_all(removable: Sequence[Removable], outputs: Path, unfinished: bool) -> int:
+    """Remove the listed files that are still unused; return the exit code."""
     freed = 0
     failures = 0
     for item in removable:
         try:
-            with item.locked_owner():
-                if item.kind == "checkpoints" and (why := _forked(outputs, True).get(item.owner.resolve())):
-                    print(f"stays: {shorter(item.path)} ({why})")
-                    continue
-                if not item.is_shared and _unsent(item.owner):
-                    print(f"stays: {shorter(item.path)} (not all of the run has been sent)")
-                    continue
-                size = sum(map(_on_disk, [item.path, *(item.path.rglob("*") if item.path.is_dir() else ())]))
+            with _owned(item, _forked(outputs, True), unfinished):
+                size = _size(item.path)
                 _remove(item.path)
                 freed += size
-        except LockedError as error:
-            print(f"stays: {shorter(item.path)} ({error.problem})")
+        except UserError as error:
+            print(f"stays: {error.problem}")
         except FileNotFoundError:  # another process has removed it
             continue
         except OSError as error:
@@ -285,22 +220,21 @@ def _remove_all(removable: Sequence[Removable], outputs: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file, a folder whole or not at all, or, if its place was taken by a link, the link alone."""
-    if path.is_symlink() or not path.is_dir():
+    """Remove a file, or a folder whole or not at all."""
+    if not path.is_dir():
         path.unlink()
         return
-    aside = path
     if not path.name.startswith(".partial-"):
         aside = path.with_name(f".partial-{path.name}")  # never half an entry under its own name
         shutil.rmtree(aside, ignore_errors=True)
-        path.replace(aside)
-    shutil.rmtree(aside)
+        path = path.replace(aside)
+    shutil.rmtree(path)
 
 
-def _show(removable: Sequence[Removable], staying: Sequence[str], outputs: Path) -> None:
+def _show(removable: Sequence[Removable], stays: Sequence[str], outputs: Path) -> None:
     for item in removable:
         print(f"{item.kind:11}  {_bytes(item.size):>10}  {_age(item.age):>6}  {redact(shorter(item.path))}")
-    for line in staying:
+    for line in stays:
         print(f"stays: {redact(line)}")
     for kind in KINDS:
         items = [item for item in removable if item.kind == kind]

@@ -15,7 +15,7 @@ from pipeline.comparison.page import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.paths import shorter
 from pipeline.redaction.mask import redact
-from pipeline.run_folder.finding import find_run
+from pipeline.run_folder.runs import Runs
 from pipeline.sweep.catalog import run_entry, runs_in, select
 from pipeline.sweep.comparison import compare, latest
 from pipeline.sweep.index import find_sweep
@@ -101,7 +101,7 @@ def _of_runs(
 ) -> Comparison:
     """Compares the runs that are named, all of them where none is, as far as they match every filter."""
     filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
-    named = [run_entry(find_run(word, outputs, warn=print_warning)) for word in words if word not in filters]
+    named = [run_entry(Runs(outputs, print_warning).find(word)) for word in words if word not in filters]
     entries = select(named or runs_in(outputs, print_warning), filters)
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")

@@ -13,7 +13,7 @@ from rich.table import Table
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.comparison.difference import Difference, Pair, difference, source_diff
 from pipeline.redaction.mask import redact
-from pipeline.run_folder.finding import find_run
+from pipeline.run_folder.runs import Runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    first, second = (find_run(text, options.outputs, warn=print_warning) for text in options.run)
+    first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
     differences = difference(first, second)
     lines = source_diff(Path(first.folder), Path(second.folder)) if options.code else None
     if options.json:

@@ -13,9 +13,8 @@ from pipeline.command_line.command import INTERRUPTED, command_parser, print_err
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.redaction.mask import guard_output, learn_arguments
-from pipeline.run_folder import rebuild
 from pipeline.run_folder.lock import LockedError, locked
-from pipeline.run_folder.origin import NAME as ORIGIN
+from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import settle, settle_sweep
 from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
@@ -54,14 +53,14 @@ def _tracked(outputs: Path) -> list[Path]:
     folders = {
         path.parent
         for pattern in ("runs/*/*", "sweeps/*", "sweeps/*/*")
-        for name in (NAME, SUMMARY, ORIGIN)
+        for name in (NAME, SUMMARY)
         for path in outputs.glob(f"{pattern}/{name}")
     }
     return sorted(folder for folder in folders if _was_tracked(folder))
 
 
 def _was_tracked(folder: Path) -> bool:
-    summary = rebuild.read_run(folder)
+    summary = read_run(folder)
     return (folder / NAME).is_file() or (summary is not None and summary.run_id is not None)
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ import yaml
 from pipeline.config.keys import split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
-from pipeline.run_folder.finding import debug_kind
-from pipeline.run_folder.rebuild import epoch_metrics, read_run
+from pipeline.run_folder.runs import debug_kind, epoch_metrics
 from pipeline.run_folder.summary import NAME, best_metric
 from stages.reuse import VALIDATED, VALIDATED_PIXELS
 from stages.settings.places import regular_file
@@ -189,5 +188,4 @@ def _summary(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(regular_file(folder / NAME).read_text()))
     except (OSError, ValueError, TypeError):
-        rebuilt = read_run(folder)
-        return asdict(rebuilt) if rebuilt is not None else {}
+        return {}

@@ -25,7 +25,7 @@ from pipeline.planning.resume import has_finished
 from pipeline.provenance.identity import identity
 from pipeline.redaction.mask import MASK, redact
 from pipeline.run.engine import RemoteJob
-from pipeline.run_folder.rebuild import journal_rows
+from pipeline.run_folder.runs import journal_rows
 from pipeline.run_folder.settle import end_lost
 from pipeline.system.signal_listener import Request
 from pipeline.tracking.journal import NAME as JOURNAL

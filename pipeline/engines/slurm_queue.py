@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pipeline.config.experiment import Experiment
 from pipeline.exit_codes import TIMED_OUT
 from pipeline.provenance.identity import identity
-from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.runs import read_run
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 

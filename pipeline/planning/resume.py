@@ -26,9 +26,8 @@ from pipeline.provenance.identity import (
     settings_of,
 )
 from pipeline.provenance.source_digest import new_for_other_code, sources
-from pipeline.run_folder.finding import find_run, run_folders
 from pipeline.run_folder.lock import LOCK, locked, share
-from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.runs import Runs, read_run
 from pipeline.run_folder.settle import is_unsent
 from pipeline.run_folder.summary import NAME, Summary
 from stages.checkpoints.names import can_start
@@ -115,7 +114,7 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
 
 def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
     """Returns the last run of the same settings and code, unless it is complete and sent."""
-    run = last_of(experiment, console.warn)
+    run = Runs(experiment.outputs, console.warn).latest(experiment.name, identity(experiment))
     if run is None or (run.status == "FINISHED" and not is_unsent(run, experiment)):
         return None
     now = sources(experiment)
@@ -133,7 +132,7 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
 
 def _named_by_resume(experiment: Experiment) -> Summary:
     """Returns the run of `resume=<run>`."""
-    run = find_run(experiment.resume, experiment.outputs, "resume")
+    run = Runs(experiment.outputs).find(experiment.resume, "resume")
     if run.status != "FINISHED":
         check_same(experiment, run)
     elif not is_unsent(run, experiment):
@@ -157,7 +156,7 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
     text = experiment.fork
     if text is None:
         return None
-    run = find_run(text, experiment.outputs, "fork")
+    run = Runs(experiment.outputs).find(text, "fork")
     folder = Path(run.folder)
     if starts and not can_start(folder / "checkpoints"):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
@@ -187,16 +186,6 @@ def _announce(verb: str, run: Summary, console: Console) -> None:
     console.log(f"{verb} {folder} (status: {run.status})")
     if run.overrides:
         console.log(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
-
-
-def last_of(experiment: Experiment, warn: Callable[[str], None]) -> Summary | None:
-    """Returns the last run with the identity of `experiment`; calls `warn` for each damaged file."""
-    digest = identity(experiment)
-    for folder in reversed(run_folders(experiment.outputs / "runs" / experiment.name, "*")):
-        summary = read_run(folder, warn)
-        if summary is not None and summary.identity == digest:
-            return summary
-    return None
 
 
 def unfinished_in(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Summary | None:

@@ -13,7 +13,7 @@ from pipeline.paths import shorter
 from pipeline.planning.plan import PlannedStage, make_plan
 from pipeline.provenance.identity import WITHOUT_EFFECT, differing, relevant_settings, settings_of
 from pipeline.provenance.source_digest import sources
-from pipeline.run_folder.finding import find_run
+from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.run_copy import RESULTS
 from stages.errors import UserError
@@ -69,7 +69,7 @@ def refuse_skipped(experiment: Experiment, names: Iterable[str]) -> None:
 
 def reused_run(experiment: Experiment) -> Summary | None:
     """Returns the run whose results `experiment` begins with, or None."""
-    return find_run(experiment.run, experiment.outputs, "run") if experiment.run is not None else None
+    return Runs(experiment.outputs).find(experiment.run, "run") if experiment.run is not None else None
 
 
 def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
@@ -179,6 +179,6 @@ def other_run(experiment: Experiment) -> Path | None:
         return None
     from stages.evaluation.against import check_other  # needs pyarrow, part of a second
 
-    folder = Path(find_run(settings.against, experiment.outputs, SETTING).folder)
+    folder = Path(Runs(experiment.outputs).find(settings.against, SETTING).folder)
     check_other(folder, settings.against)
     return folder

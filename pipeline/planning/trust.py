@@ -19,7 +19,7 @@ from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.provenance.source_digest import targets_in
 from pipeline.redaction.mask import MASK
-from pipeline.run_folder.finding import find_run, folder_of
+from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.run_copy import copy_of_run, is_copy
 from pipeline.tracking.weights import ADDRESSES, run_of_model
@@ -69,7 +69,7 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
-        run = find_run(name, outputs, option)
+        run = Runs(outputs).find(name, option)
         overrides = [text for text in run.overrides if _key(text) not in {*typed, "trust"}]
         if option != "resume":  # how that run itself began
             overrides = [text for text in overrides if _key(text) not in ("from", "run")]
@@ -90,7 +90,7 @@ def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path, config_dirs
     """
     tracking = _tracking(typed, config_dirs)
     run_id = run_of_model(uri, tracking, outputs)
-    return run_id if folder_of(run_id, outputs) is not None else str(copy_of_run(run_id, uri, tracking, outputs))
+    return run_id if Runs(outputs).with_id(run_id) is not None else str(copy_of_run(run_id, uri, tracking, outputs))
 
 
 def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from pipeline.checks.own_settings import typed
 from pipeline.config.experiment import Experiment
 from pipeline.planning.plan import PlannedStage
-from pipeline.run_folder.finding import folder_of
+from pipeline.run_folder.runs import Runs
 from pipeline.source_code.annotations import as_dataclass
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.weights import local_weights, run_of_model
@@ -63,7 +63,7 @@ def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path | No
     folder = local_weights(settings, experiment)
     if folder is None:
         return None
-    run = folder_of(run_of_model(settings.weights, experiment.tracking, experiment.outputs), experiment.outputs)
+    run = Runs(experiment.outputs).with_id(run_of_model(settings.weights, experiment.tracking, experiment.outputs))
     own = run / "export" / "saved_model" if run is not None else folder
     return own if own.is_dir() else folder
 

@@ -14,7 +14,7 @@ from pipeline.planning.reuse import announce, other_run
 from pipeline.run.engine import engine_of
 from pipeline.run.report import show_plan, show_summary
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import settings_for, settle
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signal_listener import Interrupted

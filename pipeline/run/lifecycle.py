@@ -26,7 +26,6 @@ from pipeline.run.description import NOTE, of_begun, of_run
 from pipeline.run.naming import CHOOSES_A_RUN, run_name
 from pipeline.run.report import show_summary, show_times
 from pipeline.run_folder.lock import warn_of_local_locks
-from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.settle import flush, record_end
 from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system import machine
@@ -89,7 +88,6 @@ def begin(job: Job, console: Console) -> Run:
         if job.forked is not None:
             _copy_weights(job.forked, folder, experiment.fork_weights)
         code.write(folder)
-        Origin.of(summary).write(folder)  # before the summary: the run is found by it where that is damaged
         summary.write(folder)
         tracker = open_tracker(_spec(job, folder, state), console.warn)
     except (UserError, OSError) as error:  # after a signal the store may have the run, which is kept

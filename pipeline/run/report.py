@@ -9,7 +9,7 @@ from pipeline.paths import shorter
 from pipeline.planning.plan import PlannedStage
 from pipeline.provenance.code_state import resuming_command
 from pipeline.run.description import sizes
-from pipeline.run_folder.finding import debug_kind
+from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import Summary
 from stages.checkpoints.names import can_start
 

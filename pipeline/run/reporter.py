@@ -33,11 +33,9 @@ class RunReporter:
         self._owners.setdefault(f"{stage}/seconds", "the runner")
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        metrics, no_numbers, warnings = clean_metrics(values)
+        metrics, warnings = clean_metrics(values)
         for line in warnings:
             self.warn_once(f"{self._stage}: {line}")
-        for name, value in no_numbers.items():
-            self.warn_once(f"{self._stage}: the metric {name} is a {type(value).__name__}, not a number: not recorded")
         by_name = {self._own_name(name): value for name, value in metrics.items()}
         with signals.uninterrupted():
             self._summary.metrics.update(by_name)

@@ -14,7 +14,7 @@ from pipeline.planning.job import OnEpoch, PrunedError
 from pipeline.redaction.mask import redact, redact_file
 from pipeline.run.binding import BoundStage
 from pipeline.run.model_files import write_model_files
-from pipeline.run.records import metric_name, recorded
+from pipeline.run.records import metric_name, own_record, recorded
 from pipeline.run.reporter import RunReporter
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.system import machine, pulse, signals
@@ -79,6 +79,7 @@ class StageRunner:
             _visit_safe_place()
             with signals.interruptible():
                 result = _result(stage, self._results, provided)
+            own_record(name, result)
             _check_result(stage, result, later)
             _check_examples(result, later)
             _check_formats(result, self._results, later)
@@ -93,7 +94,7 @@ class StageRunner:
 
     def _record(self, stage: BoundStage, result: Any) -> None:
         name = stage.planned.name
-        values = recorded(name, stage.planned.makes, result, self.folder, self._records)
+        values = recorded(name, result, self.folder, self._records)
         for line in values.warnings:
             self._reporter.warn_once(f"{name}: {line}")
         self._reporter.metrics(values.metrics, step=0)

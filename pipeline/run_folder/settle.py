@@ -12,8 +12,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.origin import Origin
-from pipeline.run_folder.rebuild import checkpoint_rows, read_run
+from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system.signal_listener import Interrupted, Request
 from pipeline.system.signals import stopping
@@ -70,8 +69,7 @@ def settle(
 ) -> Settled:
     """Sends all unsent records of the run in `folder`, which the caller has locked.
 
-    A run that the store has lost is recorded again there. Where the journal was lost, too, it is rebuilt from the run's
-    files, without what the store has.
+    A run that the store has lost is recorded again there.
 
     Args:
         parent: the id of the sweep's run that it belongs to; None: the one in its journal.
@@ -79,15 +77,10 @@ def settle(
     Raises:
         UserError: where the store cannot be used.
     """
-    journal = Journal(folder)
     summary = read_run(folder, warn)
-    was_lost = not journal.trusted or journal.run_id is None
     tracker = _tracker(folder, settings, outputs, warn, parent)
-    if summary is not None and summary.status in ENDED:
-        if was_lost:
-            _record_again(tracker, folder, summary)
-        if tracker.recorded_status != summary.status:
-            record_end(tracker, folder, summary)
+    if summary is not None and summary.status in ENDED and tracker.recorded_status != summary.status:
+        record_end(tracker, folder, summary)
     tracker.flush(patience)
     if summary is not None and summary.run_id != tracker.run_id:
         replace(summary, run_id=tracker.run_id).write(folder)
@@ -121,14 +114,11 @@ def _tracker(
 
     journal = Journal(folder)
     sweep = Journal(folder.parent)
-    origin = Origin.read(folder)
     spec = RunSpec(
         settings=settings,
         outputs=outputs,
         folder=folder,
-        experiment=sweep.store.get("experiment")
-        or journal.store.get("experiment")
-        or (origin.name if origin else folder.parent.name),
+        experiment=sweep.store.get("experiment") or journal.store.get("experiment") or folder.parent.name,
         name=journal.store.get("name") or folder.name,
         parent=parent or sweep.run_id or journal.store.get("parent"),
     )
@@ -148,16 +138,6 @@ def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
         if (folder / name).exists():
             tracker.artifact(folder / name)
     tracker.status(summary.status)
-
-
-def _record_again(tracker: "JournaledTracker", folder: Path, summary: Summary) -> None:
-    """Records a run whose journal was lost from its files; the tracker leaves out what the store has."""
-    for epoch, row in checkpoint_rows(folder).items():
-        tracker.metrics(row, epoch)
-    tracker.missing_metrics(summary.metrics)
-    for path in (folder / "config.yaml", folder / "plots", folder / NAME):
-        if path.exists():
-            tracker.artifact(path, "plots" if path.is_dir() else "")
 
 
 def flush(tracker: Tracker, finished: bool, console: Console) -> int:

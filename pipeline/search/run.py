@@ -13,8 +13,6 @@ from pipeline.planning.reuse import plan_of
 from pipeline.provenance.source_digest import new_for_other_code
 from pipeline.run.report import show_plan
 from pipeline.run_folder.lock import locked, warn_of_local_locks
-from pipeline.run_folder.origin import NAME as ORIGIN
-from pipeline.run_folder.origin import Origin
 from pipeline.search.best import run_command, write_experiment
 from pipeline.search.checks import Search, epochs_of
 from pipeline.search.plots import draw
@@ -22,7 +20,7 @@ from pipeline.search.study import STUDY, Study, Trial
 from pipeline.search.trials import Trials
 from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
-from pipeline.sweep.index import sweep_status
+from pipeline.sweep.index import read_search, sweep_folders, sweep_status
 from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
@@ -68,7 +66,6 @@ def _run_checked(search: Search, options: Options, console: Console, places: Seq
         if resumed is not None and _to_resume(search, lambda line: None) != folder:
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a search that has not", "resume=never")
         search.sources.write(folder)
-        Origin(first.name, identity=search.identity, code=search.sources.digest).write(folder)
         study = Study(folder, search.plan, search.axes)
         return _run_trials(search, study, folder, options, console, places)
 
@@ -84,21 +81,20 @@ def _to_resume(search: Search, log: Callable[[str], None]) -> Path | None:
         return None
     if choice != "auto":
         folder = Path(choice) if (Path(choice) / STUDY).is_file() else sweeps / choice
-        origin = Origin.read(folder)
-        if origin is None or origin.identity != search.identity:
+        if read_search(folder).get("identity") != search.identity:
             raise UserError(
                 f"resume={choice} is no search for this: its space, its goals or the other settings differ",
                 f"auto, never, a search in {shorter(sweeps)}",
                 "resume=auto",
             )
         return folder.resolve()
-    for folder in sorted((path.parent for path in sweeps.glob(f"*/{ORIGIN}")), reverse=True):
-        origin = Origin.read(folder)
-        if origin is None or origin.identity != search.identity:
+    for folder in reversed(sweep_folders(search.first.outputs)):
+        before = read_search(folder)
+        if before.get("identity") != search.identity:
             continue
         if sweep_status(folder) == "FINISHED" and _is_complete(folder, search):
             return None
-        if origin.code != search.sources.digest:
+        if before["code"] != search.sources.digest:
             log(new_for_other_code(search.sources, folder, folder.name, "search"))
             return None
         return folder
@@ -130,6 +126,8 @@ def _run_trials(
     first = search.first
     parent: Tracker = Tracker()
     trials = Trials(search, study, folder, SweepRun(None, first.name), console)
+    if not read_search(folder):
+        trials.write()  # by which the same command finds it
     code: int | None = None
     with ExitStack() as held, signals.listening(), signals.uninterrupted():
         try:

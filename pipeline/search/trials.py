@@ -14,7 +14,7 @@ from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
 from pipeline.redaction.mask import redact_overrides
 from pipeline.run.lifecycle import PRUNED
-from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import send_rest
 from pipeline.search.checks import Search, epochs_of, read_trial
 from pipeline.search.pruning import Pruner
@@ -77,7 +77,8 @@ class Trials:
 
     def write(self, status: str = "RUNNING") -> None:
         """Writes the index of the search's folder."""
-        write_index([job.entry for job in self.begun], self._folder, status)
+        told = {"identity": self._search.identity, "code": self._search.sources.digest}
+        write_index([job.entry for job in self.begun], self._folder, status, told)
 
     def _made(self, trial: Trial) -> SweepJob | None:
         """Returns the job of a trial; None, and the trial has failed, where its settings do not go together."""

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.run_folder.finding import find_run
+from pipeline.run_folder.runs import Runs
 from pipeline.tracking.health import sqlite_file
 from pipeline.tracking.weights import ADDRESSES, model_folder
 from stages.errors import UserError
@@ -33,7 +33,7 @@ def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "ser
     if model.startswith(ADDRESSES):
         settings, place = _named_store(uri) if uri else _local_store([outputs])
         return model_folder(model, settings, place or outputs, "MODEL", fix)
-    run = find_run(model, outputs, fix=fix)
+    run = Runs(outputs).find(model, fix=fix)
     settings, place = _named_store(uri) if uri else _recorded_store(Path(run.folder), outputs)
     if settings.kind == "off" or run.run_id is None:
         raise UserError(
@@ -58,7 +58,7 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     if uri or model.startswith(ADDRESSES):
         folder = mlflow_model(model, uri, outputs, "predict")
         return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
-    run = find_run(model, outputs, fix="python -m pipeline.predict <run id>")
+    run = Runs(outputs).find(model, fix="python -m pipeline.predict <run id>")
     folder = Path(run.folder) / "export" / "saved_model"
     if not folder.is_dir():
         raise UserError(

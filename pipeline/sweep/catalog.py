@@ -9,10 +9,8 @@ from typing import Any
 
 from pipeline.config.keys import split_override
 from pipeline.paths import age_order, shorter
-from pipeline.run_folder.finding import all_run_folders
-from pipeline.run_folder.lock import is_locked
-from pipeline.run_folder.origin import NAME as ORIGIN
-from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.lock import LOCK, is_locked
+from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary, best_metric
 from pipeline.sweep.index import is_sweep, read_index, sweep_folders
 from pipeline.tracking.journal import Journal
@@ -70,8 +68,7 @@ def read_catalog(outputs: Path, warn: Callable[[str], None] = lambda line: None)
 
 def runs_in(outputs: Path, warn: Callable[[str], None]) -> list[CatalogEntry]:
     """Returns every run and job under `outputs`, the oldest first; calls `warn` for each damaged file."""
-    runs = [summary for folder in all_run_folders(outputs) if (summary := read_run(folder, warn)) is not None]
-    return sorted(map(run_entry, runs), key=lambda entry: age_order(entry.folder))
+    return [run_entry(run) for run in Runs(outputs, warn).all()]
 
 
 def run_entry(summary: Summary) -> CatalogEntry:
@@ -96,7 +93,7 @@ def run_entry(summary: Summary) -> CatalogEntry:
 
 def _sweep(folder: Path, warn: Callable[[str], None]) -> CatalogEntry | None:
     try:
-        status, jobs = read_index(folder, warn)
+        status, jobs = read_index(folder)
     except UserError as error:
         warn(str(error))
         return None
@@ -111,8 +108,8 @@ def status_now(recorded: str, folder: Path) -> str:
 
 
 def _started(folder: Path) -> datetime:
-    """Returns when a run began, by the file that is written once, at its beginning."""
-    path = folder / ORIGIN
+    """Returns when a run began, by the file that is made at its beginning and never written."""
+    path = folder / LOCK
     return datetime.fromtimestamp((path if path.exists() else folder).stat().st_mtime).astimezone()
 
 

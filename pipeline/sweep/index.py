@@ -8,9 +8,6 @@ from typing import Any
 from pipeline.config.experiment import Experiment
 from pipeline.paths import shorter
 from pipeline.provenance.source_digest import Sources, new_for_other_code
-from pipeline.run_folder.origin import NAME as ORIGIN
-from pipeline.run_folder.origin import Origin
-from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
 from stages.settings.places import regular_file, resolved
@@ -20,40 +17,46 @@ INDEX = "sweep.json"
 """The file in a sweep's folder that lists its jobs."""
 
 
-def write_index(jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "RUNNING") -> None:
-    """Writes the sweep's status and the list of its jobs, with the exit codes so far, whole or not at all."""
-    atomic_write(folder / INDEX, json.dumps({"status": status, "jobs": list(jobs)}, indent=2))
-
-
-def read_index(folder: Path, warn: Callable[[str], None] = lambda line: None) -> tuple[str, list[dict[str, Any]]]:
-    """Returns the status and the jobs of the sweep in `folder`; by its `origin.json`, RUNNING, where it is damaged.
+def write_index(
+    jobs: Sequence[Mapping[str, Any]],
+    folder: Path,
+    status: str = "RUNNING",
+    search: Mapping[str, str] | None = None,
+) -> None:
+    """Write the sweep's status and the list of its jobs, with the exit codes so far, whole or not at all.
 
     Args:
-        warn: gets a line for each damaged file.
+        search: `identity` and `code` of a search, by which it is found.
+    """
+    told = {"search": dict(search)} if search is not None else {}
+    atomic_write(folder / INDEX, json.dumps({"status": status, **told, "jobs": list(jobs)}, indent=2))
+
+
+def read_search(folder: Path) -> Mapping[str, str]:
+    """Return `identity` and `code` of the search in `folder`; empty where there is none, or it cannot be read."""
+    try:
+        return dict(json.loads((folder / INDEX).read_text())["search"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}
+
+
+def read_index(folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return the status and the jobs of the sweep in `folder`.
 
     Raises:
-        UserError: where neither can be read.
+        UserError: where the file cannot be read.
     """
-    origin = Origin.read(folder)
     try:
         listed = json.loads(regular_file(folder / INDEX).read_text())
         if isinstance(listed, list) and listed:  # of an earlier version
             listed = {"status": "RUNNING", "jobs": listed}
         jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed["jobs"]]
-        if origin is not None and len(origin.jobs) == len(jobs):  # which is checked, and never changes
-            jobs = [{**job, **written} for job, written in zip(jobs, origin.jobs, strict=True)]
         if listed["status"] not in STATUSES:
             raise ValueError(f"its status is {listed['status']}")
         return str(listed["status"]), jobs
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        if origin is None or not origin.jobs:
-            raise UserError(
-                f"{shorter(folder / INDEX)} is damaged ({error})",
-                "the file as it was written, or origin.json beside it",
-                "resume=never",
-            ) from error
-        warn(f"{shorter(folder / INDEX)} is damaged: rebuilt from origin.json")
-        return "RUNNING", list(origin.jobs)
+        path = shorter(folder / INDEX)
+        raise UserError(f"{path} cannot be read ({error})", "the file as it was written", "resume=never") from error
 
 
 def find_sweep(text: str, outputs: Path) -> Path | None:
@@ -64,12 +67,12 @@ def find_sweep(text: str, outputs: Path) -> Path | None:
 
 def sweep_folders(outputs: Path) -> list[Path]:
     """Returns the folders of the sweeps under `outputs`, the oldest first."""
-    return sorted({path.parent for name in (INDEX, ORIGIN) for path in (outputs / "sweeps").glob(f"*/{name}")})
+    return sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
 
 
 def is_sweep(folder: Path) -> bool:
-    """Returns whether `folder` holds a sweep, also one whose list of jobs is missing; a run has a summary."""
-    return (folder / INDEX).is_file() or ((folder / ORIGIN).is_file() and not (folder / SUMMARY).is_file())
+    """Return whether `folder` holds a sweep."""
+    return (folder / INDEX).is_file()
 
 
 def sweep_status(folder: Path) -> str | None:
@@ -93,7 +96,7 @@ def unfinished(
 
     Args:
         sources: of all jobs, to name what has changed.
-        log: gets a line for each damaged file, and on why a sweep of the same jobs is not resumed.
+        log: gets a line for each sweep that cannot be read, and on why a sweep of the same jobs is not resumed.
         is_sent: tells of a sweep's folder whether the store has everything.
 
     Raises:
@@ -104,7 +107,7 @@ def unfinished(
         return None
     if choice != "auto":
         folder = find_sweep(choice, experiment.outputs)
-        if folder is None or _jobs(read_index(folder, log)[1]) != _jobs(index):
+        if folder is None or _jobs(read_index(folder)[1]) != _jobs(index):
             raise UserError(
                 f"resume={choice} is no sweep of these jobs",
                 f"auto, never, a folder in {shorter(experiment.outputs / 'sweeps')}",
@@ -113,7 +116,7 @@ def unfinished(
         return folder
     for folder in reversed(sweep_folders(experiment.outputs)):
         try:
-            status, before = read_index(folder, log)
+            status, before = read_index(folder)
         except UserError as error:
             log(f"warning: {error}; this sweep is passed over")
             continue

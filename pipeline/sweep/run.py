@@ -17,7 +17,6 @@ from pipeline.provenance.source_digest import Sources
 from pipeline.run.naming import sweep_name
 from pipeline.run.report import show_plan
 from pipeline.run_folder.lock import locked, warn_of_local_locks
-from pipeline.run_folder.origin import Origin
 from pipeline.run_folder.settle import send_rest
 from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
@@ -80,7 +79,6 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
         if resumed is not None and to_resume(lambda line: None) != folder:
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a sweep that has not", "resume=never")
         everything.write(folder)
-        Origin(first.name, jobs=index).write(folder)
         _write(jobs, folder)
         return _Sweep(folder, jobs, console, settings, places).run()
 

@@ -24,10 +24,8 @@ from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.launch import run_job
 from pipeline.run.lifecycle import begin
-from pipeline.run_folder import finding
-from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.rebuild import checkpoint_rows
+from pipeline.run_folder.runs import Runs, checkpoint_rows
 from pipeline.run_folder.settle import end_lost
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.catalog import read_catalog
@@ -137,10 +135,10 @@ def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Pat
     run = last(killed)
     assert run.run_id is not None
     for text in (run.folder, Path(run.folder).name, run.run_id, run.run_id[:6]):
-        assert find_run(text, killed, "resume").run_id == run.run_id
+        assert Runs(killed).find(text, "resume").run_id == run.run_id
     for text in (run.run_id[:3], "0000000", "no/such/folder"):
         with pytest.raises(UserError, match=r"resume=.* is no run under .*Try: resume=<run id>"):
-            find_run(text, killed, "resume")
+            Runs(killed).find(text, "resume")
 
 
 def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed: Path) -> None:
@@ -288,7 +286,6 @@ def test_a_wrong_name_is_answered_in_one_line(pipeline_command: Command, tmp_pat
     done = pipeline_command("resume=12345678", f"outputs={tmp_path}/outputs", trains=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Expected the folder of a run")
-    assert finding.SHORTEST_ID == 4
 
 
 def test_a_clock_that_is_set_back_hides_no_run(outputs: Path) -> None:

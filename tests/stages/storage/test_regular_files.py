@@ -13,7 +13,7 @@ import pytest
 from pipeline import predict
 from pipeline.planning.trust import known_targets
 from pipeline.provenance.source_digest import _content
-from pipeline.run_folder.rebuild import read_run
+from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import Summary
 from stages.checkpoints.files import Checkpoint, newest, read, start_from, write
 from stages.checkpoints.names import can_start, checkpoint_files

@@ -1,0 +1,133 @@
+"""Runs on disk: all of them, the one that a user means, the last of an experiment, and the metrics of their epochs."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.paths import age_order, shorter
+from pipeline.run_folder.summary import NAME, Summary
+from pipeline.tracking.journal import Journal
+from stages.checkpoints.names import checkpoint_files
+from stages.errors import UserError
+from stages.settings.places import resolved
+
+SHORTEST_ID = 4
+
+NOT_OF_DEBUG_RUNS = ("resume", "fork", "run", "evaluate.against")
+"""Settings that name a run to build upon."""
+
+Warn = Callable[[str], None]
+
+
+def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
+    """Return the summary of the run in `folder`; None where there is none, or, with a warning, it cannot be read."""
+    try:
+        summary = Summary.read(folder)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        warn(f"{shorter(folder / NAME)} cannot be read, so this run is passed over ({error})")
+        return None
+    return replace(summary, folder=str(folder.resolve()))  # it may have been moved
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs under `outputs`, and the jobs of sweeps; `warn` gets a line for each that cannot be read."""
+
+    outputs: Path
+    warn: Warn = lambda line: None
+
+    def folders(self) -> list[Path]:
+        """Return the folders of all runs, the oldest first."""
+        found = (path.parent for top in ("runs", "sweeps") for path in (self.outputs / top).glob(f"*/*/{NAME}"))
+        return sorted(found, key=age_order)
+
+    def all(self) -> list[Summary]:
+        """Return all runs, the oldest first."""
+        return [run for folder in self.folders() if (run := read_run(folder, self.warn)) is not None]
+
+    def latest(self, experiment: str, identity: str) -> Summary | None:
+        """Return the last run of an experiment with these settings."""
+        for path in sorted((self.outputs / "runs" / experiment).glob(f"*/{NAME}"), reverse=True):
+            run = read_run(path.parent, self.warn)
+            if run is not None and run.identity == identity:
+                return run
+        return None
+
+    def with_id(self, run_id: str) -> Path | None:
+        """Return the folder of the run with this id."""
+        return next((Path(run.folder) for run in Runs(self.outputs).all() if run.run_id == run_id), None)
+
+    def find(self, text: str, option: str | None = None, fix: str = "python -m pipeline.runs") -> Summary:
+        """Return the run that a user means by its folder, its folder's name or the beginning of its id.
+
+        Args:
+            option: the setting whose value `text` is, such as `resume`; None: an argument of a command.
+            fix: of a command, what to type where there is no such run.
+
+        Raises:
+            UserError: where there is none, or several, or its summary cannot be read.
+        """
+        named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, fix)
+        path = resolved(text)
+        damaged: list[str] = []
+        if path is not None and (path / NAME).is_file():
+            found = [read_run(path, damaged.append)]
+        elif place := next((folder for folder in self.folders() if folder.name == text), None):
+            found = [read_run(place, damaged.append)]
+        else:
+            wanted = text if len(text) >= SHORTEST_ID else "\0"
+            found = [run for run in Runs(self.outputs).all() if (run.run_id or "").startswith(wanted)]
+        if damaged:
+            raise UserError(f"{named}: {damaged[0]}", "a run whose files are whole", fix)
+        runs = [run for run in found if run is not None]
+        if len(runs) != 1:
+            raise UserError(
+                f"{named} is {f'{len(runs)} runs' if runs else 'no run'} under {shorter(self.outputs)}",
+                f"the folder of a run, its name, or the beginning of its id ({SHORTEST_ID} digits or more)",
+                fix,
+            )
+        if option in NOT_OF_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
+            raise UserError(f"{named} is a debug run (debug={kind}), whose results count nowhere", "a real run", fix)
+        return runs[0]
+
+
+def debug_kind(choices: Mapping[str, str]) -> str | None:
+    """Return how the run with these options checked its experiment; None for a real run."""
+    kind = choices.get("debug", "none")
+    return None if kind == "none" else kind
+
+
+def epoch_metrics(folder: Path) -> dict[int, dict[str, float]]:
+    """Return the metrics of each epoch, from 1, by the journal of a run, or else its last checkpoint."""
+    rows = journal_rows(folder) or checkpoint_rows(folder)
+    return {epoch: row for epoch, row in rows.items() if epoch > 0}
+
+
+def journal_rows(folder: Path) -> dict[int, dict[str, float]]:
+    """Return the metrics by epoch, from 1, in the journal of a run; empty without one."""
+    rows: dict[int, dict[str, float]] = {}
+    for entry in Journal(folder).entries:
+        if entry.call == "metrics" and "train/loss" in entry.arguments["values"]:
+            rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
+    return rows
+
+
+def checkpoint_rows(folder: Path) -> dict[int, dict[str, float]]:
+    """Return the metrics by epoch, from 1, in the newest readable checkpoint of a run; empty without one.
+
+    A fork does not have the epochs of the run that it started from.
+    """
+    import numpy as np  # for runs that have checkpoints alone
+
+    for path in reversed(checkpoint_files(folder / "checkpoints")):
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                progress = json.loads(file["facts"].tobytes())["facts"]["progress"]
+            rows = [{str(name): float(value) for name, value in row.items()} for row in progress["rows"]]
+            return dict(enumerate(rows, progress["epoch"] - len(rows) + 1))
+        except Exception:  # a damaged file can be anything
+            continue
+    return {}
