@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.free_memory import available_memory
-from stages.data.prepared import decoded, hold, prepare, read_all, reader, refuse_none, remaining
+from stages.data.prepared import Prepared, decoded, hold, prepare, read_all, reader, refuse_none, remaining
 from stages.data.source import Invalid, Listing, Source, UnusableError
 from stages.data.splits import cut_all, dataset_of, fingerprint_of
 from stages.errors import UserError
@@ -15,6 +15,7 @@ from stages.images import Described, Images, Streamed, empty
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Split
 from stages.settings.data import ImagesSettings, SourceSettings
+from stages.storage.arrays import DamagedError
 from stages.storage.atomic import write_csv
 
 HELD_SHARE = 1 / 3
@@ -46,14 +47,10 @@ def _load(
     described: Described | None = None
     images: Mapping[str, Images]
     if settings.cache == "disk" and cache is not None:
-        prepared = prepare(source, cache, settings.on_error, reporter)
-        listing = prepared.listing
-        described = prepared.described
-        invalid = prepared.invalid
-        shape: tuple[int, ...] = prepared.shape
-        rows = splits_of(listing, settings)
-        held_in = "memory" if _fits(shape, settings.memory_gib) else "disk"
-        images = hold(prepared, rows) if held_in == "memory" else _parts(Streamed.all(shape, reader(prepared)), rows)
+        prepared, rows, images = _prepared(source, settings, cache, reporter)
+        listing, described, invalid = prepared.listing, prepared.described, prepared.invalid
+        shape: tuple[int, ...] = prepared.images.shape
+        held_in = "memory" if isinstance(images["train"], np.ndarray) else "disk"
     else:
         all_images, listing, invalid = _from_source(source, source.listing(), settings, reporter)
         shape = all_images.shape
@@ -61,14 +58,13 @@ def _load(
         held_in = "memory" if isinstance(all_images, np.ndarray) else "source"
         images = _parts(all_images, rows)
     numbers = {name: part if listing.numbers is None else listing.numbers[part] for name, part in rows.items()}
-    has_numbers = listing.numbers is not None or not invalid  # an older cache has no numbers
     splits = {
         name: Split(
             images[name],
             listing.labels[rows[name]],
             described and described.of(rows[name]),
             numbers[name],
-            _files(source, numbers[name]) if has_numbers and name == "test" else None,
+            _files(source, numbers[name]) if name == "test" else None,
         )
         for name in rows
     }
@@ -82,6 +78,22 @@ def _load(
         size = np.prod(shape) / 2**30
         reporter.log(f"{source.name} is read from its {held_in} during training: {size:.1f} GiB")
     return _with_invalid(_with_passed_over(dataset, source.passed_over), invalid, held_in, reporter, folder)
+
+
+def _prepared(
+    source: Source, settings: SourceSettings, cache: Path, reporter: Reporter
+) -> tuple[Prepared, dict[str, np.ndarray], Mapping[str, Images]]:
+    """Returns the prepared images, the rows of each split, and its images: in memory if they fit, else on the disk."""
+    prepared = prepare(source, cache, settings.on_error, reporter)
+    rows = splits_of(prepared.listing, settings)
+    if not _fits(prepared.images.shape, settings.memory_gib):
+        return prepared, rows, _parts(Streamed.all(prepared.images.shape, reader(prepared)), rows)
+    try:
+        return prepared, rows, hold(prepared, rows)
+    except DamagedError as error:
+        reporter.warn(f"{prepared.entry.path} is not what was written ({error}), and is made again")
+    prepared = prepare(source, cache, settings.on_error, reporter)
+    return prepared, rows, hold(prepared, rows)
 
 
 def _files(source: Source, numbers: np.ndarray) -> list[str] | None:

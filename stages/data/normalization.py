@@ -1,16 +1,15 @@
 """Scalings of pixels: composed, fitted to a data set, saved, and as parameters to record."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 
 from stages.errors import UserError
 from stages.results import Dataset, Normalization, Record
-from stages.storage.atomic import atomic_write
+from stages.storage.arrays import DamagedError, read_arrays, write_arrays
 
-NAME = "scaling.json"
+NAME = "scaling"
 
 
 def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
@@ -45,18 +44,18 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
     """Writes how the pixels of `dataset` are scaled, every digit of it."""
     scaling = dataset.normalization
     values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
-    atomic_write(folder / NAME, json.dumps({**values, "automatic": scaling.automatic}))
+    write_arrays(folder, NAME, {**values, "automatic": scaling.automatic}, {})
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     """Returns `dataset` with the scaling that `save_scaling` has written: a trained model keeps it on other data, too.
 
     Raises:
-        UserError: where the file is damaged.
+        UserError: where it is missing or not what was written.
     """
     try:
-        values = json.loads((saved / NAME).read_text())
-        scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
+        values = read_arrays(saved, NAME, {}).facts
+    except (OSError, DamagedError) as error:
+        raise UserError(f"{saved} is not what was written ({error})", "the results of a run as it left them") from error
+    scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
     return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))

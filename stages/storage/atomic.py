@@ -28,7 +28,7 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
     number = "" if thread is threading.main_thread() else f"{thread.native_id}-"  # two threads may write the same file
     partial = path.with_name(f"{PARTIAL}{number}{path.name}")
     try:
-        _remove(partial)  # of a process that was killed
+        remove(partial)  # of a process that was killed
         if isinstance(content, str):
             partial.write_text(content, encoding="utf-8")
         elif isinstance(content, bytes):
@@ -42,7 +42,7 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
             shutil.rmtree(path)
         partial.replace(path)
     except BaseException as error:
-        _remove(partial)
+        remove(partial)
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)  # of a full disk, which no write names
         raise
@@ -66,7 +66,8 @@ def fsync(path: Path) -> None:
         os.close(handle)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it; nothing where there is none."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

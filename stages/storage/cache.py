@@ -3,15 +3,19 @@
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.safe_places import safe_place
-from stages.storage.atomic import atomic_write
+from stages.storage.arrays import ArrayFolder, DamagedError, Expected, read_arrays, write_arrays
+from stages.storage.atomic import PARTIAL, atomic_write, remove
 
 POLL_SECONDS = 0.2
 
@@ -20,32 +24,74 @@ class NoRoomError(UserError):
     """The folder that runs share cannot be written, or is full."""
 
 
-def made_once(place: Path, make: Callable[[Path], None], reporter: Reporter) -> bool:
-    """Has `make` fill the folder `place` unless it exists; returns whether it did.
+@dataclass(frozen=True)
+class Contents:
+    """What an entry is to hold. mapped: names of arrays whose files `make` has written itself."""
 
-    Of several processes that need it at once, one makes it and the others wait. `make` gets another path for the
-    folder, which is renamed once all of it is on the disk. The next process removes the leftovers of a killed one.
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    mapped: Sequence[str] = ()
+
+
+def cached(
+    place: Path, make: Callable[[Path], Contents], expected: Expected, reporter: Reporter
+) -> tuple[ArrayFolder, bool]:
+    """Return the entry `place`, and whether this call made it, as none was there or it was not what had been written.
+
+    Of several processes that need it at once, one makes it and the others wait. The entry is renamed to its place once
+    all of it is on the disk; the next process removes the leftovers of a killed one.
+
+    Args:
+        make: returns facts and arrays. It gets the folder, for arrays that are too large to be returned.
+        expected: see `read_arrays`; their dtypes and shapes.
 
     Raises:
         NoRoomError: where it cannot be written.
     """
     _mark_used(place)
-    if place.is_dir():
-        return False
+    with suppress(OSError, DamagedError):
+        return read_arrays(place, place.name, expected), False
+
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place, reporter):
-            if place.is_dir():
-                return False
             _mark_used(place)
-            atomic_write(place, make)
+            try:
+                return read_arrays(place, place.name, expected), False
+            except FileNotFoundError:
+                pass
+            except DamagedError as error:
+                reporter.warn(f"{place} is not what was written ({error}), and is made again")
+                remove(place)
+            return _made(place, make), True
     except OSError as error:
         raise NoRoomError(
             f"{place.parent} cannot take what runs share ({error.strerror or error})",
             "a folder of yours with room for it",
             "outputs=<another folder>",
         ) from error
-    return True
+
+
+def _made(place: Path, make: Callable[[Path], Contents]) -> ArrayFolder:
+    made: list[Contents] = []
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        made.append(make(folder))
+        write_arrays(folder, place.name, made[0].facts, made[0].arrays, made[0].mapped)
+
+    atomic_write(place, write)
+    [contents] = made
+    mapped = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in contents.mapped}
+    return ArrayFolder(place, contents.facts, {**contents.arrays, **mapped})
+
+
+def discard(entry: ArrayFolder) -> None:
+    """Remove an entry, so that the next process that needs it makes it again; who has it open keeps it."""
+    aside = entry.path.with_name(f"{PARTIAL}{os.getpid()}-{entry.path.name}")
+    with suppress(OSError):
+        entry.path.rename(aside)
+        remove(aside)
 
 
 _used: dict[Path, IO[str]] = {}

@@ -5,8 +5,6 @@ the backbone, in the same order and with the same dropout, up to the rounding of
 """
 
 import hashlib
-import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +20,8 @@ from stages.networks.keras_internals import all_layers, graph_of, nodes_of, set_
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.train import TrainSettings
-from stages.storage.cache import NoRoomError, made_once
+from stages.storage.arrays import Expected
+from stages.storage.cache import Contents, NoRoomError, cached
 from stages.transfer.backbone import backbone_of, infers, is_frozen
 
 IMAGES = 64
@@ -75,17 +74,14 @@ def on_features(
         total = sum(-(-len(split) // run.batch_size) for split in splits.values())
         return {name: run.features(split.images, total) for name, split in splits.items()}
 
-    try:
-        key = _key(cut.front, dataset)
-    except (NotImplementedError, TypeError, ValueError):  # a layer without a configuration: not cached
-        cache = None
-        key = ""
-    arrays = _cached(cache, key, compute, reporter)
+    shape = cut.head.input_shape[1:]
+    expected = {name: (np.float32, (len(split), *shape)) for name, split in splits.items()}
+    arrays = _kept(cache, _key(cut.front, dataset), compute, expected, reporter)
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
     whole = np.finfo(np.float32)
     data = replace(dataset, train=train, val=val, test=val, pixel_range=(float(whole.min), float(whole.max)))
-    shape = " × ".join(map(str, cut.head.input_shape[1:]))
-    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {shape} an image"
+    size = " × ".join(map(str, shape))
+    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {size} an image"
 
 
 def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> tuple[Cut | None, str]:
@@ -185,9 +181,15 @@ class _FeatureRun:
         return np.concatenate(parts)
 
 
-def _key(front: keras.Model, dataset: Dataset) -> str:
-    """Returns 32 hexadecimal digits that change with the images, the layers before the cut and their weights."""
-    layers = front.to_json()
+def _key(front: keras.Model, dataset: Dataset) -> str | None:
+    """Returns 32 hexadecimal digits that change with the images, the layers before the cut and their weights.
+
+    None for a layer without a configuration.
+    """
+    try:
+        layers = front.to_json()
+    except (NotImplementedError, TypeError, ValueError):
+        return None
     graphs = [graph_of(part) or part for part in all_layers(front) if isinstance(part, keras.Model)]
     layer_names = (layer.name for graph in graphs for layer in getattr(graph, "operations", None) or graph.layers)
     names = [front.name, *layer_names]
@@ -201,48 +203,20 @@ def _key(front: keras.Model, dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _cached(cache: Path | None, key: str, compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
+def _kept(
+    cache: Path | None, key: str | None, compute: Callable[[], Arrays], expected: Expected, reporter: Reporter
+) -> Arrays:
     """Returns the features in `cache`, or computes and stores them."""
-    if cache is None:
+    if cache is None or key is None:
         return compute()
-    place = cache / f"features-{key}"
     computed = dict[str, np.ndarray]()
 
-    def make(folder: Path) -> None:
+    def make(_: Path) -> Contents:
         computed.update(compute())
-        _write(computed, folder)
+        return Contents({}, computed)
 
     try:
-        made_once(place, make, reporter)
+        return cached(cache / f"features-{key}", make, expected, reporter)[0].arrays
     except NoRoomError as error:
         reporter.warn(f"features are not kept, and a second run computes them again: {error}")
         return computed or compute()
-    if computed:
-        return computed
-    try:
-        return _read(place)
-    except (OSError, ValueError, KeyError) as error:
-        reporter.warn(f"{place.name} is damaged, and computed again: {error}")
-        shutil.rmtree(place, ignore_errors=True)
-        return _cached(cache, key, compute, reporter)
-
-
-def _write(arrays: Arrays, folder: Path) -> None:
-    folder.mkdir()
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array)
-    (folder / "digests.json").write_text(json.dumps({name: _digest(array) for name, array in arrays.items()}))
-
-
-def _read(place: Path) -> Arrays:
-    """Returns cached features; raises ValueError, KeyError or OSError where a file is missing or damaged."""
-    digests = json.loads((place / "digests.json").read_text())
-    arrays = {name: np.load(place / f"{name}.npy", allow_pickle=False) for name in ("train", "val")}
-    for name, array in arrays.items():
-        if _digest(array) != digests[name]:
-            raise ValueError(f"the checksum of {name}.npy is wrong")
-    return arrays
-
-
-def _digest(array: np.ndarray) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.clean import main
@@ -15,7 +16,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import write_index
 from pipeline.tracking.journal import Journal
 from stages.reporter import Silent
-from stages.storage.cache import made_once
+from stages.storage.cache import Contents, cached
 
 DAYS = 86400
 
@@ -150,7 +151,11 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
     for name in ("old", "other", "new"):
         (cache / name).mkdir(parents=True)
         fill(cache / name)
-    made_once(cache / "used", fill, Silent())  # by this process, which has not ended
+
+    def make(folder: Path) -> Contents:
+        return Contents({}, {"data": np.zeros(100_000, np.uint8)})
+
+    cached(cache / "used", make, {}, Silent())  # by this process, which has not ended
     (cache / ".partial-dead").mkdir()
     fill(cache / ".partial-dead")
     (cache / ".partial-making").mkdir()
@@ -163,8 +168,9 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
         assert clean(outputs, "--yes") == 0
     left = {path.name for path in cache.iterdir() if path.is_dir()}
     assert left == {"other", "new", "used", ".partial-making"}
-    assert made_once(cache / "old", fill, Silent())
-    assert (cache / "old" / "data.npy").stat().st_size == 100_000
+    entry, is_new = cached(cache / "old", make, {}, Silent())
+    assert is_new
+    assert len(entry.arrays["data"]) == 100_000
 
 
 def test_without_a_terminal_it_says_what_to_type(

@@ -106,7 +106,7 @@ def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path)
     images = digits(DigitsSettings(split_seed=5)).test.images
     expected = reloaded(tf.constant(images, tf.float32)).numpy()
     assert np.abs(probabilities(other) - expected).max() < 1e-6
-    scalings = [(folder / RESULTS / "normalize" / "scaling.json").read_bytes() for folder in (trained, other)]
+    scalings = [(folder / RESULTS / "normalize" / "facts.json").read_bytes() for folder in (trained, other)]
     assert scalings[0] == scalings[1]
     assert re.search(r"warning: the model was trained on 2\d\d of these 360 test images: its metrics", printed)
     assert summary(other)["facts"]["known_test_images"] > 200

@@ -1,0 +1,142 @@
+"""An entry of the cache is what was written, to the byte, or it is made again."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages.reporter import Silent
+from stages.storage.arrays import DamagedError, read_arrays, write_arrays
+from stages.storage.cache import Contents, cached
+
+IMAGES = np.arange(60, dtype=np.uint8).reshape(5, 4, 3)
+LABELS = np.arange(5, dtype=np.int32)
+EXPECTED = {"images": (np.uint8, (5, 4, 3)), "labels": (np.int32, (None,))}
+
+
+class Warned(Silent):
+    """A reporter that remembers warnings."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warn(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def make(folder: Path) -> Contents:
+    np.save(folder / "images.npy", IMAGES)
+    return Contents({"class_names": ["a", "b"], "invalid": []}, {"labels": LABELS}, mapped=["images"])
+
+
+def edited(path: Path, change: Callable[[bytearray], object]) -> None:
+    content = bytearray(path.read_bytes())
+    change(content)
+    path.write_bytes(content)
+
+
+def other_facts(place: Path, values: object) -> None:
+    content = json.loads((place / "facts.json").read_text())
+    (place / "facts.json").write_text(json.dumps({**content, "facts": values} if isinstance(values, dict) else values))
+
+
+def swap(place: Path, one: str, other: str) -> None:
+    (place / one).rename(place / "kept")
+    (place / other).rename(place / one)
+    (place / "kept").rename(place / other)
+
+
+def replaced(path: Path, by: str) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if by == "folder":
+        path.mkdir()
+    elif by == "pipe":
+        os.mkfifo(path)
+    elif by == "file":
+        path.write_text("{}")
+    elif by == "link":
+        path.symlink_to("nowhere")
+
+
+def of_another_key(place: Path) -> None:
+    other = place.with_name("other")
+    cached(other, make, EXPECTED, Silent())
+    shutil.rmtree(place)
+    other.rename(place)
+
+
+def of_arrays(images: np.ndarray, **arrays: np.ndarray) -> Callable[[Path], object]:
+    """Returns a damage: an entry of that name that is whole, and of other arrays."""
+
+    def damage(place: Path) -> None:
+        np.save(place / "images.npy", images)
+        write_arrays(place, place.name, {}, arrays or {"labels": LABELS}, ["images"])
+
+    return damage
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "other class names": lambda place: other_facts(place, {"class_names": ["b", "a"], "invalid": []}),
+    "no facts": lambda place: other_facts(place, {}),
+    "a list": lambda place: other_facts(place, []),
+    "null": lambda place: other_facts(place, None),
+    "no JSON": lambda place: (place / "facts.json").write_text("{'a': 1"),
+    "deep JSON": lambda place: (place / "facts.json").write_text("[" * 100_000),
+    "not UTF-8": lambda place: (place / "facts.json").write_bytes(b"\xff\xfe\xff"),
+    "swapped files": lambda place: swap(place, "images.npy", "labels.npy"),
+    "renamed": of_another_key,
+    "a file for the folder": lambda place: replaced(place, "file"),
+    "a pipe for the folder": lambda place: replaced(place, "pipe"),
+    "a link for the folder": lambda place: replaced(place, "link"),
+    "an empty folder": lambda place: replaced(place, "folder"),
+    "other shape": of_arrays(IMAGES[:, :2]),
+    "other dtype": of_arrays(IMAGES.astype(np.int16)),
+    "other arrays": of_arrays(IMAGES, names=LABELS),
+}
+for file in ("facts.json", "images.npy", "labels.npy"):
+    for by in ("folder", "pipe", "link", "nothing"):
+        DAMAGES[f"{by} for {file}"] = lambda place, file=file, by=by: replaced(place / file, by)  # type: ignore[misc]
+    DAMAGES[f"{file} empty"] = lambda place, file=file: (place / file).write_bytes(b"")  # type: ignore[misc]
+    DAMAGES[f"{file} truncated"] = lambda place, file=file: edited(place / file, lambda it: it.pop())  # type: ignore[misc]
+    DAMAGES[f"{file} longer"] = lambda place, file=file: edited(place / file, lambda it: it.append(1))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "entry-1"
+    cached(place, make, EXPECTED, Silent())
+    assert not cached(place, lambda _: pytest.fail("made again"), EXPECTED, Silent())[1]
+    DAMAGES[damage](place)
+    reporter = Warned()
+    entry, is_new = cached(place, make, EXPECTED, reporter)
+    assert is_new
+    [line] = reporter.lines
+    assert f"{place} is not what was written (" in line
+    assert line.endswith("), and is made again")
+    assert entry.facts["class_names"] == ["a", "b"]
+    np.testing.assert_array_equal(entry.arrays["images"], IMAGES)
+    np.testing.assert_array_equal(entry.arrays["labels"], LABELS)
+    assert not cached(place, lambda _: pytest.fail("made again"), EXPECTED, Silent())[1]
+
+
+@pytest.mark.parametrize("file", ["facts.json", "labels.npy", "images.npy"])
+def test_every_bit_counts_but_those_of_rows_that_are_compared_when_they_are_read(tmp_path: Path, file: str) -> None:
+    place = tmp_path / "entry-1"
+    cached(place, make, EXPECTED, Silent())
+    content = (place / file).read_bytes()
+    size = len(content) - (IMAGES.size if file == "images.npy" else 0)
+    for bit in range(8 * size):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        (place / file).write_bytes(changed)
+        with pytest.raises(DamagedError):
+            read_arrays(place, place.name, EXPECTED)
+    (place / file).write_bytes(content)
+    read_arrays(place, place.name, EXPECTED)
