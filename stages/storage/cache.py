@@ -26,7 +26,7 @@ class NoRoomError(UserError):
 
 @dataclass(frozen=True)
 class Contents:
-    """What an entry is to hold. mapped: names of arrays whose files `make` has written itself."""
+    """Facts and arrays for an entry. mapped: names of arrays whose files `make` has written itself."""
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
