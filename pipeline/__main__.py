@@ -15,7 +15,7 @@ from pipeline.command_line.arguments import Arguments, names_run, read_arguments
 from pipeline.command_line.help import help_text
 from pipeline.config.limits import check_arguments
 from pipeline.config.options import read_options
-from pipeline.redaction.mask import guard_output, learn_arguments, redact
+from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
 from pipeline.system.disk import no_room
 from pipeline.system.signal_listener import Interrupted
@@ -55,9 +55,9 @@ def _report(error: Exception) -> int:
     error = full or error
     is_mistake = isinstance(error, UserError)
     if not is_mistake or os.environ.get("HYDRA_FULL_ERROR") == "1":
-        print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
+        print("".join(traceback.format_exception(error)), file=sys.stderr)
     if is_mistake:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
     return WRONG_CONFIGURATION if is_mistake and full is None else FAILED
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.config.keys import split_override
 from pipeline.paths import shorter
-from pipeline.redaction.mask import redact
 from pipeline.run_folder.lock import LOCK, LockedError, is_locked, locked
 from pipeline.run_folder.runs import Runs, read_run
 from pipeline.sweep.index import read_index, sweep_folders
@@ -233,9 +232,9 @@ def _remove(path: Path) -> None:
 
 def _show(removable: Sequence[Removable], stays: Sequence[str], outputs: Path) -> None:
     for item in removable:
-        print(f"{item.kind:11}  {_bytes(item.size):>10}  {_age(item.age):>6}  {redact(shorter(item.path))}")
+        print(f"{item.kind:11}  {_bytes(item.size):>10}  {_age(item.age):>6}  {shorter(item.path)}")
     for line in stays:
-        print(f"stays: {redact(line)}")
+        print(f"stays: {line}")
     for kind in KINDS:
         items = [item for item in removable if item.kind == kind]
         if items:

@@ -14,7 +14,6 @@ from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.page import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.paths import shorter
-from pipeline.redaction.mask import redact
 from pipeline.run_folder.runs import Runs
 from pipeline.sweep.catalog import run_entry, runs_in, select
 from pipeline.sweep.comparison import compare, latest
@@ -75,7 +74,7 @@ def show(comparison: Comparison) -> None:
     if comparison.rows:
         console.print(terminal_table(comparison, console.width))
     for line in notes(comparison):
-        console.print(redact(line))
+        console.print(line)
 
 
 def _baseline(text: str | None) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 
 PLAIN_PROGRESS_SECONDS = 30
 """Seconds between two lines of progress where there is no terminal."""
@@ -51,7 +51,7 @@ class Console:
         """Writes everything said so far to `path`, and from now on every line with its time."""
         if self._log is not None:
             return
-        self._log = path.open("a", buffering=1)
+        self._log = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
         self._log.writelines(self._before_log)
         self._before_log.clear()
 

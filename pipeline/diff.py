@@ -12,7 +12,6 @@ from rich.table import Table
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.comparison.difference import Difference, Pair, difference, source_diff
-from pipeline.redaction.mask import redact
 from pipeline.run_folder.runs import Runs
 
 
@@ -32,7 +31,7 @@ def _compare(options: argparse.Namespace) -> int:
     lines = source_diff(Path(first.folder), Path(second.folder)) if options.code else None
     if options.json:
         sections = dict(differences.sections) | ({"lines": lines} if options.code else {})
-        print(json.dumps(redact(sections), indent=2, default=str))
+        print(json.dumps(sections, indent=2, default=str))
     else:
         _print(differences, Path(first.folder).name, Path(second.folder).name)
         if options.code:
@@ -64,13 +63,13 @@ def _print_code(lines: str | None) -> None:
         lines = (
             "their lines of code are not available: a commit that is not in this repository, or changes not kept whole"
         )
-    print(redact(lines) or "their lines of code are equal")
+    print(lines or "their lines of code are equal")
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(redact(str(value)))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _change(pair: Pair) -> str:

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.paths import shorter
-from pipeline.redaction.mask import redact
 from pipeline.sweep.catalog import CatalogEntry, read_catalog, select
 from stages.errors import UserError
 
@@ -40,7 +39,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.last is not None:
         entries = entries[-options.last :]
     if options.json:
-        print(json.dumps(redact([entry.as_dict() for entry in entries]), indent=2))
+        print(json.dumps([entry.as_dict() for entry in entries], indent=2))
     elif entries:
         RichConsole(width=None if sys.stdout.isatty() else LONGEST_LINE, markup=False).print(_table(entries))
     else:

@@ -12,13 +12,12 @@ from pathlib import Path
 from pipeline.command_line.command import INTERRUPTED, command_parser, print_error, run_command
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
-from pipeline.redaction.mask import guard_output, learn_arguments
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import settle, settle_sweep
 from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
-from pipeline.system import environment, streams
+from pipeline.system import environment
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.tracker import Patience, RunSpec
 from stages.errors import UserError
@@ -124,7 +123,4 @@ def outputs_of(folder: Path) -> Path | None:
 
 
 if __name__ == "__main__":
-    streams.guard()
-    learn_arguments(sys.argv[1:])
-    guard_output()
     run_command(main)

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import outputs_folder
-from pipeline.redaction.mask import redact
+from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, streams
 from stages.errors import UserError
 
@@ -66,16 +66,18 @@ def exit_code(work: Callable[[], int]) -> int:
 
 
 def print_error(line: str) -> None:
-    print(f"error: {redact(line)}", file=sys.stderr)
+    print(f"error: {line}", file=sys.stderr)
 
 
 def print_warning(line: str) -> None:
-    print(f"warning: {redact(line)}", file=sys.stderr)
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the exit code of `main`; 1 where part of what it has printed is lost."""
     streams.guard()
+    learn_arguments(sys.argv[1:])
+    guard_output()
 
     def checked() -> int:
         environment.check()

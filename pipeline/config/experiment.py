@@ -21,7 +21,7 @@ from pipeline.config.options import read_options
 from pipeline.config.schemas import GROUPS, SCHEMAS, TopSettings, TrackingSettings, top_level_key
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import CONF, outputs_folder
-from pipeline.redaction.mask import learn
+from pipeline.redaction import learn
 from stages.errors import UserError
 from stages.settings import model, optimizer
 from stages.settings.ranges import borrows, check

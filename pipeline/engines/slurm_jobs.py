@@ -23,7 +23,7 @@ from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.job import Job
 from pipeline.planning.resume import has_finished
 from pipeline.provenance.identity import identity
-from pipeline.redaction.mask import MASK, redact
+from pipeline.redaction import MASK, redact
 from pipeline.run.engine import RemoteJob
 from pipeline.run_folder.runs import journal_rows
 from pipeline.run_folder.settle import end_lost

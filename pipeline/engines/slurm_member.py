@@ -16,7 +16,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.planning.resume import has_finished
-from pipeline.redaction.mask import guard_output, redact_overrides
+from pipeline.redaction import guard_output, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.launch import run_job
 from pipeline.system import environment, signals, streams

@@ -18,7 +18,7 @@ from pipeline.config.keys import split_override
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.provenance.source_digest import targets_in
-from pipeline.redaction.mask import MASK
+from pipeline.redaction import MASK
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.run_copy import copy_of_run, is_copy

@@ -15,18 +15,10 @@ from pathlib import Path
 
 from pipeline.command_line.arguments import command_name
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
-from pipeline.redaction.mask import redact, redact_overrides, without_user
+from pipeline.redaction import credentials_of, redact, redact_overrides
 from stages.settings.places import regular_file
 
 DIFF_LIMIT_BYTES = 1_000_000
-_SECRET_FILE = re.compile(
-    r"(?i)(^|/)(\.?env(\.[\w.-]+)?|[\w.-]+\.env|\.netrc|_netrc|\.pgpass|\.my\.cnf|\.npmrc|\.pypirc|\.git-credentials|"
-    r"\.htpasswd|\.dockercfg|kubeconfig|id_(rsa|dsa|ecdsa|ed25519)|"
-    r"[\w.-]*(secret|credential|password|passwd)s?[\w-]*(\.(ya?ml|json|toml|ini|cfg|conf|txt|xml|csv|properties))?|"
-    r"[\w.-]+\.(pem|key|p12|pfx|jks|keystore|kdbx|tfvars|ovpn|ppk))$"
-)
-"""Names of files whose every line may be secret."""
-
 _CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
 
 
@@ -46,7 +38,7 @@ class CodeState:
 
 
 def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState | None:
-    """Returns the state of the repository around `folder`, or None where there is none.
+    """Return the state of the repository around `folder`, or None where there is none.
 
     Without `folder`: the source tree of this project, or, for an installed package, the working directory. New files
     count as uncommitted changes if they are code or configuration and not ignored by git.
@@ -63,13 +55,13 @@ def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState
     status = git(top, "status", "--porcelain")
     branch = (git(top, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
     remotes = (git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
-    repository = without_user(remotes[0].partition(" ")[2]) if remotes else None
+    repository = credentials_of(remotes[0].partition(" ")[2])[0] if remotes else None
     dirty = None if status is None else bool(status.strip())
     return CodeState(commit, dirty, _diff(top, untracked) if dirty else "", branch, repository)
 
 
 def source_tags(state: CodeState | None) -> dict[str, str]:
-    """Returns who runs what, in the tags from which MLflow fills its columns Source, Version and User.
+    """Return who runs what, in the tags from which MLflow fills its columns Source, Version and User.
 
     The source is the command, where MLflow's own clients take the file: of a module that is `__main__.py` for all.
     Source of the names: `mlflow/utils/mlflow_tags.py`.
@@ -87,12 +79,12 @@ def source_tags(state: CodeState | None) -> dict[str, str]:
 
 
 def command() -> str:
-    """Returns the command line of this process as typed, quoted for a shell, without secrets."""
+    """Return the command line of this process as typed, quoted for a shell, without secrets."""
     return _shown(sys.argv[1:])
 
 
 def resuming_command() -> str:
-    """Returns the command line that resumes what this process has begun: as typed, but without `resume=never`."""
+    """Return the command line that resumes what this process has begun: as typed, but without `resume=never`."""
     return _shown([word for word in sys.argv[1:] if not re.fullmatch(r"\+{0,2}resume=['\"]?never['\"]?", word)])
 
 
@@ -101,7 +93,7 @@ def _shown(words: Sequence[str]) -> str:
 
 
 def _diff(top: Path, untracked: bool) -> str:
-    """Returns uncommitted changes without secrets; new files by names and digests, or as added files."""
+    """Return uncommitted changes without secrets; new files by names and digests, or as added files."""
     listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
     new_files = [name for name in listed.split("\0") if name]
     # On a copy of the index, so that new files can be shown as added without changing the user's own.
@@ -119,7 +111,7 @@ def _diff(top: Path, untracked: bool) -> str:
         if untracked
         else [f"# new, known by its digest alone: {_name_and_digest(top, name)}\n" for name in new_files]
     )
-    data = "".join([*notes, *map(_of_file, re.split(r"(?m)^(?=diff --git )", text))]).encode()
+    data = "".join([*notes, text]).encode(errors="backslashreplace")
     if len(data) > DIFF_LIMIT_BYTES:  # between two lines, as half a key would not be recognized
         beginning = data[: data.rfind(b"\n", 0, DIFF_LIMIT_BYTES) + 1 or DIFF_LIMIT_BYTES].decode(errors="ignore")
         return f"{redact(beginning)}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
@@ -133,17 +125,8 @@ def _name_and_digest(top: Path, name: str) -> str:
         return f"{name} ({error.strerror})"
 
 
-def _of_file(section: str) -> str:
-    """Returns a file's part of a diff; for a file that may hold secrets, without its lines."""
-    header, mark, _ = section.partition("\n@@ ")
-    names = re.findall(r"(?m)^(?:diff --git|---|\+\+\+) .*", header)
-    if not mark or not any(_SECRET_FILE.search(part) for name in names for part in name.split()):
-        return section
-    return "".join(f"# {line}\n" for line in header.splitlines()) + "# its lines may be secret, and are not recorded\n"
-
-
 def git(folder: Path, *arguments: str, **variables: str) -> str | None:
-    """Returns the output of git, or None where git is missing, fails or takes over 20 seconds."""
+    """Return the output of git, or None where git is missing, fails or takes over 20 seconds."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables}
     try:
         done = subprocess.run(

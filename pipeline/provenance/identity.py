@@ -1,6 +1,5 @@
 """Identity of a run: a digest of the settings that its result depends on."""
 
-import functools
 import hashlib
 import json
 import shlex
@@ -11,8 +10,7 @@ from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.keys import flatten
-from pipeline.redaction.mask import redact
-from pipeline.redaction.names import is_secret_name, may_be_ordinary
+from pipeline.redaction import redact
 
 WITHOUT_EFFECT = (
     "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tracking",
@@ -24,48 +22,32 @@ WITHOUT_EFFECT = (
 
 
 def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, Any]:
-    """Returns the settings of `experiment` by their dotted names, without secrets."""
+    """Return the settings of `experiment` by their dotted names, without secrets."""
     return relevant_settings(redact(OmegaConf.to_container(experiment.document, resolve=True)), ignored)
 
 
 def identity(experiment: Experiment) -> str:
-    """Returns 32 hexadecimal digits that are equal for settings with the same result.
-
-    A masked text whose name may be that of an ordinary setting (`token_pooling: mean`) counts by a digest that is slow
-    to compute, so that nobody finds it by trying; credentials count as nothing, as no result depends on them.
-    """
-    document = OmegaConf.to_container(experiment.document, resolve=True)
-    digests = {
-        f"digest of {name}": _slow_digest(name, value)
-        for name, value in relevant_settings(document, WITHOUT_EFFECT).items()
-        if isinstance(value, str) and value and is_secret_name(name) and may_be_ordinary(name)
-    }
-    shown = relevant_settings(redact(document), WITHOUT_EFFECT)
-    settings = json.dumps({**shown, **digests}, sort_keys=True, default=str)
+    """Return 32 hexadecimal digits that are equal for settings with the same result; secrets count as nothing."""
+    settings = json.dumps(settings_of(experiment), sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:32]
 
 
-@functools.lru_cache(maxsize=1000)
-def _slow_digest(name: str, value: str) -> str:
-    return hashlib.scrypt(value.encode(), salt=name.encode(), n=2**14, r=8, p=1, dklen=16).hex()
-
-
 def relevant_settings(document: Any, ignored: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of a configuration by their dotted names, but those that are `ignored`."""
+    """Return the settings of a configuration by their dotted names, but those that are `ignored`."""
     return {name: value for name, value in flatten(document) if not is_among(name, ignored)}
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the settings that have other values in `now` than in `before`."""
+    """Return the names of the settings that have other values in `now` than in `before`."""
     return [name for name in dict.fromkeys([*before, *now]) if str(before.get(name)) != str(now.get(name))]
 
 
 def is_among(name: str, settings: Iterable[str]) -> bool:
-    """Returns whether the dotted `name` is one of `settings`, or below one of them."""
+    """Return whether the dotted `name` is one of `settings`, or below one of them."""
     return any(name == setting or name.startswith(f"{setting}.") for setting in settings)
 
 
 def as_override(name: str, value: Any) -> str:
-    """Returns the override that sets `name` to `value`, quoted for a shell."""
+    """Return the override that sets `name` to `value`, quoted for a shell."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return shlex.quote(f"{name}={text}")

@@ -1,14 +1,13 @@
 """Digest of the source code behind a run's numbers, which must be unchanged for the run to be resumed.
 
-It covers this project, every package that a `_target_` names, the user's own packages that those import, and the
-folders of `--config-dir`. Files count by their content, tracked by git or not; installed packages by their version.
+It covers this project, the top-level package of every `_target_`, and the folders of `--config-dir`. Files count by
+their content, tracked by git or not; installed packages by their version. What those import is not followed.
 """
 
-import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -55,11 +54,11 @@ class Sources:
         return _hex(json.dumps(self.files).encode())
 
     def write(self, folder: Path) -> None:
-        """Writes the list to `folder`, whole or not at all."""
+        """Write the list to `folder`, whole or not at all."""
         atomic_write(folder / NAME, json.dumps(self.files, indent=1))
 
     def changed(self, folder: Path) -> str:
-        """Returns a short list of the sources that differ from those in `folder`; empty where it has no list."""
+        """Return a short list of the sources that differ from those in `folder`; empty where it has no list."""
         try:
             before = dict(json.loads((folder / NAME).read_text()))
         except (OSError, ValueError, TypeError):
@@ -71,28 +70,33 @@ class Sources:
 
 
 def sources(experiment: Experiment) -> Sources:
-    """Returns the sources of `experiment`; imports none of them."""
-    files: dict[str, str] = {}
+    """Return the sources of `experiment`; imports none of them."""
     results = {experiment.outputs / name for name in OUTPUT_FOLDERS}
-    for name in _PROJECT:
-        _add(files, _files(_HERE / name, SUFFIXES, results), _HERE)
-    _add(files, _files(CONF, CONFIGURATION_SUFFIXES, results), CONF.parent)
-    for folder in experiment.config_dirs:
-        _add(files, _files(folder, CONFIGURATION_SUFFIXES, results), folder, "--config-dir/")
+    files = {name: digest for package in _PROJECT for name, digest in _contents(_HERE / package, results, "")}
+    files |= _contents(CONF, results, "", CONFIGURATION_SUFFIXES)
+    for number, folder in enumerate(experiment.config_dirs):
+        files |= _contents(folder, results, f"--config-dir {number}: ", CONFIGURATION_SUFFIXES)
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
-    _add_packages(files, {target.partition(".")[0] for target in targets}, results)
+    for name in sorted({*NUMERIC, *(target.partition(".")[0] for target in targets)} - {*_PROJECT}):
+        spec = find_package(name)
+        if spec is None or is_standard(spec):
+            continue
+        if is_installed(spec):
+            files[name] = _version(name, spec)
+        else:
+            files |= {path: digest for place in places(spec) for path, digest in _contents(place, results, "")}
     return Sources(files)
 
 
 def new_for_other_code(now: Sources, folder: Path, name: str, kind: str) -> str:
-    """Returns the log line about why the run or sweep `name` in `folder` is not resumed."""
+    """Return the log line about why the run or sweep `name` in `folder` is not resumed."""
     changed = now.changed(folder)
     details = f" ({changed})" if changed else ""
     return f"the code has changed since {name} was stopped{details}: a new {kind}; resume={name} resumes that one"
 
 
 def targets_in(values: Any) -> Iterator[str]:
-    """Yields every `_target_` in a configuration, at any depth of mappings and lists."""
+    """Yield every `_target_` in a configuration, at any depth of mappings and lists."""
     if isinstance(values, Mapping):
         target = values.get("_target_")
         if isinstance(target, str):
@@ -104,27 +108,8 @@ def targets_in(values: Any) -> Iterator[str]:
             yield from targets_in(part)
 
 
-def _add_packages(files: dict[str, str], names: Iterable[str], results: set[Path]) -> None:
-    """Adds top-level packages, and those that the user's own among them import."""
-    remaining = sorted({*names, *NUMERIC})
-    seen = set(_PROJECT)
-    while remaining:
-        name = remaining.pop()
-        spec = None if name in seen else find_package(name)
-        seen.add(name)
-        if spec is None or is_standard(spec):
-            continue
-        if is_installed(spec):
-            files[name] = _version(name, spec)
-            continue
-        for place in places(spec):
-            paths = _files(place, SUFFIXES, results) if place.is_dir() else [place]
-            _add(files, paths, place.parent)
-            remaining += sorted(set(_imports(paths)) - seen)
-
-
 def _version(name: str, spec: ModuleSpec) -> str:
-    """Returns the version of an installed package; for one installed from a folder, a digest of its content."""
+    """Return the version of an installed package; for one installed from a folder, a digest of its content."""
     try:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:  # not named like its distribution: file sizes distinguish versions
@@ -136,31 +121,22 @@ def _version(name: str, spec: ModuleSpec) -> str:
     return _hex("\n".join(line for line in lines if not line.startswith("..") and ".dist-info/" not in line).encode())
 
 
-def _files(root: Path, suffixes: Sequence[str], results: set[Path]) -> list[Path]:
-    """Returns the files below `root` with one of `suffixes`, in order, without hidden, cached and result files."""
+def _contents(
+    root: Path, results: set[Path], prefix: str, suffixes: tuple[str, ...] = SUFFIXES
+) -> Iterable[tuple[str, str]]:
+    """Yield the names of the files below `root`, or of the file `root`, and digests of their contents."""
+    for path in _files(root, suffixes, results):
+        yield f"{prefix}{path.relative_to(root.parent).as_posix()}", _content(path)
+
+
+def _files(root: Path, suffixes: tuple[str, ...], results: set[Path]) -> Iterator[Path]:
+    """Yield the files below `root` with one of `suffixes`, without hidden, cached and result files."""
     if not root.is_dir():
-        return [root] if root.is_file() else []
-    files = []
-    for folder, folders, names in os.walk(root):
-        place = Path(folder)
-        folders[:] = sorted(name for name in folders if _holds_code(place / name, results))
-        files += [place / name for name in sorted(names) if name.endswith(tuple(suffixes)) and name[0] != "."]
-    return files
-
-
-def _holds_code(folder: Path, results: set[Path]) -> bool:
-    if folder.name[0] == "." or folder.name == "__pycache__" or folder.suffix in (".egg-info", ".dist-info"):
-        return False
-    if folder in results or (folder / "pyvenv.cfg").is_file():
-        return False
-    ignored = folder / ".gitignore"  # this is how tools mark their output, as this project does
-    return not (ignored.is_file() and ignored.stat().st_size < 100 and ignored.read_text().strip() == "*")
-
-
-def _add(files: dict[str, str], paths: Iterable[Path], root: Path, prefix: str = "") -> None:
-    for path in paths:
-        name = prefix + path.relative_to(root).as_posix()
-        files[name] = _hex(f"{files[name]}{_content(path)}".encode()) if name in files else _content(path)
+        yield root
+    for place, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
+        folders[:] = [name for name in folders if Path(place, name) not in results]
+        yield from (Path(place, name) for name in names if name.endswith(suffixes) and name[0] != ".")
 
 
 def _content(path: Path) -> str:
@@ -171,32 +147,6 @@ def _content(path: Path) -> str:
         return _hex(regular_file(path).read_bytes())
     except OSError as error:  # deleted in the meantime, or a broken link
         return f"unreadable ({error.strerror})"
-
-
-def _imports(paths: Iterable[Path]) -> Iterator[str]:
-    """Yields the top-level names that Python files import, by their source."""
-    for path in paths:
-        if path.suffix != ".py":
-            continue
-        try:
-            tree = ast.parse(regular_file(path).read_bytes())
-        except (OSError, SyntaxError, ValueError, RecursionError):
-            continue
-        for node in ast.walk(tree):
-            yield from (name.partition(".")[0] for name in _imported(node))
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and not node.level and node.module:
-        return [node.module]
-    if isinstance(node, ast.Call) and node.args:  # importlib.import_module("helpers")
-        function = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        argument = node.args[0]
-        if function in ("import_module", "__import__") and isinstance(argument, ast.Constant):
-            return [argument.value] if isinstance(argument.value, str) and argument.value[:1] not in (".", "") else []
-    return []
 
 
 def _hex(content: bytes) -> str:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
-from pipeline.redaction.mask import guard_output, learn
+from pipeline.redaction import guard_output, learn
 from pipeline.system import environment, pulse, signals, streams
 from pipeline.system.child_process import ChildProcess
 from pipeline.system.disk import no_room

@@ -21,7 +21,7 @@ from pipeline.provenance import source_digest
 from pipeline.provenance.code_state import CodeState, code_state, command, source_tags, unknown_to_git
 from pipeline.provenance.identity import identity, is_among
 from pipeline.provenance.versions import environment, packages, versions
-from pipeline.redaction.mask import redact, redact_file, redact_overrides
+from pipeline.redaction import redact, redact_file, redact_overrides
 from pipeline.run.description import NOTE, of_begun, of_run
 from pipeline.run.naming import CHOOSES_A_RUN, run_name
 from pipeline.run.report import show_summary, show_times

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.provenance.code_state import command
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from pipeline.run.description import code, escaped, sizes
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE

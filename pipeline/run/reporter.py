@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from pipeline.run.records import clean_metrics
 from pipeline.run_folder.summary import Summary
 from pipeline.system import pulse, signals

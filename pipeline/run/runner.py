@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError
-from pipeline.redaction.mask import redact, redact_file
+from pipeline.redaction import redact, redact_file
 from pipeline.run.binding import BoundStage
 from pipeline.run.model_files import write_model_files
 from pipeline.run.records import metric_name, own_record, recorded

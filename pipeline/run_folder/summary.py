@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from stages.errors import UserError
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write

@@ -12,7 +12,7 @@ from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import read
 from pipeline.config.options import Options
 from pipeline.paths import outputs_folder, shorter
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from stages.storage.atomic import atomic_write
 
 FOLDER = "conf"

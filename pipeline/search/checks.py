@@ -16,7 +16,7 @@ from pipeline.config.keys import dotted
 from pipeline.config.sweep_settings import SearchSettings
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.redaction.mask import redact_overrides
+from pipeline.redaction import redact_overrides
 from pipeline.search.plan import SearchPlan, make_search_plan
 from pipeline.search.space import Axis, probes, with_whole_numbers
 from pipeline.search.study import describe

@@ -12,7 +12,7 @@ from pipeline.planning.job import Job, SweepRun
 from pipeline.planning.reuse import plan_of
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
-from pipeline.redaction.mask import redact_overrides
+from pipeline.redaction import redact_overrides
 from pipeline.run.lifecycle import PRUNED
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import send_rest

@@ -24,7 +24,7 @@ from pipeline.planning.resume import forked_run
 from pipeline.planning.reuse import other_run, plan_of, refuse_skipped
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.redaction.mask import redact, redact_overrides
+from pipeline.redaction import redact, redact_overrides
 from pipeline.run import naming
 from pipeline.run_folder.summary import best_metric
 from stages.errors import UserError

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
-from pipeline.redaction.mask import redact, without_user
+from pipeline.redaction import credentials_of, redact
 from pipeline.source_code.signatures import AbsentError, find
 from stages.errors import UserError
 
@@ -51,7 +51,7 @@ def server_answers(experiment: Experiment) -> None:
     uri = experiment.tracking.uri or ""
     if experiment.tracking.kind != "server" or experiment.dry_run or not uri.startswith(("http://", "https://")):
         return
-    address = without_user(uri).rstrip("/")
+    address = credentials_of(uri)[0].rstrip("/")
     try:
         with urllib.request.urlopen(f"{address}/health", timeout=SERVER_TIMEOUT_SECONDS):
             pass

@@ -10,7 +10,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from pipeline.tracking.journal import DAMAGED, ENDED, NAME, Journal
 from pipeline.tracking.params import as_text
 from pipeline.tracking.sender import Sender

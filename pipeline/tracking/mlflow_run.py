@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException, RestException
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from pipeline.tracking.journal import Entry
 from pipeline.tracking.params import model_name
 from pipeline.tracking.registry import Registration, register

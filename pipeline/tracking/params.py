@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pipeline.config.keys import flatten
-from pipeline.redaction.mask import redact, redact_named
+from pipeline.redaction import redact
 
 LONGEST = 500
 """Characters of a parameter; what is longer goes to an artifact."""
@@ -59,8 +59,9 @@ def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """
     short, long = {}, {}
     for name, value in elements(values):
-        clean = _NOT_ALLOWED.sub("_", redact(name))
-        text = str(redact_named(name, value))
+        [(plain, masked)] = redact({name: value}).items()
+        clean = _NOT_ALLOWED.sub("_", plain)
+        text = str(masked)
         if len(text) > LONGEST:
             long[clean] = text
             text = f"{text[:60]}… ({len(text)} characters: long_params/{clean}.txt)"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from pipeline.system.pulse import beat
 from pipeline.tracking.journal import Entry, Journal, names_of
 from pipeline.tracking.stored_run import StoredRun

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.redaction.mask import credentials_of, redact
+from pipeline.redaction import credentials_of, redact
 from pipeline.tracking.health import sqlite_file
 
 _USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"

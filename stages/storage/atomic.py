@@ -18,7 +18,8 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
     A folder cannot replace another, so an old one is removed first, once the new one is whole.
 
     Args:
-        content: text, for UTF-8; bytes; or a function that makes the file or the folder at a given path.
+        content: text, for UTF-8, in which a lone surrogate becomes `\\udcff`; bytes; or a function that makes the file
+            or the folder at a given path.
         durable: survives a power failure once this returns; costs one or two milliseconds.
 
     Raises:
@@ -30,7 +31,7 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
     try:
         remove(partial)  # of a process that was killed
         if isinstance(content, str):
-            partial.write_text(content, encoding="utf-8")
+            partial.write_text(content, encoding="utf-8", errors="backslashreplace")
         elif isinstance(content, bytes):
             partial.write_bytes(content)
         else:

@@ -22,7 +22,7 @@ from pipeline.config.experiment import read
 from pipeline.config.schemas import SCHEMAS, register_schemas
 from pipeline.paths import CONF
 from pipeline.planning.job import prepare
-from pipeline.redaction.mask import redact
+from pipeline.redaction import redact
 from stages.errors import UserError
 from stages.settings.model import CnnSettings
 from stages.settings.train import TrainSettings

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.schemas import TrackingSettings
-from pipeline.redaction.mask import learn, redact, without_user
+from pipeline.redaction import credentials_of, learn, redact
 from pipeline.system.processes import process_context
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.journaled import JournaledTracker
@@ -122,7 +122,7 @@ def test_secrets_are_taken_out() -> None:
         assert not {"p/w", "ss", "p@"} & set(re.split(r"[:@=& ]", redact(secret))), secret
         assert "host" in redact(secret) or redact(secret) == "x token=*** y"
     assert redact("see http://host/a@b and me@example.org") == "see http://host/a@b and me@example.org"
-    assert without_user("http://me:x@host:1") == "http://host:1"
+    assert credentials_of("http://me:x@host:1")[0] == "http://host:1"
     assert "p%40ss" not in str(as_text({"uri": address}))
 
 
@@ -296,10 +296,10 @@ def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_pa
 
 
 def test_users_of_an_address_are_masked_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.redaction.mask.learned", set())
+    monkeypatch.setattr("pipeline.redaction.learned", set())
     learn("postgresql://heinrich:p%40ss@host/db")
     assert redact('authentication failed for user "heinrich" (p@ss)') == 'authentication failed for user "***" (***)'
-    assert redact("Authorization: Basic aGVpbnJpY2g6eA==") == "Authorization: Basic ***"
+    assert redact("Authorization: Basic aGVpbnJpY2g6eA==") == "Authorization: ***"
 
 
 def write_into(outputs: Path, number: int) -> None:

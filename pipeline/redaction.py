@@ -1,0 +1,287 @@
+"""Masks secrets as `***`: values under secret names, known values anywhere, credentials in addresses and headers.
+
+Applied where text leaves: to the streams, to the journal, to the files of a run. Values in use are never changed.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote, unquote, urlsplit
+
+from pipeline.paths import CONF
+
+MASK = "***"
+
+SHORTEST = 4
+SHORTEST_WORD = 6
+"""Shortest values that are masked anywhere: in general, and of letters or digits alone, which may be common."""
+
+PLAIN_FROM = 12
+"""Characters from which on a value is also masked within words."""
+
+LARGEST_FILE = 10_000_000
+
+
+def _split(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+TEXT_FILES = _split(".txt .csv .tsv .json .jsonl .md .log .yaml .yml .html .xml .toml .ini .cfg .py")
+
+_CERTAIN = (
+    *_split(
+        "password passwords passwd pwd passphrase passcode passwort secret secrets credential credentials apikey "
+        "apikeys accesskey secretkey privatekey connectionstring bearer authorization cookie dsn jwt"
+    ),
+)
+_LAST = ("token", "auth", "pass", "key")
+_KEY_OF = _split("api access private secret account signing encryption master service ssh auth license aws")
+_ORDINARY = _split(
+    "bypass compass monkey subtoken detoken num max min n pad padding eos bos unk mask cls sep special start end "
+    "stop first last next new image class word text patch input output prompt keep drop low high band all one two "
+    "single forward backward by sort public primary foreign group cache"
+)
+"""Words that end as those of secrets do, and words before `token`, `pass` and `key` in names of ordinary settings."""
+
+_ABOUT = _split("file path name type dir folder length size count prompt pattern version method mode")
+"""Last words of names that describe a secret, such as `password_file`."""
+
+_NAME = r"(?<![\w.\-])(?P<name>{}\w[\w.\-]*+)"
+_VALUE = r"(?P<value>\\\"(?:(?!\\\").)*\\\"|\"[^\"\n]*\"|'[^'\n]*'|(?![{\[(])[^\s\"',;&}\])]+)"
+_PAIR = re.compile(_NAME.format("") + r"(?P<sep>\\?[\"']?\s*(?::=|=>|:|=(?!=))\s*)" + _VALUE)
+_FLAG = re.compile(_NAME.format("--") + r"(?P<sep>\s+)" + _VALUE)
+_NO_VALUE = re.compile(
+    r"(?i)\W*(\*\*\*|\$|<|…|(none|null|true|false|str|int|float|bool|bytes|any)\b)|[a-z_][\w.]*[(\[]|[-+.\deE, ]{1,7}$"
+)
+"""Placeholders, types, calls in code and numbers."""
+
+_USER = re.compile(r"(?<=://)[^/@\s:'\"]{0,200}(?::(?!\d{2,5}[/?#])[^\s'\"]{0,400})?@")
+"""User and password of an address (RFC 3986); from a colon that precedes no port up to the last @."""
+_HEADER = re.compile(
+    r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token|secret|auth)[\w-]*)"
+    r"(\\?[\"']?\s*+:\s*+\\?[\"']?+)(?!\*\*\*)[^\"'\r\n]+"
+)
+_SCHEME = re.compile(r"\b([Bb]earer|[Bb]asic)(\s+)(?=\S*[\d=])[\w+/=.~-]{8,}")
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.S)
+"""A PEM block (RFC 7468); without an end line, up to the end of the text."""
+
+learned: set[str] = set()
+"""Secrets that settings and arguments have brought, from `learn`; those of the environment are looked up."""
+
+
+@lru_cache(maxsize=10_000)
+def is_secret_name(name: str) -> bool:
+    """Whether a part of a dotted name is that of a secret: `tags.apiKey`, `DB_PASSWORD`, `SMTP_PASS2`.
+
+    Any variable, as its capitals tell, that ends in KEY or PASS is one; a setting may be a `sort_key`.
+    """
+    return name not in ("PWD", "OLDPWD", "INIT_CWD") and any(map(_is_secret_part, _parts(name)))
+
+
+def _is_secret_part(name: str) -> bool:
+    words = _words(name)
+    if not words or words[-1] in _ABOUT:
+        return False
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if _is_certain(name) or not last.endswith(_LAST) or last in _ORDINARY:
+        return _is_certain(name)
+    return name.isupper() or (before not in _ORDINARY and (last != "key" or before in _KEY_OF))
+
+
+def redact(value: Any) -> Any:
+    """Return `value` without secrets, including those in lists and mappings, and as text that every encoding can hold.
+
+    Numbers are masked under the name of a password alone, or where they have eight digits.
+    """
+    if isinstance(value, str):
+        text = _PAIR.sub(_masked, _SCHEME.sub(rf"\1\2{MASK}", _HEADER.sub(rf"\1\2{MASK}", redact_values(value))))
+        return _FLAG.sub(_masked, text)
+    if isinstance(value, Mapping):
+        return {redact(key): _redact_part(key, part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(redact, value))
+    return value
+
+
+def redact_values(text: str) -> str:
+    """Return `text` without known secrets and credentials of addresses: where names mean something else.
+
+    Lone surrogates, as the names of files that are not UTF-8 have, become `\\udcff`.
+    """
+    known = _known(tuple(os.environb.items()), frozenset(learned))
+    text = _PRIVATE_KEY.sub(MASK, text)
+    text = _USER.sub(f"{MASK}@", known.sub(MASK, text) if known else text)
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def redact_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return `key=value` arguments without secrets; the value of a secret name is masked whole, including spaces."""
+    parts = [text.partition("=") for text in overrides]
+    return [
+        f"{redact(name)}={MASK}" if value and is_secret_name(name) and _is_secret(name, value) else redact(text)
+        for (name, _, value), text in zip(parts, overrides, strict=True)
+    ]
+
+
+def redact_file(path: Path) -> None:
+    """Mask known secrets in a text file, or in those of a folder; others, and large ones, stay unchanged."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    for file in files:
+        try:
+            if file.suffix in TEXT_FILES and file.is_file() and file.stat().st_size <= LARGEST_FILE:
+                text = file.read_bytes().decode()
+                if (plain := redact_values(text)) != text:
+                    file.write_bytes(plain.encode())
+        except (OSError, UnicodeDecodeError):
+            continue
+
+
+def learn(settings: Any, name: str = "") -> None:
+    """Mask from now on, anywhere: values under secret names in `settings`, and credentials in addresses."""
+    if isinstance(settings, Mapping):
+        for key, part in settings.items():
+            learn(part, f"{name}.{key}")
+    elif isinstance(settings, (list, tuple)):
+        for part in settings:
+            learn(part, name)
+    elif settings is not None and not isinstance(settings, bool):
+        learned.update(_secrets(name, str(settings)))
+
+
+def learn_arguments(arguments: Sequence[str]) -> None:
+    """Learn from a command line: `token=x`, `--password=x`, `--password x`, and credentials in addresses."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, separator, value = argument.partition("=")
+        learn((value if separator else following).strip("'\""), name if separator or name.startswith("--") else "")
+
+
+def credentials_of(address: str) -> tuple[str, str, str]:
+    """Return `address` without user and password, and these two, decoded; empty if absent."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # not an address, which its check reports
+        return address, "", ""
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return plain, unquote(parts.username or ""), unquote(parts.password or "")
+
+
+def guard_output() -> None:
+    """Mask secrets in all that Python prints in this process, including callbacks, libraries and tracebacks."""
+    if not isinstance(sys.stdout, GuardedStream):
+        sys.stdout, sys.stderr = GuardedStream(sys.stdout), GuardedStream(sys.stderr)
+
+
+class GuardedStream:
+    """A text stream that masks secrets; it writes whole lines, as `print` writes them in pieces, and when flushed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._waiting = re.split(r"(?<=[\n\r])", self._waiting + text)
+        if lines:
+            self._stream.write(redact("".join(lines)))
+        return len(text)
+
+    def writelines(self, lines: Sequence[str]) -> None:
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        waiting, self._waiting = self._waiting, ""
+        if waiting:
+            self._stream.write(redact(waiting))
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"[./\s]", name)
+
+
+def _words(part: str) -> list[str]:
+    """Words of a part of a dotted name in camelCase, snake_case or kebab-case, without digits."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)]
+
+
+def _is_certain(name: str) -> bool:
+    """Whether a name is that of a password, and not perhaps of a setting, as `keep_token` is."""
+    words = [word for part in _parts(name) for word in (*_words(part), "".join(_words(part)))]
+    return any(word.endswith(_CERTAIN) for word in words)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether the value of a secret name is one: no number, placeholder or type."""
+    return not _NO_VALUE.match(value) and not _is_word(name, value)
+
+
+def _is_word(name: str, value: str) -> bool:
+    """Whether a value is a word of prose under a name that is not only that of passwords: `expected token: name`."""
+    return value.isalpha() and value.islower() and not (_is_certain(name) or _words(name)[-1].endswith("pass"))
+
+
+def _redact_part(name: Any, value: Any) -> Any:
+    """Return the value of `name` in a mapping without secrets; all of the texts below the name of a secret are."""
+    if value is None or value == "" or isinstance(value, bool) or not is_secret_name(str(name)):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {redact(key): _redact_part(name, part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_redact_part(name, part) for part in value)
+    return MASK if isinstance(value, str) or _is_certain(str(name)) or not _NO_VALUE.match(str(value)) else value
+
+
+def _masked(match: re.Match[str]) -> str:
+    """Return a name with its value masked, in its quotes; unchanged where that is no secret."""
+    name, value = match["name"], match["value"]
+    mark = (re.match(r"\\?[\"']", value) or [""])[0]
+    inside = value[len(mark) : len(value) - len(mark)]
+    if (
+        not inside
+        or not is_secret_name(name)
+        or not (_is_secret(name, inside) or (mark and not inside.startswith(MASK)))
+    ):
+        return match[0]
+    return f"{name}{match['sep']}{mark}{MASK}{mark}"
+
+
+def _secrets(name: str, value: str) -> Iterator[str]:
+    """Yield the secrets in a value: all of it, and its longer lines, under a secret name; credentials of addresses."""
+    is_path = value.startswith(("/", "~")) and Path(value).expanduser().exists()
+    if is_secret_name(name) and not is_path and not _is_word(name, value):
+        yield value.strip()
+        yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= PLAIN_FROM)
+    for address in re.findall(r"[a-z][\w+.-]*://[^\s'\"]+", value):
+        yield from (part for part in credentials_of(address)[1:] if part)
+
+
+@lru_cache(maxsize=4)
+def _known(environment: tuple[tuple[bytes, bytes], ...], settings: frozenset[str]) -> re.Pattern[str] | None:
+    """Expression for all forms of the known secrets, the longest first; None where there are none."""
+    # A variable's name counts in capitals; as bytes, because `os.environ` decodes all of them each time.
+    pairs = ((os.fsdecode(name).upper(), os.fsdecode(value)) for name, value in environment)
+    secrets = {*settings, *(secret for name, value in pairs for secret in _secrets(name, value))}
+    forms: set[str] = set()
+    for secret in secrets:
+        shortest = SHORTEST_WORD if secret.isalpha() or secret.isdigit() else SHORTEST
+        if len(secret) >= shortest and secret != MASK and secret.lower() not in _option_names():
+            forms |= {secret, quote(secret, safe="", errors="surrogateescape")}
+            forms |= {json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+    parts = []
+    for form in sorted(forms, key=len, reverse=True):
+        bounds = ("", "") if len(form) >= PLAIN_FROM else ("(?<![A-Za-z0-9])", "(?![A-Za-z0-9])")
+        parts.append(re.escape(form).join(bounds))
+    return re.compile("|".join(parts)) if parts else None
+
+
+@cache
+def _option_names() -> frozenset[str]:
+    """Names of groups and options: masking a password like one of them would hide what was chosen."""
+    return frozenset(part.lower() for path in CONF.rglob("*.yaml") for part in (path.stem, path.parent.name))

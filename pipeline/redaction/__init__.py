@@ -1,1 +1,0 @@
-"""Secrets: found by name, value and shape, and masked."""
