@@ -123,7 +123,7 @@ def redact_overrides(overrides: Sequence[str]) -> list[str]:
     """Return `key=value` arguments without secrets; the value of a secret name is masked whole, including spaces."""
     parts = [text.partition("=") for text in overrides]
     return [
-        f"{redact(name)}={MASK}" if value and is_secret_name(name) and _is_secret(name, value) else redact(text)
+        f"{redact(name)}={MASK}" if value and is_secret_name(name) and not _NO_VALUE.match(value) else redact(text)
         for (name, _, value), text in zip(parts, overrides, strict=True)
     ]
 
@@ -217,11 +217,6 @@ def _is_certain(name: str) -> bool:
     return any(word.endswith(_CERTAIN) for word in words)
 
 
-def _is_secret(name: str, value: str) -> bool:
-    """Whether the value of a secret name is one: no number, placeholder or type."""
-    return not _NO_VALUE.match(value) and not _is_word(name, value)
-
-
 def _is_word(name: str, value: str) -> bool:
     """Whether a value is a word of prose under a name that is not only that of passwords: `expected token: name`."""
     return value.isalpha() and value.islower() and not (_is_certain(name) or _words(name)[-1].endswith("pass"))
@@ -240,16 +235,14 @@ def _redact_part(name: Any, value: Any) -> Any:
 
 def _masked(match: re.Match[str]) -> str:
     """Return a name with its value masked, in its quotes; unchanged where that is no secret."""
-    name, value = match["name"], match["value"]
+    name, separator, value = match["name"], match["sep"], match["value"]
     mark = (re.match(r"\\?[\"']", value) or [""])[0]
     inside = value[len(mark) : len(value) - len(mark)]
-    if (
-        not inside
-        or not is_secret_name(name)
-        or not (_is_secret(name, inside) or (mark and not inside.startswith(MASK)))
-    ):
+    if not inside or inside.startswith(MASK) or not is_secret_name(name):
         return match[0]
-    return f"{name}{match['sep']}{mark}{MASK}{mark}"
+    if not mark and (_NO_VALUE.match(inside) or (separator[-1:].isspace() and _is_word(name, inside))):
+        return match[0]
+    return f"{name}{separator}{mark}{MASK}{mark}"
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
