@@ -33,7 +33,7 @@ def module_map() -> str:
         for floor in reversed(floors):
             for name in floor:
                 folder = ROOT / package / name
-                lines += entries(folder if folder.is_dir() else folder.with_suffix(".py"))
+                lines += entries(folder if (folder / "__init__.py").is_file() else folder.with_suffix(".py"))
             lines.append("─" * 8)
         lines[-1:] = ["```", ""]
     return "\n".join(lines)
