@@ -17,8 +17,8 @@ from pipeline.config.limits import check_arguments
 from pipeline.config.options import read_options
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
-from pipeline.system.disk import no_room
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
+from pipeline.system.streams import no_room
 from stages.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _with_inherited(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed, forked or reused; imports nothing without."""
     if not names_run(arguments):
         return arguments
-    from pipeline.planning.trust import with_inherited
+    from pipeline.planning.inherited import with_inherited
 
     return with_inherited(arguments)
 
@@ -135,10 +135,10 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.checks.unused import refuse_unused
     from pipeline.config.debug import debugged
     from pipeline.config.experiment import read
+    from pipeline.planning.earlier import refuse_skipped
     from pipeline.planning.job import Job
-    from pipeline.planning.reuse import refuse_skipped
     from pipeline.run.launch import run_job
-    from pipeline.system.clock import process_started
+    from pipeline.system.processes import process_started
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)

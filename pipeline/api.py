@@ -17,7 +17,7 @@ from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import outputs_folder
-from pipeline.planning.trust import with_inherited
+from pipeline.planning.inherited import with_inherited
 from pipeline.run_folder.runs import Runs, epoch_metrics, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.serving.rebuilt import rebuilt_model
@@ -197,8 +197,7 @@ def _composed(overrides: Iterable[str]) -> Composed:
 
 def _read(composed: Composed) -> Experiment:
     from pipeline.checks.unused import refuse_unused
-    from pipeline.planning.job import prepare
-    from pipeline.planning.reuse import refuse_skipped
+    from pipeline.planning.earlier import prepare, refuse_skipped
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import tables
 from pipeline.paths import CONF
-from pipeline.planning.job import prepare
+from pipeline.planning.earlier import prepare
 from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
 

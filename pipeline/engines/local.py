@@ -10,7 +10,7 @@ from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine
 from pipeline.run.executor import work
-from pipeline.system.child_process import ChildProcess, LocalProcess
+from pipeline.system.processes import ChildProcess, LocalProcess
 from stages.settings.strategy import StrategySettings
 
 

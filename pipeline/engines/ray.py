@@ -17,8 +17,8 @@ from pipeline.engines.supervisor import supervise
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine
-from pipeline.system.child_process import ChildProcess, Start
 from pipeline.system.environment import of_threads
+from pipeline.system.processes import ChildProcess, Start
 
 ALONE = {"worker": 1}
 """The members of a job without a cluster."""

@@ -10,8 +10,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from pipeline.system.child_process import LocalProcess
-from pipeline.system.processes import process_context, warm_up
+from pipeline.system.processes import LocalProcess, process_context, warm_up
 from pipeline.system.pulse import Pulse
 
 LARGEST_READ = 1 << 20

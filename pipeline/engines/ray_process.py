@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.engines.ray_host import Report, Surroundings
-from pipeline.system.child_process import ChildProcess
+from pipeline.system.processes import ChildProcess
 
 REPORT_SECONDS = 1.0
 """Seconds between two reports of a process that prints nothing."""

@@ -15,14 +15,13 @@ from pipeline.engines.slurm_jobs import SlurmJob, submit
 from pipeline.engines.slurm_queue import queued, queued_folder
 from pipeline.exit_codes import DONE
 from pipeline.paths import shorter
-from pipeline.planning.job import Job
+from pipeline.planning.job import Job, new_folder
 from pipeline.planning.plan import PlannedStage
-from pipeline.planning.resume import new_folder
 from pipeline.run.child import POLL_SECONDS
 from pipeline.run.engine import Joined
 from pipeline.run_folder.lock import locked
 from pipeline.system import pulse, signals
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 

@@ -21,13 +21,12 @@ from pipeline.engines.slurm_member import Member
 from pipeline.engines.slurm_queue import COMMAND_SECONDS, ENDED, ENDS, QUEUE_SECONDS, Entry, Note, queue, queued
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.job import Job
-from pipeline.planning.resume import has_finished
 from pipeline.provenance.identity import identity
 from pipeline.redaction import MASK, redact
 from pipeline.run.engine import RemoteJob
-from pipeline.run_folder.runs import journal_rows
+from pipeline.run_folder.runs import has_finished, journal_rows
 from pipeline.run_folder.settle import end_lost
-from pipeline.system.signal_listener import Request
+from pipeline.system.signals import Request
 from pipeline.tracking.journal import NAME as JOURNAL
 from stages.errors import UserError
 

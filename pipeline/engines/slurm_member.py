@@ -15,13 +15,13 @@ from pipeline.config.experiment import read
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, OnEpoch, SweepRun
-from pipeline.planning.resume import has_finished
 from pipeline.redaction import guard_output, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.launch import run_job
+from pipeline.run_folder.runs import has_finished
 from pipeline.system import environment, signals, streams
-from pipeline.system.clock import process_started
-from pipeline.system.signal_listener import Request
+from pipeline.system.processes import process_started
+from pipeline.system.signals import Request
 
 NOTICE = signal.SIGUSR2
 """The signal that Slurm sends before the time limit, as submitit has it in its scripts."""

@@ -106,7 +106,7 @@ def queued(folder: Path | None) -> Note | None:
 def queued_folder(experiment: Experiment) -> Path | None:
     """Returns the folder of a job with these settings that waits in Slurm's queue, and has begun no run there yet.
 
-    Whether a run that has begun is resumed depends on more, such as its code; see `pipeline.planning.resume`.
+    Whether a run that has begun is resumed depends on more, such as its code; see `pipeline.planning.earlier`.
 
     Raises:
         UserError: as `queued` does.

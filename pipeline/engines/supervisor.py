@@ -14,16 +14,15 @@ from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
-from pipeline.planning.job import Job
+from pipeline.planning.job import Job, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.planning.resume import claimed
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
 from pipeline.run.executor import work
 from pipeline.run_folder.settle import end_lost
 from pipeline.system import pulse, signals, streams
-from pipeline.system.child_process import ChildProcess
+from pipeline.system.processes import ChildProcess
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 
 GRACE_SECONDS = 20.0
@@ -54,7 +53,7 @@ class Members(Protocol):
         """Returns the tasks of a new attempt, the chief first."""
 
     def start(self, task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess:
-        """Starts the process of a member; see `pipeline.system.child_process.Start`."""
+        """Starts the process of a member; see `pipeline.system.processes.Start`."""
 
 
 def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members: Members, restarts: int) -> int:

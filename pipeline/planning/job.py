@@ -1,15 +1,18 @@
-"""Jobs: runs to be made."""
+"""Jobs: runs to be made, and the folders that they claim."""
 
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
-from pipeline.planning.plan import PlannedStage
-from pipeline.planning.reuse import plan_of
-from pipeline.run_folder.summary import Summary
+from pipeline.paths import new_folder_name, shorter
+from pipeline.run_folder.lock import LOCK, locked, share
+from pipeline.run_folder.runs import read_run
+from pipeline.run_folder.summary import NAME, Summary
+from stages.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Job:
 
     folder: of the run; None: a new one under `outputs/runs`.
     sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
-    predecessor: the run that is resumed or forked, as `pipeline.planning.resume.resolve` decides; None: from scratch.
+    predecessor: the run that is resumed or forked, as `pipeline.planning.earlier.resolve` decides; None: from scratch.
     started: when the user began to wait for it; deadline: when `job_timeout_seconds` is reached. Both in seconds of
         `time.monotonic()`.
     on_epoch: of a search's trial.
@@ -82,11 +85,39 @@ class Job:
         return replace(self, folder=self.folder or Path(run.folder), predecessor=Predecessor(run))
 
 
-def prepare(experiment: Experiment) -> tuple[PlannedStage, ...]:
-    """Returns the plan of an experiment, after all checks.
+def new_folder(experiment: Experiment) -> Path:
+    """Returns the folder of a new run, which does not exist yet."""
+    return experiment.outputs / "runs" / experiment.name / new_folder_name(experiment.outputs)
+
+
+@contextmanager
+def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
+    """Locks the folder of `job`, a new one where it has none, and yields `job` with the run that it finds there.
+
+    All of a run is written within this block. The summary is read in it, too, as `resolve` has looked before another
+    process may have ended the run. A new folder in which nothing has begun is removed.
+
+    Args:
+        supervises: whether the run is written by processes that this one starts, which claim the folder, too.
 
     Raises:
-        UserError: before TensorFlow is imported and before anything is recorded.
+        UserError: where another process works there or has finished the run, or the folder cannot be made.
     """
-    check_rules(experiment)
-    return plan_of(experiment)
+    folder = job.folder or new_folder(job.experiment)
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch()
+    except OSError as error:
+        raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
+    try:
+        with locked(folder, shared=job.is_supervised) as lock:
+            if supervises:
+                share(lock)
+            run = read_run(folder)
+            if run is not None and run.status == "FINISHED":
+                raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
+            yield replace(job, folder=folder, is_supervised=supervises or job.is_supervised).resuming(run)
+    finally:
+        if is_new and not any([*folder.glob(NAME), *folder.glob("*.log")]):
+            shutil.rmtree(folder, ignore_errors=True)

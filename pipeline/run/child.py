@@ -12,11 +12,10 @@ from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
 from pipeline.redaction import guard_output, learn
 from pipeline.system import environment, pulse, signals, streams
-from pipeline.system.child_process import ChildProcess
-from pipeline.system.disk import no_room
-from pipeline.system.processes import become_independent
+from pipeline.system.processes import ChildProcess, become_independent
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import Interrupted, Request
+from pipeline.system.signals import Interrupted, Request
+from pipeline.system.streams import no_room
 from stages.errors import UserError
 
 STOP_SECONDS = 7.0

@@ -13,26 +13,24 @@ from pipeline.cluster.rendezvous import meet
 from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
-from pipeline.planning.job import Job, PrunedError
+from pipeline.planning.earlier import other_run
+from pipeline.planning.job import Job, PrunedError, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.planning.resume import claimed
-from pipeline.planning.reuse import other_run
 from pipeline.run.ahead import reloading
+from pipeline.run.begin import Run, begin, describe
 from pipeline.run.binding import bind, with_local_weights, with_other_run
-from pipeline.run.lifecycle import Run, begin, describe, end, fail, note_pruned, register, share_results
+from pipeline.run.end import end, fail, note_pruned, register, share_results
 from pipeline.run.runner import StageRunner
 from pipeline.run_folder.settle import mark_killed
 from pipeline.run_folder.summary import StageOutcome, Summary, one_line
 from pipeline.system import pulse, signals
-from pipeline.system.garbage import imports_kept
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.environment import imports_kept
+from pipeline.system.signals import Interrupted
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 
 LINGER_SECONDS = 7.0
 """Grace period, in seconds, of a server that is asked to end, as its chief may be saving."""
-
-SERVE_POLL_SECONDS = 0.2
 
 
 def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | None = None) -> int:
@@ -52,7 +50,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             job = resources.enter_context(claimed(job))
             folder = job.folder or Path()  # of a claimed job never None
             resources.enter_context(
-                signals.last_words(lambda request: mark_killed(folder, job.experiment, request, console))
+                signals.on_forced_exit(lambda request: mark_killed(folder, job.experiment, request, console))
             )
             with console.working("starting TensorFlow and MLflow"), _importing():
                 if task is None:  # members of a cluster share the cores with each other
@@ -91,7 +89,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
     """Runs the stages as a member other than the chief, without keeping results; returns the exit code."""
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
-    last_words = signals.last_words(lambda request: console.error(f"this process is ended by {request.reason}"))
+    last_words = signals.on_forced_exit(lambda request: console.error(f"this process is ended by {request.reason}"))
     with (
         tempfile.TemporaryDirectory(prefix=task.name) as scratch,
         signals.listening(),
@@ -141,12 +139,15 @@ def _meet(task: Task, console: Console, summary: Summary) -> None:
 def _serve(servers: Any, task: Task) -> int:
     """Serves the chief of a parameter-server cluster until it ends or a signal arrives."""
     serving = servers.Serving(task.cluster["chief"][0])
-    while not serving.is_over():
+
+    def is_over() -> bool:
         pulse.beat()
-        request = signals.requested()
-        if request is not None:
-            with signals.ending(request.exit_code):
-                serving.wait(LINGER_SECONDS)
-            return request.exit_code
-        time.sleep(SERVE_POLL_SECONDS)
+        return bool(serving.is_over())
+
+    try:
+        signals.until(is_over)
+    except Interrupted as interrupted:
+        with signals.ending(interrupted.exit_code):
+            serving.wait(LINGER_SECONDS)
+        raise
     return DONE

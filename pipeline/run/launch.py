@@ -8,17 +8,15 @@ from pipeline.checks.precision import advice
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.exit_codes import DONE
-from pipeline.planning.job import Job, prepare
-from pipeline.planning.resume import resolve
-from pipeline.planning.reuse import announce, other_run
+from pipeline.planning.earlier import announce, other_run, prepare, resolve
+from pipeline.planning.job import Job
 from pipeline.run.engine import engine_of
-from pipeline.run.report import show_plan, show_summary
+from pipeline.run.facts import show_plan, show_summary
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import settings_for, settle
 from pipeline.run_folder.summary import Summary
-from pipeline.system.signal_listener import Interrupted
-from pipeline.system.signals import stopping
+from pipeline.system.signals import Interrupted, stopping
 from pipeline.system.streams import all_written
 from pipeline.tracking.tracker import Patience
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.provenance.code_state import command
 from pipeline.redaction import redact
-from pipeline.run.description import code, escaped, sizes
+from pipeline.run.facts import chosen_weights, code, data_sizes, escaped
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE
 from stages.results import Dataset, Exported
@@ -64,7 +64,7 @@ def _data(summary: Summary, class_names: Sequence[str]) -> str:
     more = f" and {len(class_names) - MOST_CLASSES} more" if len(class_names) > MOST_CLASSES else ""
     label = "Tested on" if _is_reused(summary) else "Source"
     lines = [f"- {label}: {escaped(summary.choices.get('data', 'of its own'))}."]
-    if (data := sizes(summary.facts.get("data", {}))) is not None:
+    if (data := data_sizes(summary)) is not None:
         lines.append(f"- Examples: {data}.")
     return "\n".join(["## Data", "", *lines, f"- Classes: {names}{more}."])
 
@@ -98,8 +98,8 @@ def _training(summary: Summary) -> str:
         lines.append("- Trained by an earlier run, which the tag `reused_run` names, on the data of its card.")
     weights = summary.weights
     if weights:
-        chosen = f"the best by {weights['monitor']}" if weights["selection"] == "best" else "the last one"
-        lines.append(f"- Weights of epoch {weights['epoch']}, {chosen}{', EMA' if weights.get('ema') else ''}.")
+        ema = ", EMA" if weights.get("ema") else ""
+        lines.append(f"- Weights of epoch {weights['epoch']}, {chosen_weights(weights)}{ema}.")
     if summary.replicas:
         lines.append(f"- {summary.replicas} replica(s), {summary.precision}.")
     versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())

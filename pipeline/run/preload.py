@@ -7,8 +7,7 @@ whole process, and then for every process forked from it.
 from importlib import import_module
 
 from pipeline.provenance import versions
-from pipeline.system.environment import quiet_stderr
-from pipeline.system.garbage import imports_kept
+from pipeline.system.environment import imports_kept, quiet_stderr
 
 with quiet_stderr(), imports_kept():
     for _module in (

@@ -32,6 +32,12 @@ def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
     return replace(summary, folder=str(folder.resolve()))  # it may have been moved
 
 
+def has_finished(folder: Path) -> bool:
+    """Return whether `folder` holds a run that is FINISHED."""
+    run = read_run(folder)
+    return run is not None and run.status == "FINISHED"
+
+
 @dataclass(frozen=True)
 class Runs:
     """The runs under `outputs`, and the jobs of sweeps; `warn` gets a line for each that cannot be read."""

@@ -14,8 +14,7 @@ from pipeline.paths import shorter
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
-from pipeline.system.signal_listener import Interrupted, Request
-from pipeline.system.signals import stopping
+from pipeline.system.signals import Interrupted, Request, stopping
 from pipeline.tracking.journal import ENDED, Journal
 from pipeline.tracking.tracker import Patience, RunSpec, Tracker
 from stages.errors import UserError
@@ -168,22 +167,14 @@ def is_unsent(summary: Summary, experiment: Experiment) -> bool:
 def end_lost(
     folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST, shared: bool = False
 ) -> None:
-    """Marks a run whose process died as ended; no-op for one that has ended or still runs.
+    """Mark a run whose process died as ended; no-op for one that has ended or still runs.
 
     Args:
         shared: whether this process has supervised the run, and shares its lock.
     """
     try:
         with locked(folder, shared=shared):
-            summary = read_run(folder, console.warn)
-            if summary is None:
-                return
-            if summary.status == "RUNNING":
-                console.error(f"the run is {status}: {reason}")
-                replace(summary, status=status, error=reason).write(folder)
-            elif not is_unsent(summary, experiment):
-                return
-            _send(folder, experiment, console, Patience.of_stopped())
+            _mark(folder, experiment, status, reason, console)
     except (OSError, ValueError):
         return
     except UserError as error:
@@ -191,14 +182,23 @@ def end_lost(
 
 
 def mark_killed(folder: Path, experiment: Experiment, request: Request, console: Console) -> None:
-    """Marks this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish."""
+    """Mark this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish."""
     status = "FAILED" if request.exit_code == FAILED else "KILLED"
     with suppress(OSError, ValueError, UserError):
-        summary = Summary.read(folder)
-        if summary.status == "RUNNING":
-            replace(summary, status=status, error=f"stopped by {request.reason}, by force").write(folder)
-            console.error(f"this process is ended by {request.reason}")  # after all else: it may wait for the terminal
-            _send(folder, experiment, console, Patience.of_stopped())
+        _mark(folder, experiment, status, f"stopped by {request.reason}, by force", console)
+
+
+def _mark(folder: Path, experiment: Experiment, status: str, reason: str, console: Console) -> None:
+    """Mark a RUNNING run as ended, and send what the store misses; the caller has locked the folder."""
+    summary = read_run(folder, console.warn)
+    if summary is None:
+        return
+    is_running = summary.status == "RUNNING"
+    if is_running:
+        replace(summary, status=status, error=reason).write(folder)
+        console.error(f"the run is {status}: {reason}")  # after it is written: it may wait for the terminal
+    if is_running or is_unsent(summary, experiment):
+        _send(folder, experiment, console, Patience.of_stopped())
 
 
 def send_rest(folder: Path, experiment: Experiment, console: Console, parent: str | None = None) -> None:

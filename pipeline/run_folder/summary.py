@@ -14,6 +14,9 @@ from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
 NAME = "summary.json"
+PRUNED = "pruned_after_epoch"
+"""In the facts of a summary, and as a tag: the last epoch of a trial that was ended early."""
+
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
 

@@ -8,11 +8,11 @@ from pipeline.config.options import Options
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.paths import shorter
+from pipeline.planning.earlier import plan_of
 from pipeline.planning.job import SweepRun
-from pipeline.planning.reuse import plan_of
 from pipeline.provenance.source_digest import new_for_other_code
-from pipeline.run.report import show_plan
-from pipeline.run_folder.lock import locked, warn_of_local_locks
+from pipeline.run.facts import show_plan
+from pipeline.run_folder.lock import locked
 from pipeline.search.best import run_command, write_experiment
 from pipeline.search.checks import Search, epochs_of
 from pipeline.search.plots import draw
@@ -24,7 +24,7 @@ from pipeline.sweep.index import read_search, sweep_folders, sweep_status
 from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.journal import NAME as JOURNAL
 from pipeline.tracking.tracker import Tracker
@@ -61,7 +61,6 @@ def _run_checked(search: Search, options: Options, console: Console, places: Seq
     else:
         console.log(f"resuming search {folder.name}")
     _say_plan(search, console)
-    warn_of_local_locks(first.outputs, console.warn)
     with locked(folder):
         if resumed is not None and _to_resume(search, lambda line: None) != folder:
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a search that has not", "resume=never")
@@ -133,7 +132,7 @@ def _run_trials(
         try:
             name = f"search of {search.plan.trials} trials"
             parent = parent_run(first, folder, search.plan.trials, name, console)
-            held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
+            held.enter_context(signals.on_forced_exit(lambda request: mark_killed(parent)))
             trials.sweep = SweepRun(parent.run_id, first.name)
             display = Display(console, trials.titles, search.plan.trials)
             run_batch(trials.jobs(), display, search.settings, places, trials.ended)

@@ -8,14 +8,14 @@ from pathlib import Path
 from pipeline.checks.registry import check_rules
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, WRONG_CONFIGURATION
+from pipeline.planning.earlier import plan_of
 from pipeline.planning.job import Job, SweepRun
-from pipeline.planning.reuse import plan_of
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
 from pipeline.redaction import redact_overrides
-from pipeline.run.lifecycle import PRUNED
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import send_rest
+from pipeline.run_folder.summary import PRUNED
 from pipeline.search.checks import Search, epochs_of, read_trial
 from pipeline.search.pruning import Pruner
 from pipeline.search.study import Study, Trial

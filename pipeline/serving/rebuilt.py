@@ -7,8 +7,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pipeline.paths import shorter
-from pipeline.planning.reuse import TRAIN
-from pipeline.planning.trust import known_targets
+from pipeline.planning.earlier import TRAIN
+from pipeline.planning.inherited import known_targets
 from pipeline.provenance.source_digest import targets_in
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.params import CONFIGURATION

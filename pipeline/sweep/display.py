@@ -11,9 +11,8 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
 from pipeline.paths import shorter
 from pipeline.run.engine import RemoteJob
-from pipeline.run.lifecycle import PRUNED
 from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.summary import Summary
+from pipeline.run_folder.summary import PRUNED, Summary
 from pipeline.sweep.process import LOG, OUTPUT, JobProcess, refusal_in
 
 

@@ -20,8 +20,7 @@ from pipeline.config.keys import dotted, flatten
 from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
-from pipeline.planning.resume import forked_run
-from pipeline.planning.reuse import other_run, plan_of, refuse_skipped
+from pipeline.planning.earlier import forked_run, other_run, plan_of, refuse_skipped
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction import redact, redact_overrides

@@ -12,13 +12,13 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED
 from pipeline.paths import new_folder_name, shorter
 from pipeline.provenance.code_state import code_state, command, resuming_command
-from pipeline.run.description import NOTE, of_sweep
-from pipeline.run.lifecycle import begun_tags
+from pipeline.run.begin import begun_tags
+from pipeline.run.facts import NOTE, sweep_description
 from pipeline.run_folder.settle import flush
 from pipeline.sweep.comparison import compare
 from pipeline.sweep.jobs import SweepJob
-from pipeline.system.clock import process_started
-from pipeline.system.garbage import imports_kept
+from pipeline.system.environment import imports_kept
+from pipeline.system.processes import process_started
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import Patience, RunSpec, Tracker, open_tracker
 
@@ -75,7 +75,7 @@ def finish(
         parent.artifact(path)
     if jobs:
         note = jobs[0].experiment.tracking.note
-        parent.tags({NOTE: of_sweep((folder / "comparison.md").read_text(), command(), note)})
+        parent.tags({NOTE: sweep_description((folder / "comparison.md").read_text(), command(), note)})
     parent.tags({"failed": str(sum(job.exit_code not in (None, DONE) for job in jobs))})
     status = "FINISHED"
     if code != DONE:

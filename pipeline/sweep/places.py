@@ -14,8 +14,8 @@ from pipeline.console import Console
 from pipeline.run.ahead import reloading_for_jobs
 from pipeline.run.engine import engine_of
 from pipeline.system import machine
-from pipeline.system.child_process import LocalProcess, Start
 from pipeline.system.environment import of_threads
+from pipeline.system.processes import LocalProcess, Start
 from stages.errors import UserError
 
 GPUS = "CUDA_VISIBLE_DEVICES"

@@ -17,9 +17,9 @@ from pipeline.run.launch import run_job
 from pipeline.run_folder.settle import LOST, end_lost
 from pipeline.sweep.places import Place
 from pipeline.system import signals, streams
-from pipeline.system.clock import process_started
+from pipeline.system.processes import process_started
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import Request
+from pipeline.system.signals import Request
 from stages.exporters import fresh_process
 
 TIMEOUT_GRACE_SECONDS = 60.0

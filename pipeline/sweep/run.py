@@ -10,13 +10,13 @@ from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import shorter
+from pipeline.planning.earlier import forked_run, plan_of
 from pipeline.planning.job import Job, SweepRun
-from pipeline.planning.resume import forked_run, has_finished
-from pipeline.planning.reuse import plan_of
 from pipeline.provenance.source_digest import Sources
+from pipeline.run.facts import show_plan
 from pipeline.run.naming import sweep_name
-from pipeline.run.report import show_plan
-from pipeline.run_folder.lock import locked, warn_of_local_locks
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.runs import has_finished
 from pipeline.run_folder.settle import send_rest
 from pipeline.sweep.batch import run_batch
 from pipeline.sweep.display import Display
@@ -26,7 +26,7 @@ from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.process import refusal_in
 from pipeline.system import signals
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
@@ -74,7 +74,6 @@ def _run_checked(jobs: list[SweepJob], console: Console, settings: SweepSettings
         console.log(f"sweep {folder.name}: {len(jobs):,} jobs{at_once}")
     else:
         console.log(f"resuming sweep {folder.name}: {len(jobs):,} jobs{at_once}")
-    warn_of_local_locks(first.outputs, console.warn)
     with locked(folder):
         if resumed is not None and to_resume(lambda line: None) != folder:
             raise UserError(f"{shorter(folder)} has finished meanwhile", "a sweep that has not", "resume=never")
@@ -123,7 +122,7 @@ class _Sweep:
                 name = sweep_name(job.label for job in self.jobs)
                 parent = parent_run(self._first, self.folder, len(self.jobs), name, self.console)
                 parent_id = parent.run_id
-                held.enter_context(signals.last_words(lambda request: mark_killed(parent)))
+                held.enter_context(signals.on_forced_exit(lambda request: mark_killed(parent)))
                 self._run_jobs(SweepRun(parent_id, self._first.name))
             except Interrupted as interrupted:
                 code = interrupted.exit_code

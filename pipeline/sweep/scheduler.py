@@ -13,7 +13,7 @@ from pipeline.run.engine import RemoteJob, engine_of
 from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.system import pulse, signals
-from pipeline.system.signal_listener import Request, by_signal
+from pipeline.system.signals import Request, signal_request
 from stages.errors import UserError
 
 
@@ -59,7 +59,7 @@ class Scheduler:
                 self.on_poll(self._running)
             signals.check()
         except BaseException:
-            self._stop_all(signals.requested() or by_signal(SIGTERM))
+            self._stop_all(signals.requested() or signal_request(SIGTERM))
             raise
 
     def _fill(self) -> bool:

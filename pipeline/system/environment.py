@@ -1,14 +1,15 @@
-"""Environment variables of the process, set before TensorFlow, Keras and MLflow read them."""
+"""Environment variables of the process, and its standard error and garbage collector around slow imports."""
 
 import contextlib
-import locale
+import gc
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 
 _DEFAULTS = {
@@ -36,20 +37,11 @@ def of_threads(count: int, deterministic: bool) -> dict[str, str]:
 
 
 def check() -> None:
-    """Raises UserError where no command can work: without a working directory, UTF-8 or docstrings."""
+    """Refuse to work without a working directory."""
     try:
         Path.cwd()
     except FileNotFoundError:
         raise UserError("the working directory is gone", "a directory that exists", "cd <folder>") from None
-    encoding = locale.getpreferredencoding(do_setlocale=False)
-    if encoding.lower().replace("-", "") != "utf8":  # names and files would be read and written as something else
-        raise UserError(f"the locale's encoding of text is {encoding}", "UTF-8", "PYTHONUTF8=1 before the same command")
-    if sys.flags.optimize > 1:  # MLflow and Keras make functions from the docstrings of others
-        raise UserError(
-            "PYTHONOPTIMIZE=2 (python -OO) leaves out docstrings, which MLflow reads",
-            "PYTHONOPTIMIZE=1 or less",
-            "PYTHONOPTIMIZE=0 before the same command",
-        )
 
 
 def prepare() -> None:
@@ -83,3 +75,20 @@ def quiet_stderr() -> Iterator[None]:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+
+
+@contextmanager
+def imports_kept() -> Iterator[None]:
+    """Collects no garbage within the block, and never looks again at the objects that are there at its end.
+
+    Python's collector would look through all modules several times while they are imported, and in every process that
+    is forked afterwards, which copies their memory by that: half a second each time with TensorFlow.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

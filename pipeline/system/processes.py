@@ -1,4 +1,4 @@
-"""Processes for jobs of a sweep and members of a cluster, forked from one that has imported TensorFlow unused."""
+"""Processes that this one starts and watches, on this machine or elsewhere, and when this one has started."""
 
 import multiprocessing
 import os
@@ -6,14 +6,19 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from pipeline.system import signal_listener as listener
+import psutil
+
+from pipeline.system.pulse import Pulse
+from pipeline.system.signals import STOPS, until
 
 GRACE_SECONDS = 10.0
 """Grace period, in seconds, before an orphaned process is killed."""
@@ -51,7 +56,7 @@ def warm_up() -> None:
     if process_context().get_start_method() == "forkserver":
         with _masked(signal.SIGHUP):
             resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
-        with _masked(*listener.STOPS):
+        with _masked(*STOPS):
             forkserver.ensure_running()
 
 
@@ -65,7 +70,7 @@ def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any
     if context.get_start_method() == "forkserver":
         with _masked(signal.SIGHUP):
             resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
-    with _masked(*listener.STOPS):
+    with _masked(*STOPS):
         process.start()
     assert isinstance(process, BaseProcess)
     return process
@@ -95,11 +100,131 @@ def _end_with_parent(stop: int | None) -> None:
     if parent is None:
         return
     if parent.pid == os.getppid():  # forked: later children of the parent hold the pipe that shows its end
-        while parent.pid == os.getppid():
-            time.sleep(0.5)
+        until(lambda: parent.pid != os.getppid(), poll=0.5)
     else:
         parent.join()
     if stop is not None:
         os.kill(os.getpid(), stop)
     time.sleep(GRACE_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ChildProcess(ABC):
+    """A process that has been started.
+
+    Attributes:
+        sentinel: becomes ready, for `multiprocessing.connection.wait`, when the process ends.
+        lost: why nothing more is known of it, where it ended with the machine or the program that held it.
+    """
+
+    sentinel: int
+    lost: str | None = None
+
+    @property
+    @abstractmethod
+    def exitcode(self) -> int | None:
+        """None while it runs; -n where signal n killed it."""
+
+    @property
+    @abstractmethod
+    def last_beat(self) -> float:
+        """Time of its last heartbeat, in seconds of this process's `time.monotonic()`."""
+
+    @property
+    @abstractmethod
+    def progress(self) -> tuple[int, float]:
+        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+
+    @abstractmethod
+    def cpu_seconds(self) -> float:
+        """Returns the seconds of computing that it has used."""
+
+    @abstractmethod
+    def is_stopped(self) -> bool:
+        """Returns whether it has been stopped, as by SIGSTOP."""
+
+    @abstractmethod
+    def signal(self, number: int) -> None:
+        """Sends it a signal; no-op where it has ended."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Waits for its end."""
+
+    def kill(self) -> None:
+        """Ends it by force; `join` waits for that."""
+        self.signal(signal.SIGKILL)
+
+
+class Start(Protocol):
+    """Starts a process that runs `target` with the Pulse to adopt, and then `arguments`."""
+
+    def __call__(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess: ...
+
+
+class LocalProcess(ChildProcess):
+    """A process on this machine."""
+
+    def __init__(
+        self, target: Callable[..., None], arguments: tuple[Any, ...], context: BaseContext | None = None
+    ) -> None:
+        context = context or process_context()
+        self._pulse = Pulse(context)
+        self._process = start(context, target, (self._pulse, *arguments))
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.sentinel = self._process.sentinel
+        self._use = psutil.Process(self.pid)
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.exitcode
+
+    @property
+    def last_beat(self) -> float:
+        return self._pulse.last
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        return self._pulse.progress
+
+    def cpu_seconds(self) -> float:
+        try:
+            used = self._use.cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(used.user + used.system)
+
+    def is_stopped(self) -> bool:
+        try:
+            return bool(self._use.status() == psutil.STATUS_STOPPED)
+        except psutil.Error:
+            return False
+
+    def signal(self, number: int) -> None:
+        if self._process.exitcode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def join(self) -> None:
+        self._process.join()
+
+
+_LOADED = time.monotonic()
+
+_START_TIME = 19
+"""Index of `starttime` among the fields of /proc/<pid>/stat after the name: proc_pid_stat(5)."""
+
+
+def process_started() -> float:
+    """Returns the start time of this process, in seconds of `time.monotonic()`.
+
+    On Linux to a hundredth of a second, for a forked process the time of the fork; elsewhere the time of this module's
+    import. (psutil adds the time of the boot, which the kernel gives in whole seconds.)
+    """
+    with suppress(OSError, ValueError, IndexError, AttributeError):
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+        if age >= 0:
+            return time.monotonic() - age
+    return _LOADED

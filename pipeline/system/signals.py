@@ -1,50 +1,251 @@
-"""Signals: noted on arrival, acted upon at safe places, and enforced where none is reached in time.
+"""Signals: counted on arrival, acted upon at safe places, and enforced where none is reached in time.
 
-A handler never raises. It notes the signal, and the main thread acts on it at safe places: between stages, steps and
-jobs, and in every wait (`check`, `pause`). A thread receives signals, too, even while the main thread runs native code.
-Where no safe place is reached in time, it
+A handler never raises. It counts the signal, and the main thread acts on it at safe places: between stages, steps and
+jobs, and in every wait (`check`, `until`, `pause`). A thread receives signals, too, even while the main thread runs
+native code. Where no safe place is reached in time, it
 
-- interrupts the code of a stage, and only that, by an exception in the main thread (`interruptible`), repeated until it
-  arrives, as one raised in a destructor is lost;
+- interrupts the code of a stage, and only that, by an exception in the main thread, repeated until it arrives, as one
+  raised in a destructor is lost;
 - ends the process, with the run marked, where that does not help.
+
+What a signal may do depends on the mode of the code that runs: see MODES.
 """
 
 import atexit
+import ctypes
+import math
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import NoReturn, TypeVar
 
 from pipeline.exit_codes import TIMED_OUT
-from pipeline.system.signal_listener import (
-    SAVE_SECONDS,
-    STOPS,
-    SUPERVISED_SECONDS,
-    Interrupted,
-    Listener,
-    Mode,
-    Request,
-)
 
-GRACE_SECONDS = 2.0
-"""Seconds for a stage to reach a safe place before its Python code is interrupted."""
+Answer = TypeVar("Answer")
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+POKE = signal.SIGURG
+"""The signal by which the thread interrupts the main one; by default a process ignores it."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a signal may do in a part of the program; times are in seconds.
+
+    limit: until the process is ended by force, from the signal or the mode's beginning; second: the same from a second
+        signal. A third ends it at once, unless the mode `supervises` other processes, which it has to end.
+    grace: until Python code is interrupted; second_grace: the same from a second signal.
+    checks: whether `check` raises.
+    """
+
+    limit: float = 8.0
+    second: float = 4.0
+    grace: float = math.inf
+    second_grace: float = math.inf
+    checks: bool = True
+    supervises: bool = False
+
+
+MODES = {
+    "free": Mode(),  # the framework's own work
+    "stage": Mode(grace=2.0, second_grace=0.0),
+    "saving": Mode(limit=300.0, second_grace=2.0, checks=False),  # training writes a checkpoint, which is soon complete
+    "supervising": Mode(limit=330.0, second=20.0, checks=False, supervises=True),
+    "ending": Mode(checks=False),  # the run's summary and status
+}
 
 BEFORE_RUN_SECONDS = 0.2
-"""The same before a run has begun, when nothing can be lost."""
+"""Grace of code before a run has begun, when nothing can be lost."""
+
+FORCED_EXIT_SECONDS = 3.0
+POKE_SECONDS = 1.0
+TICK_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+BOUNCE_SECONDS = 0.2
+"""Equal signals within this time are one: `timeout` signals the process and then its whole group."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to end the run. number: the signal to pass on to other processes; exit_code: of this one."""
+
+    reason: str
+    number: int
+    exit_code: int
+
+
+class Interrupted(BaseException):
+    """The user or the system wants the run to end. `exit_code` is the shell's: 129, 130, 143, …"""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.reason)
+        self.number = request.number
+        self.exit_code = request.exit_code
+
 
 CLOSED_OUTPUT = Request("the end of its standard output (nobody reads it)", signal.SIGTERM, 128 + signal.SIGPIPE)
 BY_ANOTHER_WORKER = Request("another worker of the cluster", signal.SIGTERM, 128 + signal.SIGTERM)
 
-_listener = Listener()
+
+def signal_request(number: int) -> Request:
+    """Return the request that a signal makes."""
+    return Request(signal.Signals(number).name, number, 128 + number)
+
+
+@dataclass(eq=False)
+class _Part:
+    """A part of the program that runs. exit_code: of the process if it is ended by force there; None: the signal's."""
+
+    name: str
+    mode: Mode
+    exit_code: int | None = None
+    began: float = field(default_factory=time.monotonic)
+
+
+class _Listener:
+    """The signals that this process has received, and the thread that enforces them."""
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self.count = 0
+        self.parts = [_Part("free", MODES["free"])]
+        self.pipe: tuple[int, int] | None = None
+        self.is_detached = False  # SIGHUP was ignored at the start, as by nohup
+        self.owns_process = False
+        self.on_forced_exit: Callable[[Request], None] | None = None
+        self.timer: tuple[float, Request] | None = None
+        self._first = self._second = 0.0
+        self._noted: dict[int, float] = {}
+        self._poked = 0.0
+        self._lock = threading.RLock()
+        self._before: dict[int, object] = {}
+        self._installed: dict[int, int] = {}
+
+    @property
+    def part(self) -> _Part:
+        return self.parts[-1]
+
+    def start(self, owns_process: bool) -> None:
+        self.owns_process = owns_process
+        self.is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self.pipe = os.pipe()
+        for end in self.pipe:
+            os.set_blocking(end, False)
+        for number in (*STOPS, POKE):
+            if number != signal.SIGHUP or not self.is_detached:
+                self._before[number] = signal.signal(number, self._interrupt if number == POKE else self._handle)
+                self._installed[number] = _native_handler(number)
+        signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=self.pipe[:1], daemon=True, name="signals").start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    def stop(self) -> None:
+        """Undo `start`."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        if self.pipe is not None:
+            writable = self.pipe[1]
+            self.pipe = None
+            os.close(writable)  # the thread closes the other end
+
+    def note(self, request: Request) -> None:
+        with self._lock:
+            now = time.monotonic()
+            last = self._noted.get(request.number, -BOUNCE_SECONDS)
+            self._noted[request.number] = now
+            if now - last < BOUNCE_SECONDS:
+                return
+            self.count += 1
+            if self.request is None:
+                self.request, self._first = request, now
+            elif self.count == 2:
+                self._second = now
+
+    def _receive(self, readable: int) -> bool:
+        """Count the signals that have arrived; return False where no more will."""
+        with self._lock, suppress(BlockingIOError):
+            numbers = os.read(readable, 512)
+            for number in numbers:
+                if number in STOPS:
+                    self.note(signal_request(number))
+            return bool(numbers)
+        return True
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.pipe is not None:
+            self._receive(self.pipe[0])
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.request is not None and self._may_interrupt():
+            raise Interrupted(self.request)
+
+    def _may_interrupt(self) -> bool:
+        mode, now = self.part.mode, time.monotonic()
+        return now - self._first >= mode.grace or bool(self._second and now - self._second >= mode.second_grace)
+
+    def _watch(self, readable: int) -> None:
+        while self.pipe is not None:
+            ready, _, _ = select.select([readable], [], [], IDLE_SECONDS if self.request is None else TICK_SECONDS)
+            if ready and not self._receive(readable):
+                break
+            self._keep_handlers()
+            if self.timer is not None and time.monotonic() > self.timer[0]:
+                _, request = self.timer
+                self.timer = None
+                self.note(request)
+            if self.request is not None:
+                self._enforce(self.request)
+        os.close(readable)
+
+    def _keep_handlers(self) -> None:
+        """Restore the handler of SIGTERM, which TensorFlow replaces when it joins a cluster."""
+        for number, installed in self._installed.items():
+            now = _native_handler(number)
+            if now != installed and now not in (signal.SIG_DFL, signal.SIG_IGN):
+                ctypes.pythonapi.PyOS_setsig(number, ctypes.c_void_p(installed))
+
+    def _enforce(self, request: Request) -> None:
+        now, part = time.monotonic(), self.part
+        if self._may_interrupt() and now - self._poked >= POKE_SECONDS:
+            self._poked = now
+            signal.pthread_kill(threading.main_thread().ident or 0, POKE)
+        deadline = max(self._first, part.began) + part.mode.limit
+        if self._second:
+            began = part.began if part.name == "ending" else 0.0
+            deadline = min(deadline, max(self._second, began) + part.mode.second)
+        if self.owns_process and (now > deadline or (self.count >= 3 and not part.mode.supervises)):
+            if self.on_forced_exit is not None and part.name != "ending":
+                thread = threading.Thread(target=self.on_forced_exit, args=(request,), daemon=True)
+                thread.start()
+                thread.join(FORCED_EXIT_SECONDS)
+            os._exit(request.exit_code if part.exit_code is None else part.exit_code)
+
+
+def _native_handler(number: int) -> int:
+    """Return the address of the process's handler, by whatever code it was installed."""
+    return int(_getsig(number) or 0)
+
+
+_getsig = ctypes.pythonapi.PyOS_getsig
+_getsig.restype = ctypes.c_void_p
+_getsig.argtypes = (ctypes.c_int,)
+ctypes.pythonapi.PyOS_setsig.restype = ctypes.c_void_p
+ctypes.pythonapi.PyOS_setsig.argtypes = (ctypes.c_int, ctypes.c_void_p)
+
+_listener = _Listener()
 
 
 @contextmanager
 def listening(owns_process: bool = False) -> Iterator[None]:
-    """Notes SIGINT, SIGTERM and SIGHUP inside the block (SIGHUP unless it was ignored before, as by `nohup`).
+    """Count SIGINT, SIGTERM and SIGHUP inside the block (SIGHUP unless it was ignored before, as by `nohup`).
 
     No-op within itself and outside the main thread.
 
@@ -53,10 +254,10 @@ def listening(owns_process: bool = False) -> Iterator[None]:
             its end.
     """
     global _listener  # a new one each time: the previous one's thread may still note a signal
-    if _listener.is_on or threading.current_thread() is not threading.main_thread():
+    if _listener.pipe is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _listener = listener = Listener()
+    _listener = listener = _Listener()
     listener.start(owns_process)
     if owns_process:
         atexit.register(_ignore)
@@ -66,113 +267,122 @@ def listening(owns_process: bool = False) -> Iterator[None]:
     finally:
         if not owns_process:
             listener.stop()
-            _listener = Listener()
+            _listener = _Listener()
 
 
 def owns_process() -> bool:
-    """Returns whether the process is the framework's own, and not, say, a notebook's."""
+    """Return whether the process is the framework's own, and not, say, a notebook's."""
     return _listener.owns_process
 
 
 def is_ending() -> bool:
-    """Returns whether the run is being ended."""
-    return _listener.mode.ends
+    """Return whether the run is being ended."""
+    return _listener.part.name == "ending"
 
 
 def requested() -> Request | None:
-    """Returns the first request to end the run, or None."""
+    """Return the first request to end the run, if any."""
     return _listener.request
 
 
 def times_requested() -> int:
-    """Returns the number of signals received."""
+    """Return the number of signals received."""
     return _listener.count
 
 
 def check() -> None:
-    """Raises Interrupted if the run should end: a safe place.
+    """Raise Interrupted if the run should end: a safe place.
 
     No-op in other threads, while training saves a checkpoint, and while the run is being ended.
     """
-    mode = _listener.mode
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and _listener.request is not None and not mode.keeps and not mode.ends:
+    if is_main and _listener.request is not None and _listener.part.mode.checks:
         raise Interrupted(_listener.request)
 
 
-def pause(seconds: float) -> None:
-    """Waits until the time is over or the run should end.
+def until(ready: Callable[[], Answer], seconds: float = math.inf, poll: float = TICK_SECONDS) -> Answer:
+    """Wait until `ready()` is true or the time is over; return its last answer.
 
     Raises:
         Interrupted: if the run should end.
     """
-    check()
-    if _listener.is_on and _listener.request is None:
-        _listener.changed.wait(seconds)
-    else:
-        time.sleep(seconds)
+    deadline = time.monotonic() + seconds
+    while True:
+        check()
+        answer = ready()
+        left = deadline - time.monotonic()
+        if answer or left <= 0:
+            return answer
+        time.sleep(min(poll, left))
+
+
+def pause(seconds: float) -> None:
+    """Wait until the time is over.
+
+    Raises:
+        Interrupted: if the run should end.
+    """
+    until(lambda: None, seconds)
     check()
 
 
 def request(reason: Request) -> None:
-    """Ends the run at the next safe place, for another reason than a signal."""
-    if reason is CLOSED_OUTPUT and _listener.is_detached:
-        return
-    if _listener.is_on:
-        _listener.note(reason, "thread")
+    """End the run at the next safe place, for another reason than a signal."""
+    if _listener.pipe is not None and not (reason is CLOSED_OUTPUT and _listener.is_detached):
+        _listener.note(reason)
 
 
 def time_out(deadline: float, limit: float) -> None:
-    """Ends the run when the monotonic clock reaches `deadline`, by the user's `limit` in seconds."""
+    """End the run when the monotonic clock reaches `deadline`, by the user's `limit` in seconds."""
     _listener.timer = deadline, Request(f"job_timeout_seconds={limit:g}", signal.SIGTERM, TIMED_OUT)
 
 
 @contextmanager
-def interruptible(grace: float = GRACE_SECONDS) -> Iterator[None]:
-    """Lets a signal interrupt the block's Python code where it reaches no safe place within `grace` seconds."""
-    with _in(Mode(grace=grace)):
+def interruptible(grace: float = MODES["stage"].grace) -> Iterator[None]:
+    """Let a signal interrupt the block's Python code where it reaches no safe place within `grace` seconds."""
+    with _in(_Part("stage", replace(MODES["stage"], grace=grace))):
         yield
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Lets signals act on the block at `check` alone, for the framework's own work."""
-    with _in(Mode()):
+    """Let signals act on the block at `check` alone, for the framework's own work."""
+    with _in(_Part("free", MODES["free"])):
         yield
 
 
 @contextmanager
 def supervising() -> Iterator[None]:
-    """Leaves it to the block to forward signals and to wait until the processes that it has started have ended."""
-    with _in(Mode(limit=SAVE_SECONDS + 30, second_limit=SUPERVISED_SECONDS, keeps=True, supervises=True)):
+    """Leave it to the block to forward signals and to wait until the processes that it has started have ended."""
+    with _in(_Part("supervising", MODES["supervising"])):
         yield
 
 
 @contextmanager
 def ending(exit_code: int | None = None) -> Iterator[None]:
-    """Protects the end of a run, its summary and its status, from signals for LIMIT_SECONDS.
+    """Protect the end of a run, its summary and its status, from signals.
 
     Args:
         exit_code: of the process if it is then ended by force; None: the signal's.
     """
-    with _in(Mode(ends=True, exit_code=exit_code)):
+    with _in(_Part("ending", MODES["ending"], exit_code)):
         yield
 
 
 def ended(exit_code: int) -> None:
-    """Sets the exit code of a process for its last lines."""
-    _listener.modes.append(Mode(ends=True, exit_code=exit_code))
+    """Set the exit code of a process for its last lines."""
+    _listener.parts.append(_Part("ending", MODES["ending"], exit_code))
 
 
 @contextmanager
-def last_words(speak: Callable[[Request], None]) -> Iterator[None]:
-    """Calls `speak`, which marks the run, in another thread before the process is ended by force in the block."""
-    before = _listener.last_words
-    _listener.last_words = speak
+def on_forced_exit(mark: Callable[[Request], None]) -> Iterator[None]:
+    """Call `mark`, which marks the run, in another thread before the process is ended by force in the block."""
+    before = _listener.on_forced_exit
+    _listener.on_forced_exit = mark
     try:
         yield
     finally:
-        _listener.last_words = before
+        _listener.on_forced_exit = before
 
 
 class Stop:
@@ -193,31 +403,30 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Defers a signal until a checkpoint is saved; a second one interrupts the block."""
-    stop = Stop()
-    with _in(Mode(limit=SAVE_SECONDS, second=True, keeps=True)):
-        yield stop
+    """Defer a signal until a checkpoint is saved; a second one interrupts the block."""
+    with _in(_Part("saving", MODES["saving"])):
+        yield Stop()
     check()
 
 
 @contextmanager
-def _in(mode: Mode) -> Iterator[None]:
-    modes = _listener.modes
-    modes.append(mode)
+def _in(part: _Part) -> Iterator[None]:
+    parts = _listener.parts
+    parts.append(part)
     try:
         yield
     finally:
-        modes.remove(mode)
+        parts.remove(part)
 
 
 def _ignore() -> None:
-    """Ignores signals while the interpreter shuts down, which would restore their defaults, which kill."""
+    """Ignore signals while the interpreter shuts down, which would restore their defaults, which kill."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _hush_lost_interruptions() -> None:
-    """Keeps Python from printing an Interrupted raised in a destructor; it is raised again a second later."""
+    """Keep Python from printing an Interrupted raised in a destructor; it is raised again a second later."""
     before = sys.unraisablehook
 
     def hook(lost: "sys.UnraisableHookArgs") -> None:
@@ -229,15 +438,16 @@ def _hush_lost_interruptions() -> None:
 
 
 def _after_fork() -> None:
-    """Drops the parent's thread and pipe, as a child's signals are not the parent's."""
+    """Drop the parent's thread and pipe, as a child's signals are not the parent's."""
     global _listener
-    if _listener.is_on:
+    pipe, _listener.pipe = _listener.pipe, None  # its handlers are still installed, and hear nothing more
+    if pipe is not None:
         with suppress(ValueError):
             signal.set_wakeup_fd(-1)
-        for end in _listener.pipe or ():
+        for end in pipe:
             with suppress(OSError):
                 os.close(end)
-        _listener = Listener()
+        _listener = _Listener()
 
 
 os.register_at_fork(after_in_child=_after_fork)

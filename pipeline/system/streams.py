@@ -1,4 +1,4 @@
-"""Standard output and standard error that never raise, even for a closed pipe, a closed terminal or a full disk."""
+"""Standard streams that never raise, even for a closed pipe or terminal; errors of full disks as one line."""
 
 import errno
 import io
@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.exit_codes import FAILED
 from pipeline.system import signals
+from stages.errors import UserError
 
 CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
 """Errors of writing to a stream without a reader; EIO is a closed terminal."""
@@ -89,3 +90,17 @@ def _to_nowhere(number: int) -> None:
     if nowhere != number:
         os.dup2(nowhere, number)
         os.close(nowhere)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def no_room(error: BaseException) -> UserError | None:
+    """Returns the user's error for one of a full or a read-only disk; None for any other."""
+    if not isinstance(error, OSError) or error.errno not in _FULL:
+        return None
+    return UserError(
+        f"{error.filename or 'a file'} cannot be written ({os.strerror(error.errno)})",
+        "a folder with room in it that can be written to",
+        "the same command again, once there is room: it resumes what was interrupted",
+    )

@@ -141,11 +141,11 @@ MUTATIONS = (
         "pipeline/exit_codes.py", "TIMED_OUT = 124", "TIMED_OUT = 143", SIGNALS, "-k", "time_limit",
     ),
     mutation(
-        "pipeline/system/signal_listener.py", "if now - last < BOUNCE_SECONDS:", "if False:", SIGNALS,
+        "pipeline/system/signals.py", "if now - last < BOUNCE_SECONDS:", "if False:", SIGNALS,
         "-k", "counts_once",
     ),
     mutation(
-        "pipeline/system/signals.py", "not mode.keeps and not mode.ends", "not mode.keeps", SIGNALS,
+        "pipeline/system/signals.py", "and _listener.part.mode.checks", "", SIGNALS,
         "-k", "only_code_of_stages",
     ),
     mutation(

@@ -12,8 +12,8 @@ from pipeline.comparison.answer import choice, sentences
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
-from pipeline.planning.job import Job, prepare
-from pipeline.planning.resume import resolve
+from pipeline.planning.earlier import prepare, resolve
+from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.run.naming import run_name
 from pipeline.run_folder.summary import Summary

@@ -8,7 +8,7 @@ from pipeline.checks.precision import advice
 from pipeline.checks.refusal import expected_replicas
 from pipeline.cluster.task import local_tasks
 from pipeline.engines.tf_config import task_of_environment
-from pipeline.planning.job import prepare
+from pipeline.planning.earlier import prepare
 from pipeline.system import machine
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings

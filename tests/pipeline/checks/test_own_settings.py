@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.paths import CONF
-from pipeline.planning.job import prepare
+from pipeline.planning.earlier import prepare
 from pipeline.source_code.annotations import declared_settings
 from pipeline.source_code.signatures import find
 from stages.errors import UserError

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from pipeline.config.errors import explain
-from pipeline.planning.job import prepare
+from pipeline.planning.earlier import prepare
 from stages.errors import UserError
 from tests.pipeline.checks.test_combinations import REFUSED
 from tests.pipeline.config.test_config import WRONG

@@ -21,7 +21,7 @@ from pipeline.config.errors import explain
 from pipeline.config.experiment import read
 from pipeline.config.schemas import SCHEMAS, register_schemas
 from pipeline.paths import CONF
-from pipeline.planning.job import prepare
+from pipeline.planning.earlier import prepare
 from pipeline.redaction import redact
 from stages.errors import UserError
 from stages.settings.model import CnnSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.planning.resume import check_fork, refuse_without_epochs
+from pipeline.planning.earlier import check_fork, refuse_without_epochs
 from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment

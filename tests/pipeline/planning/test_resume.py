@@ -17,13 +17,13 @@ from mlflow import MlflowClient
 
 from pipeline.console import Console
 from pipeline.paths import new_folder_name
-from pipeline.planning.job import Job
-from pipeline.planning.resume import claimed, resolve
-from pipeline.planning.trust import with_overrides_of_run
+from pipeline.planning.earlier import resolve
+from pipeline.planning.inherited import with_overrides_of_run
+from pipeline.planning.job import Job, claimed
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
+from pipeline.run.begin import begin
 from pipeline.run.launch import run_job
-from pipeline.run.lifecycle import begin
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import Runs, checkpoint_rows
 from pipeline.run_folder.settle import end_lost
@@ -102,7 +102,7 @@ def test_settings_without_an_effect_may_differ(killed: Path) -> None:
 def test_other_code_begins_a_new_run_and_says_how_to_resume(
     killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipeline.planning.resume.sources", lambda experiment: Sources({"net.py": "other"}))
+    monkeypatch.setattr("pipeline.planning.earlier.sources", lambda experiment: Sources({"net.py": "other"}))
     assert resolve(job(killed), Console()).folder is None
     printed = " ".join(capsys.readouterr().out.split())
     assert "the code has changed since" in printed

@@ -13,7 +13,7 @@ import tensorflow as tf
 from mlflow import MlflowClient
 from omegaconf import OmegaConf
 
-from pipeline.planning.reuse import plan_of
+from pipeline.planning.earlier import plan_of
 from pipeline.tracking.run_copy import RESULTS, is_copy
 from stages.errors import UserError
 from stages.load.digits import digits

@@ -13,8 +13,8 @@ import pytest
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.paths import CONF
+from pipeline.planning.earlier import resolve
 from pipeline.planning.job import Job
-from pipeline.planning.resume import resolve
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run_folder.summary import Summary

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.planning.job import prepare
+from pipeline.planning.earlier import prepare
 from pipeline.run.ahead import reloading, reloading_for_jobs
 from stages.exporters import fresh_process
 from tests.pipeline.experiments import experiment

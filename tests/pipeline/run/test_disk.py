@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.system.disk import no_room
+from pipeline.system.streams import no_room
 from stages.checkpoints.files import read
 from stages.storage.atomic import atomic_write
 from tests import commands

@@ -121,14 +121,14 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
     assert tags["mlflow.user"]
     assert len(tags["mlflow.source.git.commit"]) in (4, 40)
     assert tags["mlflow.source.git.dirty"] in ("true", "false")
-    note, result, table, facts = tags["mlflow.note.content"].split("\n\n")
+    note, result, facts = tags["mlflow.note.content"].split("\n\n")
     assert note == "a try"
     assert result.startswith(
         f"**FINISHED, test accuracy {run.data.metrics['test/accuracy']:.4f}**, with the weights of"
     )
-    assert f"| val | {run.data.metrics['val/best_accuracy']:.4f} |" in table
+    assert f": val accuracy {run.data.metrics['val/best_accuracy']:.4f}, loss " in facts
     assert f'load_model("runs:/{run.info.run_id}/digits_cnn")' in facts
-    assert "- Compared: the exported model's predictions" in facts
+    assert "  (its predictions differ from the model's by " in facts
 
 
 def test_a_run_s_page_begins_with_its_scores(finished: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.paths import new_folder_name
-from pipeline.run.description import LONGEST, code, escaped, of_run, of_sweep
+from pipeline.run.facts import LONGEST, code, escaped, run_description, sweep_description
 from pipeline.run.naming import label, run_name, sweep_name
 from pipeline.run_folder.summary import StageOutcome, Summary
 
@@ -59,7 +59,7 @@ def test_what_went_wrong_is_said_first_and_shown_as_it_is() -> None:
     failed = Summary("4d9eb298", "FAILED", "digits_cnn", "outputs/runs/a", {})
     failed.stages = {"train": StageOutcome("failed", 1.0)}
     failed.error = "no <b>device</b> */gpu:7*\n`x`"
-    first, *_ = of_run(failed, "python -m pipeline", None).split("\n\n")
+    first, *_ = run_description(failed, "python -m pipeline", None).split("\n\n")
     assert first == r"**FAILED in train**: no \<b\>device\</b\> \*/gpu:7\* \`x\`"
     assert escaped("a_b|c") == r"a\_b\|c"
 
@@ -74,7 +74,7 @@ def test_code_ends_where_it_ends(text: str) -> None:
 
 def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
     rows = [f"| {number} | mirrored | 0.98 |" for number in range(500)]
-    text = of_sweep("\n".join(["# Sweep", "", *rows]), "python -m pipeline -m seed=1,2", "**mine**")
+    text = sweep_description("\n".join(["# Sweep", "", *rows]), "python -m pipeline -m seed=1,2", "**mine**")
     assert len(text) < LONGEST + 50
     assert text.startswith("**mine**\n\n| 0 | mirrored | 0.98 |\n| 1 |")
     cut = "| mirrored | 0.98 |\n\n… the whole is comparison.md\n\nCommand: `python -m pipeline -m seed=1,2`"

@@ -11,8 +11,8 @@ from pipeline.comparison.page import write
 from pipeline.config.schemas import TopSettings
 from pipeline.console import Console
 from pipeline.planning.job import Job
+from pipeline.run.facts import show_summary, show_times
 from pipeline.run.launch import run_job
-from pipeline.run.report import show_summary, show_times
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.sweep.comparison import compare
 from stages.errors import UserError

@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 
 from pipeline import sync
 from pipeline.console import Console
+from pipeline.planning.earlier import resolve
 from pipeline.planning.job import Job
-from pipeline.planning.resume import resolve
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.launch import run_job
@@ -60,7 +60,7 @@ def died(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MlflowRun, "send", send)
-        patch.setattr("pipeline.run.lifecycle.flush", die)
+        patch.setattr("pipeline.run.end.flush", die)
         with pytest.raises(Died):
             run_job(job(outputs), Console())
     return outputs
@@ -107,7 +107,7 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
     elif how == "untracked":
         assert resolve(job(outputs, "tracking=off"), Console()).folder is None
     else:
-        monkeypatch.setattr("pipeline.planning.resume.sources", lambda experiment: Sources({"a.py": "other"}))
+        monkeypatch.setattr("pipeline.planning.earlier.sources", lambda experiment: Sources({"a.py": "other"}))
         assert resolve(job(outputs), Console()).folder is None
         assert f"python -m pipeline.sync {folder}" in capsys.readouterr().out
 
@@ -174,7 +174,7 @@ def test_a_damaged_configuration_is_told_in_one_line(outputs: Path) -> None:
         (folder / "config.yaml").write_bytes(content)
         assert resolve(job(outputs, f"resume={folder}"), Console()).folder == folder  # the very settings
         asked = job(outputs, f"resume={folder}", "strategy=mirrored")
-        with pytest.raises(UserError, match=r"config\.yaml is damaged"):
+        with pytest.raises(UserError, match=r"config\.yaml cannot be read"):
             resolve(asked, Console())
 
 

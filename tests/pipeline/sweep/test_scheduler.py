@@ -16,8 +16,8 @@ from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.sweep.scheduler import Scheduler
 from pipeline.system import signals
-from pipeline.system.child_process import LocalProcess
-from pipeline.system.signal_listener import Interrupted, by_signal
+from pipeline.system.processes import LocalProcess
+from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
@@ -71,7 +71,7 @@ def test_the_next_job_is_taken_when_a_place_is_free(outputs: Path) -> None:
 
 def test_one_job_is_stopped_and_the_other_is_not(outputs: Path) -> None:
     codes: dict[str, int] = {}
-    stopped = by_signal(signal.SIGTERM)
+    stopped = signal_request(signal.SIGTERM)
 
     def ended(job: Job, code: int) -> None:
         assert job.folder is not None

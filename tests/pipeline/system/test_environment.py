@@ -13,23 +13,6 @@ from stages.errors import UserError
 from stages.exporters import fresh_process
 from tests.conftest import ROOT
 
-ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-
-@pytest.mark.parametrize("module", ["pipeline", "pipeline.sync"])
-@pytest.mark.parametrize(
-    ("variables", "said"),
-    [
-        (ASCII, "Expected UTF-8. Try: PYTHONUTF8=1 before the same command"),
-        ({"PYTHONOPTIMIZE": "2"}, "Expected PYTHONOPTIMIZE=1 or less. Try: PYTHONOPTIMIZE=0 before the same command"),
-    ],
-    ids=["ascii", "without docstrings"],
-)
-def test_an_environment_that_cannot_work_is_refused(variables: dict[str, str], said: str, module: str) -> None:
-    done = _by_python(module, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables})
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert said in done.stderr
-
 
 @pytest.mark.parametrize("module", ["pipeline", "pipeline.runs"])
 def test_a_removed_working_directory_is_named(module: str, tmp_path: Path) -> None:
@@ -53,8 +36,3 @@ def test_a_directory_that_is_removed_later_ends_nothing(tmp_path: Path, monkeypa
     assert Path(fresh_process._directory()).is_dir()
     with pytest.raises(UserError, match="the working directory is gone"):
         compose(["model=mlp"])
-
-
-def _by_python(module: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", module, "--help"]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

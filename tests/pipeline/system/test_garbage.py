@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from pipeline.system.garbage import imports_kept
+from pipeline.system.environment import imports_kept
 
 
 class Part:

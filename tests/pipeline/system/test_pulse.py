@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pipeline.system.child_process import LocalProcess
+from pipeline.system.processes import LocalProcess
 from pipeline.system.pulse import Pulse, Watch
 
 LIMIT = 1.0

@@ -16,11 +16,11 @@ SCRIPT = """
 import sys, threading, time
 from pipeline.exit_codes import FAILED
 from pipeline.system import pulse, signals
-from pipeline.system.self_watch import watching_itself
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.pulse import watching_itself
+from pipeline.system.signals import Interrupted
 
 code = 0
-last_words = signals.last_words(lambda request: print("by force", request.reason, flush=True))
+last_words = signals.on_forced_exit(lambda request: print("by force", request.reason, flush=True))
 with signals.listening(owns_process=True), last_words:
     try:
         with signals.uninterrupted(), watching_itself(3.0):

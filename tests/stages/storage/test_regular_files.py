@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline import predict
-from pipeline.planning.trust import known_targets
+from pipeline.planning.inherited import known_targets
 from pipeline.provenance.source_digest import _content
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import Summary

@@ -2,14 +2,12 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -21,13 +19,12 @@ from pipeline.provenance.source_digest import targets_in
 from pipeline.redaction import MASK
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
-from pipeline.tracking.run_copy import copy_of_run, is_copy
+from pipeline.tracking.run_copy import copy_of_run
 from pipeline.tracking.weights import ADDRESSES, run_of_model
 from stages.errors import UserError
 from stages.settings.places import regular_file
 
-ELSEWHERE = ("tracking.uri", "strategy.name", "outputs")
-"""Settings that send data to another place, or write there."""
+_TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
 
 _KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
 
@@ -79,7 +76,7 @@ def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()
         inherited = [text for text in overrides if MASK not in text]
         check_overrides(run, inherited, f"{option}={name}")
         if typed.get("trust", "").lower() not in ("true", "yes", "on", "1"):
-            check_trust(run, inherited, outputs, config_dirs, f"{option}={name}")
+            check_trust(run, inherited, config_dirs, f"{option}={name}")
     return quoted + inherited
 
 
@@ -136,39 +133,34 @@ def check_overrides(run: Summary, overrides: Sequence[str], option: str) -> None
             )
 
 
-def check_trust(
-    run: Summary, overrides: Sequence[str], outputs: Path, config_dirs: Sequence[Path], option: str
-) -> None:
-    """Refuses overrides of a run that would execute, read or send what the current configuration does not.
+def check_trust(run: Summary, overrides: Sequence[str], config_dirs: Sequence[Path], option: str) -> None:
+    """Refuse code that a run's folder asks for, and no file of the configuration.
 
     Args:
-        run: the source of `overrides`, those that the command line does not set itself.
-        outputs: of the command; a run below it may name other places.
         option: that names the run, such as `resume=4d9eb298`.
 
     Raises:
         UserError: with all that `trust=true` would allow.
     """
     allowed = known_targets(config_dirs)
-    folder = Path(run.folder)
-    is_own = folder.resolve().is_relative_to(outputs) and not is_copy(folder, outputs)
-    demands: list[str] = []
-    for override in overrides:
-        key, value = split_override(override)
-        value = value.strip("'\"")
-        demands += [f"run {target} ({key})" for target in _targets(override) if target not in allowed]
-        if "${oc." in override:
-            demands.append(f"read this machine's environment ({override})")
-        if key in ELSEWHERE and not is_own and not _is_its_outputs(key, value, run):
-            demands.append(f"use {override}")
-        if key == "model.weights" and not is_own and not value.startswith(("none", "imagenet", "runs:/", "models:/")):
-            demands.append(f"load {override}")
+    demands = [
+        f"run {target} ({_key(override)})"
+        for override in overrides
+        for target in _targets(override)
+        if target not in allowed
+    ]
     if demands:
         raise UserError(
             f"{option} would {'; '.join(demands)}: {shorter(Path(run.folder))} asks for it, and no file of conf/",
             "targets of conf/ and of --config-dir, or trust=true, once you have read what the folder asks for",
             "trust=true",
         )
+
+
+def _targets(override: str) -> list[str]:
+    """Return the targets that an override names; the whole of one in which they cannot be told."""
+    found = _TARGET.findall(override)
+    return found if len(found) == override.count("_target_") else [override]
 
 
 def known_targets(config_dirs: Sequence[Path]) -> set[str]:
@@ -187,24 +179,3 @@ def known_targets(config_dirs: Sequence[Path]) -> set[str]:
             except (OSError, ValueError, yaml.YAMLError):
                 continue
     return targets
-
-
-def _targets(override: str) -> Iterator[str]:
-    """Yields the targets that an override names; one that cannot be parsed, whole."""
-    if "_target_" not in override:
-        return
-    try:
-        parsed = OverridesParser.create().parse_override(override)
-        value = parsed.value()
-    except (HydraException, ValueError):
-        yield override
-        return
-    if parsed.key_or_group.rpartition(".")[2] == "_target_":
-        yield str(value)
-    else:
-        yield from list(targets_in(value)) or [override]
-
-
-def _is_its_outputs(key: str, value: str, run: Summary) -> bool:
-    """Returns whether an override is `outputs` and names the folder that the run is in."""
-    return key == "outputs" and Path(value.strip("'\"")).expanduser().resolve() == Path(run.folder).resolve().parents[2]

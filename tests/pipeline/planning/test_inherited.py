@@ -1,11 +1,11 @@
-"""A folder from somebody else brings settings, and no code, address or place that the configuration does not name."""
+"""A folder from somebody else brings settings, and no code that the configuration does not name."""
 
 from pathlib import Path
 
 import pytest
 
 from pipeline.config.schemas import TrackingSettings
-from pipeline.planning.trust import with_overrides_of_run
+from pipeline.planning.inherited import with_overrides_of_run
 from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
 
@@ -34,14 +34,10 @@ ASKED = {
     "model.network={_target_: evil.net, units: 3}": "run evil.net",
     "+a.b.c=[[{x: [{_target_: subprocess.run}]}]]": "run subprocess.run",
     "++data._target_=my_own.data": "run my_own.data",
-    "data._target_=${tracking.tags.x}": r"run \$\{tracking.tags.x\}",
-    "tracking.tags.x='${oc.env:HOME}'": "read this machine's environment",
-    "+model.network='${oc.decode:\"{_target_: evil.net}\"}'": "environment|evil",
-    "tracking.uri=http://203.0.113.7:5000": r"use tracking\.uri=",
-    "outputs=/tmp/elsewhere": "use outputs=",
-    "outputs=/": "use outputs=",
-    "strategy.name=grpc://203.0.113.7": r"use strategy\.name",
-    "model.weights=/tmp/saved_model": r"load model\.weights",
+    "data._target_=${tracking.tags.x}": r"run \$\{tracking.tags.x",
+    "model.network={'_target_': \"evil.net\"}": "run evil.net",
+    "+model={net: ${oc.decode:_target_}}": r"run \+model=",
+    "+model.network='${oc.decode:\"{_target_: evil.net}\"}'": "run evil.net",
 }
 
 NEVER = ("--config-dir=/tmp/evil", "-m", "hydra/launcher=basic", "hydra.searchpath=[file:///tmp]", "--cfg", "-cd=/tmp",
@@ -103,15 +99,6 @@ def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_of_ones_own_names_its_places(tmp_path: Path) -> None:
-    place = tmp_path / "outputs" / "runs" / "x" / "y"
-    place.mkdir(parents=True)
-    given = ["tracking=server", "tracking.uri=http://127.0.0.1:5000", f"outputs={tmp_path}/outputs"]
-    Summary("abcdef", "KILLED", "x", str(place), {}, overrides=given).write(place)
-    taken = with_overrides_of_run(["resume=abcdef", f"outputs={tmp_path}/outputs"])
-    assert taken[2:] == given[:2]
-
-
 def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an address, or by an option of the project's or of one's own, as the run itself will be recorded."""
     (tmp_path / "tracking").mkdir()
@@ -122,7 +109,7 @@ def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, m
         asked.append((tracking.kind, tracking.uri))
         raise UserError("asked")
 
-    monkeypatch.setattr("pipeline.planning.trust.run_of_model", found)
+    monkeypatch.setattr("pipeline.planning.inherited.run_of_model", found)
     for words in ([], ["tracking=server"], ["tracking=ours"], ["tracking=ours", "tracking.uri=http://127.0.0.1:8"]):
         with pytest.raises(UserError, match="asked"):
             with_overrides_of_run(["run=models:/digits@champion", *words, f"outputs={tmp_path}"], [tmp_path])

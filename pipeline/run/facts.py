@@ -1,0 +1,215 @@
+"""What is said of a run: its plan before it begins; at its end one list of facts, in the terminal and in Markdown."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipeline.config.experiment import Experiment
+from pipeline.console import Console
+from pipeline.paths import shorter
+from pipeline.planning.plan import PlannedStage
+from pipeline.provenance.code_state import resuming_command
+from pipeline.run_folder.runs import debug_kind
+from pipeline.run_folder.summary import Summary
+from pipeline.tracking.params import model_name
+
+LONGEST = 4000
+"""Characters of a description: MLflow's limit is that of a tag."""
+
+NOTE = "mlflow.note.content"
+"""The tag that MLflow shows as the description of a run or a sweep."""
+
+UNITS = ("images", "features")
+"""Kinds of examples that training may count: features are what a frozen backbone has made of images."""
+
+TRAINING = {
+    "build": "building and tracing",
+    "features": "features",
+    "steps": "steps",
+    "input_wait": "waiting for input",
+    "validation": "validation",
+    "callbacks": "callbacks",
+    "checkpoints": "checkpoints",
+    "other": "other",
+}
+"""The parts of training's time, `train/<part>_seconds`, and how they are called."""
+
+
+def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
+    """Print what will be done, before it is done."""
+    chosen = experiment.document.precision
+    precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
+    console.log(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
+    if experiment.debug is not None:
+        console.log(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
+    rows = [(stage.name, stage.option or stage.target, ", ".join(stage.inputs), stage.makes) for stage in plan]
+    widths = [max((len(text) for text in column), default=0) for column in zip(*rows, strict=True)]
+    digits = len(str(len(plan)))
+    partly = any(stage.action != "runs" for stage in plan)
+    for index, (stage, (name, option, inputs, makes)) in enumerate(zip(plan, rows, strict=True), 1):
+        action = f"{stage.action:8}" if partly else ""
+        row = f"{name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
+        console.log(f"  {index:>{digits}}  {action}{row}".rstrip())
+
+
+def show_summary(summary: Summary, how_to_open: str | None, console: Console) -> None:
+    """Print the results of the run, and where everything is."""
+    rows = [("run", f"{summary.run_id or 'not tracked'}  {summary.status}")]
+    if how_to_open:
+        rows += zip(("open", ""), how_to_open.splitlines(), strict=False)
+    rows += run_facts(summary)
+    may_resume = debug_kind(summary.choices) is None
+    if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
+        rows.append(("resume", f"{resuming_command()}  (from its last checkpoint)"))
+    console.log()
+    for label, text in rows:
+        console.log(f"{label:11} {text}")
+
+
+def show_times(summary: Summary, console: Console) -> None:
+    """Print, last of all, how long the command took and for what; the parts add up to the whole."""
+    again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
+    stages = [f"{name} {stage.seconds:.1f}" for name, stage in summary.stages.items() if stage.status != "skipped"]
+    parts = [f"start {summary.start_seconds:.1f}", *stages, f"recording {summary.recording_seconds:.1f}"]
+    console.log(f"{'time':11} {summary.status} in {summary.seconds:.1f} s{again}: {', '.join(parts)}")
+
+
+def run_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Return the results of a run as labels and texts; a text with an empty label belongs to the one before."""
+    facts = [("folder", shorter(Path(summary.folder)))]
+    if (data := data_sizes(summary)) is not None:
+        facts.append(("data", data))
+    facts += _epochs(summary)
+    if tested := _tested(summary):
+        facts.append(("test", tested))
+    facts += _speed(summary)
+    for kind, path in summary.exported.items():
+        facts.append(("export", f"{shorter(Path(path))} ({kind})"))
+        if (difference := summary.metrics.get(f"export/{kind}/max_abs_diff")) is not None:
+            facts.append(("", f"its predictions differ from the model's by {difference:.1e} at most"))
+    return facts
+
+
+def begun_description(command: str, note: str | None) -> str:
+    """Return the description of a run or a sweep that has begun, in Markdown."""
+    return _joined([note or "", f"Command: {code(command)}"])
+
+
+def run_description(summary: Summary, command: str, note: str | None) -> str:
+    """Return the description of a run that has ended, in Markdown: its result, its command and its facts.
+
+    Args:
+        note: the user's own Markdown, which comes first.
+    """
+    facts = [("command", command), *run_facts(summary)]
+    if summary.run_id and "saved_model" in summary.exported:
+        facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model_name(summary.name)}")'))
+    shown = [f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts]
+    return _joined([note or "", _result(summary), "\n".join(shown)])
+
+
+def sweep_description(table: str, command: str, note: str | None) -> str:
+    """Return the description of a sweep that has ended, in Markdown.
+
+    Args:
+        table: the comparison of its jobs in Markdown; cut at a line's end where it is too long. Its title is left out:
+            MLflow folds a description after three lines.
+    """
+    own = note or ""
+    last = f"Command: {code(command)}"
+    kept = re.sub(r"\A# .*\n+", "", table).strip()
+    room = LONGEST - len(own) - len(last)
+    if len(kept) > room:
+        kept = f"{kept[:room].rpartition(chr(10))[0]}\n\n… the whole is comparison.md"
+    return _joined([own, kept, last])
+
+
+def data_sizes(summary: Summary) -> str | None:
+    """Return the sizes of a run's data set; None where it has none."""
+    facts = summary.facts.get("data", {})
+    if not facts:
+        return None
+    examples = ", ".join(f"{facts[f'{split}_examples']:,} {split}" for split in ("train", "val", "test"))
+    return f"{examples}; {facts['classes']} classes; {facts['height']}×{facts['width']}×{facts['channels']}"
+
+
+def code(text: str) -> str:
+    """Return `text` as code in Markdown, whatever backticks it has."""
+    line = " ".join(text.split())
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    space = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{space}{line}{space}{fence}"
+
+
+def escaped(text: str) -> str:
+    """Return `text` as Markdown shows it unchanged."""
+    return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", " ".join(text.split()))
+
+
+def chosen_weights(weights: Mapping[str, object]) -> str:
+    """Return how the epoch was chosen whose weights a run has."""
+    return f"the best by {weights['monitor']}" if weights["selection"] == "best" else "the last one"
+
+
+def _result(summary: Summary) -> str:
+    if summary.error:
+        return f"**{summary.status} in {summary.failed_stage or 'recording'}**: {escaped(summary.error)}"
+    weights = summary.weights
+    if not weights:
+        return f"**{summary.status}**"
+    accuracy = summary.metrics.get("test/accuracy")
+    scored = f", test accuracy {accuracy:.4f}" if accuracy is not None else ""
+    return f"**{summary.status}{scored}**, with the weights of epoch {weights['epoch']} ({chosen_weights(weights)})"
+
+
+def _scores(metrics: Mapping[str, float], prefix: str) -> str:
+    names = [name for name in ("accuracy", "loss") if f"{prefix}{name}" in metrics]
+    return ", ".join(f"{name} {metrics[prefix + name]:.4f}" for name in names)
+
+
+def _tested(summary: Summary) -> str:
+    """Return the scores on the test split, the accuracy with its interval."""
+    scores = _scores(summary.metrics, "test/")
+    ends = summary.facts.get("intervals", {}).get("test/accuracy")
+    if not ends:
+        return scores
+    accuracy, separator, rest = scores.partition(", ")
+    low, high = ends
+    return f"{accuracy} ({100 * summary.facts['confidence']:g} %: {low:.4f} to {high:.4f}){separator}{rest}"
+
+
+def _epochs(summary: Summary) -> list[tuple[str, str]]:
+    """Return the validation of the best and of the last epoch, and of which of them the weights are."""
+    metrics = summary.metrics
+    weights = summary.weights or {}
+    if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
+        return []
+    best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
+    by = f" (by {weights['monitor']})" if "monitor" in weights else ""
+    rows = [("best epoch", f"{best:.0f}{by}: val {_scores(metrics, 'val/best_')}")]
+    if last != best:
+        rows.append(("last epoch", f"{last:.0f}: val {_scores(metrics, 'val/')}"))
+    if "epoch" in weights:
+        index = 0 if weights["epoch"] == best else -1
+        label, text = rows[index]
+        rows[index] = (label, f"{text}; test and export have its weights{' (EMA)' if weights.get('ema') else ''}")
+    return rows
+
+
+def _speed(summary: Summary) -> list[tuple[str, str]]:
+    """Return how fast training was, and what its time went into."""
+    metrics = summary.metrics
+    rows = []
+    by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
+    rates = [f"{rate:,.0f} {unit}/s" for unit, rate in by_unit.items() if rate is not None]
+    if rates and "train/step_milliseconds" in metrics:
+        step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
+        rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
+    parts = {name: metrics[f"train/{name}_seconds"] for name in TRAINING if f"train/{name}_seconds" in metrics}
+    if parts:
+        rows.append(("training", ", ".join(f"{TRAINING[name]} {seconds:.1f} s" for name, seconds in parts.items())))
+    return rows
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part)
