@@ -105,6 +105,17 @@ MUTATIONS = (
     ),
     # Commands and runs
     mutation(
+        "pipeline/planning/job.py", 'if run is not None and run.status == "FINISHED":', "if False:",
+        "tests/pipeline/run/test_two_commands.py", "-k", "single-0",
+    ),
+    mutation(
+        "pipeline/engines/supervisor.py", "claimed(job, supervises=True)", "claimed(replace(job, is_supervised=True))",
+        "tests/pipeline/run/test_two_commands.py", "-k", "cluster-4",
+    ),
+    mutation(
+        "pipeline/paths.py", "now = max(now, ", "max(now, ", "tests/pipeline/planning/test_resume.py", "-k", "clock",
+    ),
+    mutation(
         "pipeline/config/limits.py", "if _depth(value) > DEEPEST:", "if False:",
         "tests/pipeline/command_line/test_hostile_values.py", "-k", "nothing_could_hold",
     ),
