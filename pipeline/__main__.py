@@ -86,9 +86,9 @@ def _with_inherited(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that is resumed, forked or reused; imports nothing without."""
     if not names_run(arguments):
         return arguments
-    from pipeline.planning.inherited import with_inherited
+    from pipeline.planning.inherited import inherit_overrides
 
-    return with_inherited(arguments)
+    return inherit_overrides(arguments)
 
 
 def _compose_and_run(arguments: Arguments) -> int:

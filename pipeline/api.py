@@ -17,7 +17,7 @@ from pipeline.config.debug import debugged
 from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import outputs_folder
-from pipeline.planning.inherited import with_inherited
+from pipeline.planning.inherited import inherit_overrides
 from pipeline.run_folder.runs import Runs, epoch_metrics, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.serving.rebuilt import rebuilt_model
@@ -185,7 +185,7 @@ def _composed(overrides: Iterable[str]) -> Composed:
     flags = [word for word in words if word.startswith("-")]
     if flags:
         raise UserError(f"{flags[0]} is a flag of the command line", "overrides: <setting>=<value>", "train.epochs=5")
-    composer = Composer(with_inherited(read_arguments(words)))
+    composer = Composer(inherit_overrides(read_arguments(words)))
     try:
         if composer.is_sweep:
             option = next((word for word in words if word.lstrip("+~").startswith("sweep")), "the configuration")

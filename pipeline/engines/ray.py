@@ -17,7 +17,7 @@ from pipeline.engines.supervisor import supervise
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine
-from pipeline.system.environment import of_threads
+from pipeline.system.environment import thread_variables
 from pipeline.system.processes import ChildProcess, Start
 
 ALONE = {"worker": 1}
@@ -62,7 +62,7 @@ class _OnRay:
         self._hosts = hosts
         self._counts = counts
         is_alone = cluster_settings(experiment) is None
-        threads = of_threads(settings.cpus, experiment.deterministic)
+        threads = thread_variables(settings.cpus, experiment.deterministic)
         self.prepare: Callable[[Task], Task | None] = partial(_prepare, threads, is_alone)
         self._numbers: dict[str, int] = {}
 

@@ -29,18 +29,18 @@ _TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
 _KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
 
 
-def with_inherited(arguments: Arguments) -> Arguments:
+def inherit_overrides(arguments: Arguments) -> Arguments:
     """Returns `arguments` with the overrides of the run that they resume, fork or reuse, if they name one."""
     if not names_run(arguments):
         return arguments
     is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
     flags = ["-m"] if is_sweep else []
-    words = with_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
+    words = add_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
     count = len(arguments.overrides)
     return replace(arguments, overrides=tuple(words[:count]), inherited=tuple(words[count:]))
 
 
-def with_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
+def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
     """Returns a command line with the overrides of the run that it resumes, forks or reuses, unless it has its own.
 
     The run's name is quoted, as 4e123456 would be a number.

@@ -44,7 +44,7 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment) -> list[BoundStag
     return bound
 
 
-def with_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> list[BoundStage]:
+def resolve_local_weights(stages: Sequence[BoundStage], experiment: Experiment) -> list[BoundStage]:
     """Returns `stages` with local folders in place of `runs:/<run id>` and `models:/…`.
 
     Raises:
@@ -68,7 +68,7 @@ def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path | No
     return own if own.is_dir() else folder
 
 
-def with_other_run(stages: Sequence[BoundStage], folder: Path | None) -> list[BoundStage]:
+def resolve_other_run(stages: Sequence[BoundStage], folder: Path | None) -> list[BoundStage]:
     """Returns bound stages with the folder in place of what the user has typed; None: compared by another process."""
     return [
         dataclasses.replace(

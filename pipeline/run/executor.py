@@ -18,7 +18,7 @@ from pipeline.planning.job import Job, PrunedError, claimed
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.ahead import reloading
 from pipeline.run.begin import Run, begin, describe
-from pipeline.run.binding import bind, with_local_weights, with_other_run
+from pipeline.run.binding import bind, resolve_local_weights, resolve_other_run
 from pipeline.run.end import end, fail, note_pruned, register, share_results
 from pipeline.run.runner import StageRunner
 from pipeline.run_folder.settle import mark_killed
@@ -56,8 +56,8 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 if task is None:  # members of a cluster share the cores with each other
                     resources.enter_context(reloading(plan, job.experiment))
                 with signals.interruptible(signals.BEFORE_RUN_SECONDS):
-                    stages = with_local_weights(bind(plan, job.experiment), job.experiment)
-                    stages = with_other_run(stages, other_run(job.experiment))
+                    stages = resolve_local_weights(bind(plan, job.experiment), job.experiment)
+                    stages = resolve_other_run(stages, other_run(job.experiment))
                 pulse.beat()
                 run = begin(job, console)
             signals.check()  # raised here, where there is a run to end
@@ -99,8 +99,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         try:
             interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
             with console.working("starting TensorFlow"), _importing(), interruptible:
-                stages = [] if task.serves else with_local_weights(bind(plan, job.experiment), job.experiment)
-                stages = with_other_run(stages, None)
+                stages = [] if task.serves else resolve_local_weights(bind(plan, job.experiment), job.experiment)
+                stages = resolve_other_run(stages, None)
                 servers = import_module("stages.distribution.cluster_strategies")
             pulse.beat()
             if task.timeout_seconds is not None:

@@ -14,7 +14,7 @@ from pipeline.console import Console
 from pipeline.run.ahead import reloading_for_jobs
 from pipeline.run.engine import engine_of
 from pipeline.system import machine
-from pipeline.system.environment import of_threads
+from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess, Start
 from stages.errors import UserError
 
@@ -35,7 +35,7 @@ class Place:
     def environment(self, experiment: Experiment) -> dict[str, str]:
         """Returns the variables of a process that runs `experiment` there."""
         variables = {} if self.visible is None else {GPUS: self.visible}
-        threads = {} if self.threads is None else of_threads(self.threads, experiment.deterministic)
+        threads = {} if self.threads is None else thread_variables(self.threads, experiment.deterministic)
         return variables | threads
 
 

@@ -27,7 +27,7 @@ THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"
 """Read by TensorFlow's first operation in a process."""
 
 
-def of_threads(count: int, deterministic: bool) -> dict[str, str]:
+def thread_variables(count: int, deterministic: bool) -> dict[str, str]:
     """Returns the variables of a process that computes with `count` threads, without those that the user has set.
 
     A deterministic experiment has as many threads as anywhere: how TensorFlow divides a sum among them decides its last

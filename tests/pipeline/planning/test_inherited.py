@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.schemas import TrackingSettings
-from pipeline.planning.inherited import with_overrides_of_run
+from pipeline.planning.inherited import add_overrides_of_run
 from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
 
@@ -55,7 +55,7 @@ def foreign(folder: Path, *overrides: str) -> Path:
 @pytest.mark.parametrize("overrides", HARMLESS, ids=range(len(HARMLESS)))
 def test_settings_are_taken_over(overrides: list[str], option: str, tmp_path: Path) -> None:
     place = foreign(tmp_path, *overrides)
-    assert with_overrides_of_run([f"{option}={place}"])[1:] == overrides
+    assert add_overrides_of_run([f"{option}={place}"])[1:] == overrides
 
 
 @pytest.mark.parametrize("option", ["resume", "fork"])
@@ -63,27 +63,27 @@ def test_settings_are_taken_over(overrides: list[str], option: str, tmp_path: Pa
 def test_what_would_run_or_leave_is_asked_for(override: str, option: str, tmp_path: Path) -> None:
     place = foreign(tmp_path, "train.epochs=7", override)
     with pytest.raises(UserError, match=ASKED[override]) as raised:
-        with_overrides_of_run([f"{option}={place}"])
+        add_overrides_of_run([f"{option}={place}"])
     assert raised.value.fix == "trust=true"
-    assert with_overrides_of_run([f"{option}={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
+    assert add_overrides_of_run([f"{option}={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
     key = override.lstrip("+").partition("=")[0]
-    assert override not in with_overrides_of_run([f"{option}={place}", f"{key}=x"])  # typed by the user
+    assert override not in add_overrides_of_run([f"{option}={place}", f"{key}=x"])  # typed by the user
 
 
 @pytest.mark.parametrize("override", NEVER)
 @pytest.mark.parametrize("trust", [[], ["trust=true"]])
 def test_flags_are_no_settings_of_a_run(override: str, trust: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which no run has"):
-        with_overrides_of_run([f"resume={foreign(tmp_path, override)}", *trust])
+        add_overrides_of_run([f"resume={foreign(tmp_path, override)}", *trust])
 
 
 def test_a_folder_cannot_trust_itself(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"run os\.system.*run evil\.net"):
-        with_overrides_of_run(
+        add_overrides_of_run(
             [f"resume={foreign(tmp_path, 'trust=true', 'a._target_=os.system', 'b._target_=evil.net')}"]
         )
     with pytest.raises(UserError):
-        with_overrides_of_run([f"resume={tmp_path}/from_a_friend", "trust=false"])
+        add_overrides_of_run([f"resume={tmp_path}/from_a_friend", "trust=false"])
 
 
 def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
     option.write_text("network:\n  _target_: my_package.tiny.tiny\n")
     place = foreign(tmp_path, "model.network._target_=my_package.tiny.tiny")
     with pytest.raises(UserError, match="would run my_package"):
-        with_overrides_of_run([f"fork={place}"])
+        add_overrides_of_run([f"fork={place}"])
     assert (
-        with_overrides_of_run([f"fork={place}"], [tmp_path / "my_conf"])[-1]
+        add_overrides_of_run([f"fork={place}"], [tmp_path / "my_conf"])[-1]
         == "model.network._target_=my_package.tiny.tiny"
     )
 
@@ -112,6 +112,6 @@ def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, m
     monkeypatch.setattr("pipeline.planning.inherited.run_of_model", found)
     for words in ([], ["tracking=server"], ["tracking=ours"], ["tracking=ours", "tracking.uri=http://127.0.0.1:8"]):
         with pytest.raises(UserError, match="asked"):
-            with_overrides_of_run(["run=models:/digits@champion", *words, f"outputs={tmp_path}"], [tmp_path])
+            add_overrides_of_run(["run=models:/digits@champion", *words, f"outputs={tmp_path}"], [tmp_path])
     addresses = ["http://127.0.0.1:5000", "http://127.0.0.1:4711", "http://127.0.0.1:8"]
     assert asked == [("local", None), *(("server", address) for address in addresses)]

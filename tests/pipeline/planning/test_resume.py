@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 from pipeline.console import Console
 from pipeline.paths import new_folder_name
 from pipeline.planning.earlier import resolve
-from pipeline.planning.inherited import with_overrides_of_run
+from pipeline.planning.inherited import add_overrides_of_run
 from pipeline.planning.job import Job, claimed
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
@@ -156,13 +156,13 @@ def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed:
 def test_a_command_that_names_a_run_takes_its_settings(killed: Path) -> None:
     run = last(killed)
     given = [f"resume={Path(run.folder).name}", f"outputs={killed}", "strategy=mirrored"]
-    assert with_overrides_of_run(given) == [f"resume='{Path(run.folder).name}'", *given[1:], *LONG]
+    assert add_overrides_of_run(given) == [f"resume='{Path(run.folder).name}'", *given[1:], *LONG]
     given = [f"fork={Path(run.folder).name}", f"outputs={killed}", "train.epochs=9"]
-    assert with_overrides_of_run(given) == [f"fork='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
+    assert add_overrides_of_run(given) == [f"fork='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
     swept = ["-m", f"fork={run.folder}", "train.epochs=9", "seed=1,2", f"outputs={killed}"]
-    assert with_overrides_of_run(swept) == ["-m", f"fork='{run.folder}'", *swept[2:], *LONG[1:]]
-    assert with_overrides_of_run(["-m", "resume=4e123456", "seed=1,2"]) == ["-m", "resume='4e123456'", "seed=1,2"]
-    assert with_overrides_of_run(["resume=never", "seed=1"]) == ["resume=never", "seed=1"]
+    assert add_overrides_of_run(swept) == ["-m", f"fork='{run.folder}'", *swept[2:], *LONG[1:]]
+    assert add_overrides_of_run(["-m", "resume=4e123456", "seed=1,2"]) == ["-m", "resume='4e123456'", "seed=1,2"]
+    assert add_overrides_of_run(["resume=never", "seed=1"]) == ["resume=never", "seed=1"]
 
 
 def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(outputs: Path) -> None:
@@ -273,10 +273,10 @@ def test_secrets_do_not_reach_the_identity_or_the_overrides(tmp_path: Path) -> N
     run.write(tmp_path)
     assert "hunter22" not in (tmp_path / "summary.json").read_text()
     with pytest.raises(UserError, match=r"tracking.uri with a secret in it.*tracking.uri=<as before>"):
-        with_overrides_of_run([f"resume={tmp_path}"])
+        add_overrides_of_run([f"resume={tmp_path}"])
     uri = "tracking.uri=http://me:again@127.0.0.1:1"
-    assert with_overrides_of_run([f"resume={tmp_path}", uri]) == [f"resume='{tmp_path}'", uri, "tracking=server"]
-    assert with_overrides_of_run([f"resume={tmp_path}", "tracking=off"]) == [f"resume='{tmp_path}'", "tracking=off"]
+    assert add_overrides_of_run([f"resume={tmp_path}", uri]) == [f"resume='{tmp_path}'", uri, "tracking=server"]
+    assert add_overrides_of_run([f"resume={tmp_path}", "tracking=off"]) == [f"resume='{tmp_path}'", "tracking=off"]
 
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
