@@ -107,7 +107,7 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOCK).touch()
+        (folder / LOCK).open("a").close()  # its time is that of the run's beginning
     except OSError as error:
         raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
     try:

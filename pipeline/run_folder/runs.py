@@ -78,17 +78,14 @@ class Runs:
         """
         named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, fix)
         path = resolved(text)
+        is_folder = path is not None and (path / NAME).is_file()
+        folders = [path] if path and is_folder else [folder for folder in self.folders() if folder.name == text]
         damaged: list[str] = []
-        if path is not None and (path / NAME).is_file():
-            found = [read_run(path, damaged.append)]
-        elif place := next((folder for folder in self.folders() if folder.name == text), None):
-            found = [read_run(place, damaged.append)]
-        else:
-            wanted = text if len(text) >= SHORTEST_ID else "\0"
-            found = [run for run in Runs(self.outputs).all() if (run.run_id or "").startswith(wanted)]
+        runs = [run for folder in folders if (run := read_run(folder, damaged.append)) is not None]
         if damaged:
             raise UserError(f"{named}: {damaged[0]}", "a run whose files are whole", fix)
-        runs = [run for run in found if run is not None]
+        if not folders and len(text) >= SHORTEST_ID:
+            runs = [run for run in Runs(self.outputs).all() if (run.run_id or "").startswith(text)]
         if len(runs) != 1:
             raise UserError(
                 f"{named} is {f'{len(runs)} runs' if runs else 'no run'} under {shorter(self.outputs)}",

@@ -141,6 +141,15 @@ def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Pat
             Runs(killed).find(text, "resume")
 
 
+def test_a_name_that_two_jobs_have_is_refused(tmp_path: Path) -> None:
+    for sweep in ("20260101-000000-aaaaaaaa", "20260102-000000-bbbbbbbb"):
+        folder = tmp_path / "sweeps" / sweep / "1_seed=1"
+        folder.mkdir(parents=True)
+        Summary("abcdef", "KILLED", "x", str(folder), {}).write(folder)
+    with pytest.raises(UserError, match="1_seed=1 is 2 runs"):
+        Runs(tmp_path).find("1_seed=1")
+
+
 def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed: Path) -> None:
     run = last(killed)
     assert run.run_id is not None
