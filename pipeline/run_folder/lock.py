@@ -21,6 +21,10 @@ LOCK = ".lock"
 class LockedError(UserError):
     """Another process works in the folder of a run or a sweep."""
 
+    def __init__(self, folder: Path) -> None:
+        problem = f"another process works on {shorter(folder)}"
+        super().__init__(problem, "to wait for its end, or a new run", "resume=never")
+
 
 @contextmanager
 def locked(folder: Path, patience: float | None = None, shared: bool = False) -> Iterator[IO[str]]:
@@ -40,14 +44,18 @@ def locked(folder: Path, patience: float | None = None, shared: bool = False) ->
     """
     with (folder / LOCK).open("a+") as file:
         if not until(lambda: _is_taken(file, shared), PATIENCE_SECONDS if patience is None else patience):
-            problem = f"another process works on {shorter(folder)}"
-            raise LockedError(problem, "to wait for its end, or a new run", "resume=never")
+            raise LockedError(folder)
         yield file
 
 
 def share(lock: IO[str]) -> None:
-    """Share a lock with the processes that this one supervises, which survive it for seconds."""
-    _is_taken(lock, shared=True)
+    """Share a lock with the processes that this one supervises, which survive it for seconds.
+
+    Raises:
+        LockedError: where another process has taken it, on a file system that gives it up in between.
+    """
+    if not _is_taken(lock, shared=True):
+        raise LockedError(Path(lock.name).parent)
 
 
 def _is_taken(lock: IO[str], shared: bool) -> bool:
