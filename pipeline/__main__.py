@@ -17,7 +17,7 @@ from pipeline.config.limits import check_arguments
 from pipeline.config.options import read_options
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
-from pipeline.system.signals import Interrupted
+from pipeline.system.signal_listener import Interrupted
 from pipeline.system.streams import no_room
 from stages.errors import UserError
 

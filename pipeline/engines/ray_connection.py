@@ -22,7 +22,7 @@ import psutil
 from pipeline.cluster.task import split_address
 from pipeline.config.cluster_settings import RayCluster
 from pipeline.system import machine, signals
-from pipeline.system.signals import STOPS
+from pipeline.system.signal_listener import STOPS
 from stages.errors import UserError
 
 OBJECT_STORE_BYTES = 80_000_000

@@ -26,7 +26,7 @@ from pipeline.redaction import MASK, redact
 from pipeline.run.engine import RemoteJob
 from pipeline.run_folder.runs import has_finished, journal_rows
 from pipeline.run_folder.settle import end_lost
-from pipeline.system.signals import Request
+from pipeline.system.signal_listener import Request
 from pipeline.tracking.journal import NAME as JOURNAL
 from stages.errors import UserError
 

@@ -21,7 +21,7 @@ from pipeline.run.launch import run_job
 from pipeline.run_folder.runs import has_finished
 from pipeline.system import environment, signals, streams
 from pipeline.system.processes import process_started
-from pipeline.system.signals import Request
+from pipeline.system.signal_listener import Request
 
 NOTICE = signal.SIGUSR2
 """The signal that Slurm sends before the time limit, as submitit has it in its scripts."""

@@ -15,7 +15,7 @@ from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.job import Job, Predecessor
-from pipeline.planning.plan import PlannedStage, make_plan
+from pipeline.planning.plan import PlannedStage, left_out, make_plan, without_unneeded
 from pipeline.provenance.identity import (
     WITHOUT_EFFECT,
     as_override,
@@ -296,8 +296,10 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
         raise UserError(f"from={experiment.from_stage} {problem}", begins, f"from={begins[0] if begins else '…'}")
     first = names.index(str(experiment.from_stage))
     results = Path(run.folder) / RESULTS
-    saved = [replace(stage, saved=_saved(results / stage.name)) for stage in plan[:first]]
-    needed = _needed([*saved, *plan[first:]], first)
+    saved = [
+        replace(stage, saved=place if (place := results / stage.name).is_dir() else None) for stage in plan[:first]
+    ]
+    needed = without_unneeded([*saved, *plan[first:]], first)
     _check_completed(needed[:first], run, experiment)
     _check_settings(needed, first, run, experiment)
     _check_alias(needed, experiment)
@@ -308,7 +310,7 @@ def refuse_skipped(experiment: Experiment, names: Iterable[str]) -> None:
     """Raises UserError for the first of `names`, dotted as they were typed, of a stage that `from` leaves out."""
     if experiment.run is None:
         return
-    skipped = {name for stage in _left_out(plan_of(experiment)) for name in (stage.name, experiment.groups[stage.name])}
+    skipped = {name for stage in left_out(plan_of(experiment)) for name in (stage.name, experiment.groups[stage.name])}
     for name in names:
         stage = re.split(r"[./@]", name)[0]
         if stage in skipped:
@@ -339,23 +341,6 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
         console.warn(f"the code has changed since that run ({changed}): its results are reused as they are")
 
 
-def _saved(folder: Path) -> Path | None:
-    return folder if folder.is_dir() else None
-
-
-def _needed(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
-    """Returns `plan` with the stages before `first` left out whose results no stage takes that is not."""
-    wanted: set[str] = set()
-    stages: list[PlannedStage] = []
-    for index in reversed(range(len(plan))):
-        stage = plan[index]
-        is_needed = index >= first or stage.makes in wanted
-        if is_needed:
-            wanted = (wanted - {stage.makes}) | set(stage.inputs)
-        stages.append(replace(stage, is_needed=is_needed))
-    return stages[::-1]
-
-
 def _check_completed(before: Sequence[PlannedStage], run: Summary, experiment: Experiment) -> None:
     """Raises UserError where the run has not saved its training, or ended before a needed stage."""
     lacking = [stage.name for stage in before if stage.name == TRAIN and stage.is_needed and stage.saved is None]
@@ -375,7 +360,7 @@ def _check_alias(plan: Sequence[PlannedStage], experiment: Experiment) -> None:
     """Raises UserError where an alias is to move to a model that nobody tests."""
     settings = experiment.of("export", ExportSettings)
     alias = settings.alias if settings else None
-    if alias is not None and any(stage.name == "evaluate" for stage in _left_out(plan)):
+    if alias is not None and any(stage.name == "evaluate" for stage in left_out(plan)):
         raise UserError(
             f"export.alias={alias} with from={experiment.from_stage}: models are compared by their predictions",
             "from=evaluate, which makes them, or no alias",
@@ -385,7 +370,7 @@ def _check_alias(plan: Sequence[PlannedStage], experiment: Experiment) -> None:
 
 def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, experiment: Experiment) -> None:
     """Raises UserError for the first setting that differs from the one with which a reused result was made."""
-    free = {name for stage in [*plan[first:], *_left_out(plan)] for name in (stage.name, experiment.groups[stage.name])}
+    free = {name for stage in [*plan[first:], *left_out(plan)] for name in (stage.name, experiment.groups[stage.name])}
     ignored = (*NOT_REUSED, "data", "load", *sorted(free))
     before = _recorded(run, f"run={experiment.run}", ignored)
     now = settings_of(experiment, ignored)
@@ -399,13 +384,6 @@ def _check_settings(plan: Sequence[PlannedStage], first: int, run: Summary, expe
         )
 
 
-def _left_out(plan: Sequence[PlannedStage]) -> list[PlannedStage]:
-    return [stage for stage in plan if not stage.is_needed]
-
-
-SETTING = "evaluate.against"
-
-
 def other_run(experiment: Experiment) -> Path | None:
     """Returns the folder of the run that this one is compared with; None where there is none.
 
@@ -417,6 +395,6 @@ def other_run(experiment: Experiment) -> Path | None:
         return None
     from stages.evaluation.against import check_other  # needs pyarrow, part of a second
 
-    folder = Path(Runs(experiment.outputs).find(settings.against, SETTING).folder)
+    folder = Path(Runs(experiment.outputs).find(settings.against, "evaluate.against").folder)
     check_other(folder, settings.against)
     return folder

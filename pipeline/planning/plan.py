@@ -4,7 +4,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +181,21 @@ def _no_function(stage: str, target: str) -> UserError:
         "the import path of a function, its package installed or in the working directory",
         f"{stage}._target_=my_package.my_module.my_function",
     )
+
+
+def without_unneeded(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
+    """Return `plan` with the stages before `first` left out whose results no stage takes that is not."""
+    wanted: set[str] = set()
+    stages: list[PlannedStage] = []
+    for index in reversed(range(len(plan))):
+        stage = plan[index]
+        is_needed = index >= first or stage.makes in wanted
+        if is_needed:
+            wanted = (wanted - {stage.makes}) | set(stage.inputs)
+        stages.append(replace(stage, is_needed=is_needed))
+    return stages[::-1]
+
+
+def left_out(plan: Sequence[PlannedStage]) -> list[PlannedStage]:
+    """Return the stages that do not run, nor are reused."""
+    return [stage for stage in plan if not stage.is_needed]

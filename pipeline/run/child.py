@@ -14,7 +14,7 @@ from pipeline.redaction import guard_output, learn
 from pipeline.system import environment, pulse, signals, streams
 from pipeline.system.processes import ChildProcess, become_independent
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signals import Interrupted, Request
+from pipeline.system.signal_listener import Interrupted, Request
 from pipeline.system.streams import no_room
 from stages.errors import UserError
 

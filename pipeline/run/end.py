@@ -16,7 +16,7 @@ from pipeline.run.facts import NOTE, run_description, show_summary, show_times
 from pipeline.run_folder.settle import flush, record_end
 from pipeline.run_folder.summary import NAME, PRUNED, Summary, one_line
 from pipeline.system import machine
-from pipeline.system.signals import Interrupted
+from pipeline.system.signal_listener import Interrupted
 from pipeline.system.streams import no_room
 from pipeline.tracking.run_copy import RESULTS
 from pipeline.tracking.tracker import Patience

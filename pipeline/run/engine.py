@@ -14,7 +14,7 @@ from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.system.processes import LocalProcess, Start, has_used_tensorflow, warm_up
 from pipeline.system.pulse import watching_itself
-from pipeline.system.signals import Request
+from pipeline.system.signal_listener import Request
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 from stages.targets import class_at

@@ -25,7 +25,7 @@ from pipeline.run_folder.settle import mark_killed
 from pipeline.run_folder.summary import StageOutcome, Summary, one_line
 from pipeline.system import pulse, signals
 from pipeline.system.environment import imports_kept
-from pipeline.system.signals import Interrupted
+from pipeline.system.signal_listener import Interrupted
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 

@@ -1,4 +1,4 @@
-"""What is said of a run: its plan before it begins; at its end one list of facts, in the terminal and in Markdown."""
+"""Facts of a run: its plan before it begins; at its end one list of results, in the terminal and in Markdown."""
 
 import re
 from collections.abc import Mapping, Sequence

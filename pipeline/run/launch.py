@@ -16,7 +16,8 @@ from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.settle import settings_for, settle
 from pipeline.run_folder.summary import Summary
-from pipeline.system.signals import Interrupted, stopping
+from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import stopping
 from pipeline.system.streams import all_written
 from pipeline.tracking.tracker import Patience
 

@@ -14,7 +14,8 @@ from pipeline.paths import shorter
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
-from pipeline.system.signals import Interrupted, Request, stopping
+from pipeline.system.signal_listener import Interrupted, Request
+from pipeline.system.signals import stopping
 from pipeline.tracking.journal import ENDED, Journal
 from pipeline.tracking.tracker import Patience, RunSpec, Tracker
 from stages.errors import UserError

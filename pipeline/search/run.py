@@ -24,7 +24,7 @@ from pipeline.sweep.index import read_search, sweep_folders, sweep_status
 from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder, parent_run
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.system import signals
-from pipeline.system.signals import Interrupted
+from pipeline.system.signal_listener import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.journal import NAME as JOURNAL
 from pipeline.tracking.tracker import Tracker

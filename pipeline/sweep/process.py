@@ -19,7 +19,7 @@ from pipeline.sweep.places import Place
 from pipeline.system import signals, streams
 from pipeline.system.processes import process_started
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signals import Request
+from pipeline.system.signal_listener import Request
 from stages.exporters import fresh_process
 
 TIMEOUT_GRACE_SECONDS = 60.0

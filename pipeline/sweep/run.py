@@ -26,7 +26,7 @@ from pipeline.sweep.parent import finish, is_sent, mark_killed, new_sweep_folder
 from pipeline.sweep.places import Place, deal_out, opened
 from pipeline.sweep.process import refusal_in
 from pipeline.system import signals
-from pipeline.system.signals import Interrupted
+from pipeline.system.signal_listener import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError

@@ -13,7 +13,7 @@ from pipeline.run.engine import RemoteJob, engine_of
 from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
 from pipeline.system import pulse, signals
-from pipeline.system.signals import Request, signal_request
+from pipeline.system.signal_listener import Request, signal_request
 from stages.errors import UserError
 
 

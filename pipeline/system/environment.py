@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.system.signals import Interrupted
+from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
 
 _DEFAULTS = {

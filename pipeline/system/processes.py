@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import psutil
 
 from pipeline.system.pulse import Pulse
-from pipeline.system.signals import STOPS, until
+from pipeline.system.signal_listener import STOPS
+from pipeline.system.signals import until
 
 GRACE_SECONDS = 10.0
 """Grace period, in seconds, before an orphaned process is killed."""

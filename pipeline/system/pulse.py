@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pipeline.exit_codes import FAILED
 from pipeline.system import signals
-from pipeline.system.signals import Request
+from pipeline.system.signal_listener import Request
 
 IDLE_SHARE = 0.005
 """Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""

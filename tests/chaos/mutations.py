@@ -152,7 +152,7 @@ MUTATIONS = (
         "pipeline/exit_codes.py", "TIMED_OUT = 124", "TIMED_OUT = 143", SIGNALS, "-k", "time_limit",
     ),
     mutation(
-        "pipeline/system/signals.py", "if now - last < BOUNCE_SECONDS:", "if False:", SIGNALS,
+        "pipeline/system/signal_listener.py", "if now - last < BOUNCE_SECONDS:", "if False:", SIGNALS,
         "-k", "counts_once",
     ),
     mutation(

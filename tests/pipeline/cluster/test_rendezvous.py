@@ -18,7 +18,7 @@ from pipeline.cluster.task import Task, local_tasks
 from pipeline.console import Console
 from pipeline.engines.tf_config import task_of_environment
 from pipeline.system import signals
-from pipeline.system.signals import Interrupted
+from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.pipeline.cluster.test_cluster import Running

@@ -17,7 +17,7 @@ from pipeline.sweep.process import JobProcess
 from pipeline.sweep.scheduler import Scheduler
 from pipeline.system import signals
 from pipeline.system.processes import LocalProcess
-from pipeline.system.signals import Interrupted, signal_request
+from pipeline.system.signal_listener import Interrupted, signal_request
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 

@@ -21,7 +21,8 @@ import pytest
 from pipeline.exit_codes import STOPPED
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
-from pipeline.system.signals import CLOSED_OUTPUT, Interrupted
+from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import CLOSED_OUTPUT
 from tests import commands
 from tests.conftest import ROOT
 from tests.pipeline.experiments import LONG
