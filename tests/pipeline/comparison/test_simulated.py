@@ -1,0 +1,21 @@
+"""Equal settings are rarely said to differ, in few comparisons; `simulated.py` has the table of many."""
+
+import numpy as np
+import pytest
+
+from tests.pipeline.comparison.simulated import LAYOUTS, simulate, wrong_answers
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("1 seed each", "2 seeds each")])
+def test_equal_settings_are_rarely_said_to_differ(layout: str) -> None:
+    """Nominally in 5 % of comparisons; 14 of 150 are more than chance allows (a probability of 1.3 %)."""
+    wrong = wrong_answers(LAYOUTS[layout], 0.01, 150)
+    assert max(wrong.values()) < 14 / 150, wrong
+
+
+def test_a_better_setting_is_found() -> None:
+    """Intervals that hold everything would say nothing wrong, either."""
+    random = np.random.default_rng(1)
+    found = [simulate(LAYOUTS["5 seeds each"], 0.0, random, gain=0.04) for _ in range(40)]
+    assert sum(one.differences[one.rows[1]].excludes_zero for one in found) > 30
+    assert sum(one.best is one.rows[1] for one in found) > 30
