@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Sequence
 
 from pipeline.comparison.choice import are_validated_alike
-from pipeline.comparison.columns import interval_text, metric_column
+from pipeline.comparison.compared_run import ComparedRun
 from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.frame import metric_column
 from pipeline.comparison.rows import Row, is_lower_better
 from pipeline.config.keys import split_override
 from pipeline.paths import CONF
@@ -75,6 +76,11 @@ def sentences(comparison: Comparison) -> list[str]:
     return [sentence for row in rows if (sentence := _sentence(comparison, base, row))]
 
 
+def unfinished_line(run: ComparedRun) -> str:
+    """Return what became of a run that has not finished, and why."""
+    return f"job {run.number} {run.status}: {run.reason or run.folder.name}"
+
+
 def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     difference = comparison.differences.get(row)
     parts = []
@@ -95,9 +101,8 @@ def _accuracy(difference: AccuracyDifference, left_out: int) -> str:
         count += ": two trained models, not two settings"
     if difference.is_same:
         return f"is correct on exactly the same test examples ({count})"
-    what = (
-        f"changes test accuracy by {points(difference.difference)} points (95 %: {interval_text(difference)}, {count})"
-    )
+    interval = f"{points(difference.low)} to {points(difference.high)}".replace("+", "")
+    what = f"changes test accuracy by {points(difference.difference)} points (95 %: {interval}, {count})"
     return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
 
 

@@ -45,16 +45,6 @@ class Comparison:
         """The row to take."""
         return self.choice.row
 
-    def speed_up_std(self, row: Row) -> float | None:
-        """Sample standard deviation of the speed-up over the row's runs."""
-        found = self.speeds.get(row)
-        return found.ratio * row.speed_std / row.speed if found and row.speed and row.speed_std is not None else None
-
-    def efficiency(self, row: Row) -> float | None:
-        """Return the speed-up for each replica that the row has for one of the baseline's; 1: no replica is wasted."""
-        found = self.speeds.get(row)
-        return found.ratio * self.baseline.replicas / row.replicas if found and self.baseline else None
-
 
 def compare_runs(
     title: str,

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.comparison.comparison import Comparison
@@ -26,31 +25,13 @@ WIDEST_IN_TWO_COLUMNS = 60
 _MARKERS = "osD^vPX*"
 
 
-@dataclass(frozen=True)
-class Colors:
-    """Colors of a figure: of text and axes, of grids, of rows without a name, of the rows with one."""
+INK = "#777c83"
+"""Text and axes."""
 
-    ink: str
-    grid: str
-    others: str
-    rows: tuple[str, ...]
-
-
-PRINT = Colors(
-    "#1f2328",
-    "#d0d7de",
-    "#8c959f",
-    ("#0072b2", "#c44e00", "#00795a", "#a8458a", "#7a6a00", "#5b4fc4", "#b3261e", "#39768e"),
-)
-"""On white, and those that figures are drawn in: each at a contrast of 4.5 or more, told apart in color blindness by
-their markers as well."""
-
-ON_DARK = Colors(
-    "#e6edf3",
-    "#3d444d",
-    "#8b949e",
-    ("#56b4e9", "#ff9e57", "#3ddc97", "#f0a6cf", "#f0e442", "#b9b0ff", "#ff8a80", "#9adcf2"),
-)
+GRID = "#9aa0a6"
+COLORS = ("#007fc7", "#cc5100", "#008a66", "#b9559b", "#8a7800", "#786ece", "#dd3f36", "#3f829c")
+"""Rows with a name. Each has a contrast of 4 or more on white and on the page's dark ground; markers tell them apart in
+color blindness as well."""
 
 
 class Figures(NamedTuple):
@@ -111,10 +92,10 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
     named = named_rows(comparison)
     front = [(speed, 100 * accuracy) for _, speed, accuracy in pareto_front(points)]
     if len(front) > 1:
-        axes[0].plot(*zip(*front, strict=True), "--", color=PRINT.ink, linewidth=1, label="Pareto front", zorder=1)
+        axes[0].plot(*zip(*front, strict=True), "--", color=INK, linewidth=1, label="Pareto front", zorder=1)
     others = [(speed, 100 * accuracy) for number, speed, accuracy in points if number not in named]
     if others:
-        axes[0].plot(*zip(*others, strict=True), ".", color=PRINT.others, label=f"{len(others)} more", zorder=2)
+        axes[0].plot(*zip(*others, strict=True), ".", color=INK, label=f"{len(others)} more", zorder=2)
     for number, speed, accuracy in points:
         if number in named:
             place = named[number]
@@ -122,7 +103,7 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
             std = row.std(metric)
             axes[0].errorbar(
                 speed, 100 * accuracy, None if std is None else 100 * std,
-                fmt=_MARKERS[place], color=PRINT.rows[place], markersize=7, capsize=3, label=_name(comparison, row),
+                fmt=_MARKERS[place], color=COLORS[place], markersize=7, capsize=3, label=_name(comparison, row),
                 zorder=3,
             )  # fmt: skip
     axes[0].set(xlabel=_rate(comparison), ylabel=f"{metric}, %")
@@ -154,14 +135,14 @@ def draw_curves(comparison: Comparison) -> "Figure | None":
                 continue
             place = named[number]
             panel.plot(
-                epochs, values, color=PRINT.rows[place], marker=_MARKERS[place] if len(epochs) <= 30 else None,
+                epochs, values, color=COLORS[place], marker=_MARKERS[place] if len(epochs) <= 30 else None,
                 markersize=4, linewidth=1.4, alpha=0.9,
                 label="" if number in labelled else _name(comparison, comparison.rows[number]),
             )  # fmt: skip
             labelled.add(number)
         if others:
             is_image = len(others) > MOST_LINES
-            lines = LineCollection(others, colors=PRINT.others, linewidths=0.6, zorder=1, rasterized=is_image)
+            lines = LineCollection(others, colors=INK, linewidths=0.6, zorder=1, rasterized=is_image)
             panel.add_collection(lines)
             panel.autoscale()
         panel.set(xlabel="epoch", ylabel=name)
@@ -190,14 +171,14 @@ def _figure(width: float, height: float, panels: int) -> "tuple[Figure, list[Any
         axes.remove()
     for axes in grid[:panels]:
         axes.set_facecolor("none")
-        axes.grid(color=PRINT.grid, linewidth=0.6)
+        axes.grid(color=GRID, linewidth=0.6, alpha=0.4)
         axes.set_axisbelow(True)
-        axes.tick_params(colors=PRINT.ink)
-        axes.xaxis.label.set_color(PRINT.ink)
-        axes.yaxis.label.set_color(PRINT.ink)
+        axes.tick_params(colors=INK)
+        axes.xaxis.label.set_color(INK)
+        axes.yaxis.label.set_color(INK)
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(PRINT.ink)
+            spine.set_color(INK)
     return figure, list(grid[:panels])
 
 
@@ -206,7 +187,7 @@ def _legend(figure: "Figure", axes: Any) -> None:
     if labels:
         ncols = 2 if max(map(len, labels)) <= WIDEST_IN_TWO_COLUMNS else 1
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=PRINT.ink, fontsize=9
+            handles, labels, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=INK, fontsize=9
         )
 
 

@@ -1,4 +1,4 @@
-"""The comparison as a table: on a terminal, in Markdown, as CSV."""
+"""The comparison as text: on a terminal, in Markdown, as CSV."""
 
 import csv
 import io
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from pipeline.comparison.answer import choice, run_it, sentences
-from pipeline.comparison.columns import columns_of, difference_text, p_text, speed_text
-from pipeline.comparison.compared_run import ComparedRun
+from pipeline.comparison.answer import choice, run_it, sentences, unfinished_line
 from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.frame import columns_of
 from pipeline.comparison.rows import Row
 
 NARROWEST_SETTING = 14
@@ -20,29 +19,31 @@ _GAP = 2
 
 def terminal_table(comparison: Comparison, width: int = 80) -> Table:
     """Return the rows with as many columns as `width` characters have room for, the most important first."""
-    names = list(comparison.names)
-    fixed = [["", *(_marks(comparison, row) for row in comparison.rows)]]
-    counts = [len(row.runs) for row in comparison.rows]
-    seeds = [["n", *map(str, counts)]] if any(count > 1 for count in counts) else []
-    settings = [[name, *(row.settings.get(name, "") for row in comparison.rows)] for name in names]
-    values = [[column.heading, *(column.text(row) for row in comparison.rows)] for column in columns_of(comparison)]
-    room = width - sum(_width(cells) + _GAP for cells in (*fixed, *seeds))
-    room -= sum(min(_width(cells), max(NARROWEST_SETTING, len(cells[0]))) + _GAP for cells in settings)
-    shown: list[list[str]] = []
-    for cells in values:
-        if _width(cells) + _GAP > room and shown:
-            continue
-        room -= _width(cells) + _GAP
-        shown.append(cells)
+    rows = comparison.rows
+    settings = [[name, *(row.settings.get(name, "") for row in rows)] for name in comparison.names]
+    numbers = [["n", *(str(len(row.runs)) for row in rows)]] if any(len(row.runs) > 1 for row in rows) else []
+    marks = ["", *(marks_of(comparison, row) for row in rows)]
+    room = width - sum(_width(cells) for cells in (marks, *numbers))
+    room -= sum(min(_width(cells), max(NARROWEST_SETTING, len(cells[0])) + _GAP) for cells in settings)
+    first, *more = [
+        [column.heading, *(column.text(row, interval=False) for row in rows)]
+        for column in columns_of(comparison)
+        if column.heading
+    ] or [[""] * (len(rows) + 1)]
+    numbers.append(first)
+    room -= _width(first)
+    for cells in more:
+        if _width(cells) <= room:
+            room -= _width(cells)
+            numbers.append(cells)
     table = Table(title=comparison.title, title_justify="left", box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for cells in fixed:
-        table.add_column(cells[0], no_wrap=True)
+    table.add_column(marks[0], no_wrap=True)
     for cells in settings:
         table.add_column(cells[0], overflow="fold")
-    for cells in (*seeds, *shown):
+    for cells in numbers:
         table.add_column(cells[0], justify="right", no_wrap=True)
-    for row in zip(*(cells[1:] for cells in (*fixed, *settings, *seeds, *shown)), strict=True):
-        table.add_row(*row)
+    for texts in zip(*(cells[1:] for cells in (marks, *settings, *numbers)), strict=True):
+        table.add_row(*texts)
     return table
 
 
@@ -53,16 +54,13 @@ def notes(comparison: Comparison, most: int = 4) -> list[str]:
         most: sentences and unfinished runs at most; the files have all.
     """
     lines = []
-    if comparison.rows:
-        marks = f"* {best_mark(comparison)}" if comparison.best is not None and len(comparison.rows) > 1 else ""
-        base = f"= baseline: {comparison.baseline.label}" if comparison.baseline and len(comparison.rows) > 1 else ""
-        lines += [mark for mark in (f"{marks}{'; ' if marks and base else ''}{base}",) if mark]
-    lines.append(choice(comparison))
-    lines += _cut(sentences(comparison), most)
+    if len(comparison.rows) > 1:
+        best = f"* {best_mark(comparison)}; " if comparison.best is not None else ""
+        lines = [f"{best}= baseline: {comparison.baseline.label}"] if comparison.baseline else []
+    lines += [choice(comparison), *_cut(sentences(comparison), most)]
     lines += [f"warning: {line}" for line in comparison.warnings]
     lines += [f"{'run it':11} {command}"] if (command := run_it(comparison)) else []
-    lines += _cut([unfinished_line(run) for run in comparison.unfinished], most)
-    return lines
+    return [*lines, *_cut([unfinished_line(run) for run in comparison.unfinished], most)]
 
 
 def markdown(comparison: Comparison) -> str:
@@ -70,82 +68,61 @@ def markdown(comparison: Comparison) -> str:
     lines = [f"# Comparison of {comparison.title}", "", f"**{choice(comparison)}**", ""]
     lines += [f"    {command}", ""] if (command := run_it(comparison)) else []
     lines += [f"- {line}" for line in sentences(comparison)]
-    columns = columns_of(comparison)
     if comparison.rows:
-        with_differences = bool(comparison.differences)
+        columns = [column for column in columns_of(comparison) if column.heading]
         header = ["", *comparison.names, "n", *(column.heading for column in columns)]
-        header += ["speed (95 %)"] if len(comparison.rows) > 1 else []
-        header += ["test % − baseline's (95 %)", "McNemar's p"] if with_differences else []
         lines += ["", _markdown_row(header), _markdown_row(["---"] * len(header))]
         for row in comparison.rows:
-            cells = [_marks(comparison, row), *(row.settings.get(name, "") for name in comparison.names)]
-            cells += [str(len(row.runs)), *(column.text(row) for column in columns)]
-            cells += [speed_text(comparison, row)] if len(comparison.rows) > 1 else []
-            found = comparison.differences.get(row)
-            if with_differences:
-                cells += [difference_text(comparison, row), p_text(found.p) if found else ""]
-            lines.append(_markdown_row(cells))
-        lines += [
-            "",
-            f"`*` {best_mark(comparison)}, `=` baseline.",
-            "",
-            *(f"- {column.heading}: {column.explained}" for column in columns),
-        ]
+            cells = [marks_of(comparison, row), *(row.settings.get(name, "") for name in comparison.names)]
+            lines.append(_markdown_row([*cells, str(len(row.runs)), *(column.text(row) for column in columns)]))
+        lines += ["", f"`*` {best_mark(comparison)}, `=` baseline.", ""]
+        lines += [f"- {column.heading}: {column.explained}" for column in columns]
     lines += ["", *(f"- warning: {line}" for line in comparison.warnings)]
     lines += ["", *(f"- {unfinished_line(run)}" for run in comparison.unfinished)]
     return "\n".join(lines).strip() + "\n"
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return every row with all its numbers, at full precision; settings first, `_std` of a metric beside it.
+    """Return every row with all its numbers, at full precision; settings first.
 
+    Beside a figure are its `_std` over runs and the `_low` and `_high` ends of its interval, where any row has them.
     Rows are followed by the runs that have not finished, with their status.
     """
-    metrics = sorted({name for row in comparison.rows for name in row.metrics})
-    derived = [column for column in columns_of(comparison) if column.key in ("speed-up", "efficiency")]
+    rows, chosen = comparison.rows, comparison.choice
+    columns: dict[str, list[float | None]] = {}
+    for column in columns_of(comparison):
+        figures = [column.figure(row) for row in rows]
+        for place, suffix in enumerate(("", "_std", "_low", "_high")):
+            values = [None if figure is None else figure[place] for figure in figures]
+            if any(value is not None for value in values):
+                columns[column.key + suffix] = values
+    header = [*comparison.names, "status", "n", "seeds", "best", "tied", "baseline", *columns]
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    header = [*comparison.names, "status", "n", "seeds", "best", "tied", "baseline"]
-    header += ["difference", "difference_low", "difference_high", "mcnemar_p", "speed-up_low", "speed-up_high"]
-    header += [column.key for column in derived]
-    header += [part for name in (*metrics, "seconds") for part in (name, f"{name}_std")]
-    writer.writerow(header)
-    for row in comparison.rows:
-        found = comparison.differences.get(row)
-        cells = [*(row.settings.get(name, "") for name in comparison.names), "FINISHED", str(len(row.runs))]
-        cells += [" ".join(run.seed for run in row.runs if run.seed is not None)]
-        chosen = comparison.choice
-        marks = (
-            row is chosen.row,
-            row in chosen.tied or (row is chosen.best and chosen.tied),
-            row is comparison.baseline,
-        )
-        cells += [str(bool(mark)).lower() for mark in marks]
-        speed = comparison.speeds.get(row)
-        numbers: list[float | None] = [found.difference, found.low, found.high, found.p] if found else [None] * 4
-        numbers += [speed.low, speed.high] if speed else [None] * 2
-        numbers += [column.value(row) for column in derived]
-        numbers += [part for name in (*metrics, "seconds") for part in (row.mean(name), row.std(name))]
-        writer.writerow([*cells, *("" if value is None else repr(value) for value in numbers)])
+    writer = csv.DictWriter(file, header, restval="", lineterminator="\n")
+    writer.writeheader()
+    for number, row in enumerate(rows):
+        tied = (chosen.best, *chosen.tied) if chosen.tied else ()
+        cells = {**row.settings, "status": "FINISHED", "n": len(row.runs), "best": str(row is chosen.row).lower()}
+        cells |= {"seeds": " ".join(run.seed for run in row.runs if run.seed is not None)}
+        cells |= {"tied": str(row in tied).lower(), "baseline": str(row is comparison.baseline).lower()}
+        cells |= {key: "" if values[number] is None else repr(values[number]) for key, values in columns.items()}
+        writer.writerow(cells)
     for run in comparison.unfinished:
-        settings = [run.setting(name) or "" for name in comparison.names]
-        writer.writerow([*settings, run.status, "0", run.seed or "", *[""] * (len(header) - len(settings) - 3)])
+        settings = {name: run.setting(name) or "" for name in comparison.names}
+        writer.writerow({**settings, "status": run.status, "n": 0, "seeds": run.seed or ""})
     return file.getvalue()
 
 
-def _marks(comparison: Comparison, row: Row) -> str:
-    several = len(comparison.rows) > 1
-    return ("*" if several and row is comparison.best else "") + ("=" if several and row is comparison.baseline else "")
+def marks_of(comparison: Comparison, row: Row) -> str:
+    """Return the marks of a row: `*` for the one to take, `=` for the baseline."""
+    if len(comparison.rows) < 2:
+        return ""
+    return "*" * (row is comparison.best) + "=" * (row is comparison.baseline)
 
 
 def best_mark(comparison: Comparison) -> str:
     """Return what the marked row is: `best`, or one of several that cannot be told apart."""
     return "recommended" if comparison.choice.tied else "best"
-
-
-def unfinished_line(run: ComparedRun) -> str:
-    """Return what became of a run that has not finished, and why."""
-    return f"job {run.number} {run.status}: {run.reason or run.folder.name}"
 
 
 def _cut(lines: Sequence[str], most: int) -> list[str]:
@@ -154,7 +131,7 @@ def _cut(lines: Sequence[str], most: int) -> list[str]:
 
 
 def _width(cells: Sequence[str]) -> int:
-    return max(map(len, cells))
+    return max(map(len, cells)) + _GAP
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks.made_runs import MadeRun, grid, make_sweep
 from pipeline.comparison.answer import choice, sentences
 from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.frame import columns_of
 from pipeline.comparison.rows import Row
 from pipeline.comparison.tables import as_csv, markdown, notes, terminal_table
 from pipeline.sweep.comparison import compare
@@ -86,7 +87,8 @@ def test_speed_up_and_efficiency_are_of_the_named_baseline(tmp_path: Path) -> No
     runs = [made(ONE, speed=100), made({"strategy": "mirrored", "precision": "float32"}, speed=150, devices=two)]
     comparison = compared(tmp_path, *runs)
     assert [comparison.speeds[row].ratio for row in comparison.rows] == [1.0, 1.5]
-    assert [comparison.efficiency(row) for row in comparison.rows] == [1.0, 0.75]
+    [efficiency] = [column for column in columns_of(comparison) if column.key == "efficiency"]
+    assert [efficiency.figure(row) for row in comparison.rows] == [(1.0, None, None, None), (0.75, None, None, None)]
     other = compared(tmp_path, baseline={"strategy": "mirrored", "precision": "float32"})
     assert other.speeds[other.rows[0]].ratio == pytest.approx(2 / 3)
     assert "is 1.5× as fast on 2 GPUs in one run each, with no interval" in sentences(comparison)[0]

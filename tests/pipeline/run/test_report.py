@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.comparison.columns import columns_of
+from pipeline.comparison.frame import columns_of
 from pipeline.comparison.page import write
 from pipeline.config.schemas import TopSettings
 from pipeline.console import Console
