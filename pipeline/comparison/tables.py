@@ -59,14 +59,14 @@ def notes(comparison: Comparison, most: int = 4) -> list[str]:
         lines = [f"{best}= baseline: {comparison.baseline.label}"] if comparison.baseline else []
     lines += [choice(comparison), *_cut(sentences(comparison), most)]
     lines += [f"warning: {line}" for line in comparison.warnings]
-    lines += [f"{'run it':11} {command}"] if (command := run_it(comparison)) else []
+    lines += [f"{'run it':11} {command}" for command in (run_it(comparison) or "").splitlines()]
     return [*lines, *_cut([unfinished_line(run) for run in comparison.unfinished], most)]
 
 
 def markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown: the answer, the table with every column, what has not finished."""
     lines = [f"# Comparison of {comparison.title}", "", f"**{choice(comparison)}**", ""]
-    lines += [f"    {command}", ""] if (command := run_it(comparison)) else []
+    lines += [*(f"    {command}" for command in commands.splitlines()), ""] if (commands := run_it(comparison)) else []
     lines += [f"- {line}" for line in sentences(comparison)]
     if comparison.rows:
         columns = [column for column in columns_of(comparison) if column.heading]
@@ -75,7 +75,7 @@ def markdown(comparison: Comparison) -> str:
         for row in comparison.rows:
             cells = [marks_of(comparison, row), *(row.settings.get(name, "") for name in comparison.names)]
             lines.append(_markdown_row([*cells, str(len(row.runs)), *(column.text(row) for column in columns)]))
-        lines += ["", f"`*` {best_mark(comparison)}, `=` baseline.", ""]
+        lines += ["", f"`*` {best_mark(comparison)}{', `=` baseline' if comparison.baseline else ''}.", ""]
         lines += [f"- {column.heading}: {column.explained}" for column in columns]
     lines += ["", *(f"- warning: {line}" for line in comparison.warnings)]
     lines += ["", *(f"- {unfinished_line(run)}" for run in comparison.unfinished)]
@@ -102,7 +102,8 @@ def as_csv(comparison: Comparison) -> str:
     writer.writeheader()
     for number, row in enumerate(rows):
         tied = (chosen.best, *chosen.tied) if chosen.tied else ()
-        cells = {**row.settings, "status": "FINISHED", "n": len(row.runs), "best": str(row is chosen.row).lower()}
+        settings = {name: row.runs[0].setting(name) or "" for name in comparison.names}
+        cells = {**settings, "status": "FINISHED", "n": len(row.runs), "best": str(row is chosen.row).lower()}
         cells |= {"seeds": " ".join(run.seed for run in row.runs if run.seed is not None)}
         cells |= {"tied": str(row in tied).lower(), "baseline": str(row is comparison.baseline).lower()}
         cells |= {key: "" if values[number] is None else repr(values[number]) for key, values in columns.items()}

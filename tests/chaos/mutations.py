@@ -186,8 +186,16 @@ MUTATIONS = (
     ),
     mutation("pipeline/serving/app.py", "if not pixels.size:", "if False:", SERVING, "-k", "wrong_requests"),
     mutation(
-        "pipeline/comparison/difference.py", "    if changes:", "    if False:",
-        "tests/pipeline/comparison/test_source_diff.py",
+        "pipeline/comparison/comparison.py", "pair(base, row, correct)", "pair(row, base, correct)",
+        "tests/pipeline/comparison/test_comparison.py", "-k", "answer_in_a_sentence",
+    ),
+    mutation(
+        "stages/evaluation/paired_tests.py", "parts += _scaled(pooled or (), singles)", "pass",
+        "tests/pipeline/comparison/test_choice.py", "-k", "single_run",
+    ),
+    mutation(
+        "pipeline/comparison/choice.py", "not faster.is_distinguishable", "faster.is_distinguishable",
+        "tests/pipeline/comparison/test_choice.py", "-k", "cheapest",
     ),
     # Batches in the step, one operation a variable, decoders, clusters, debug runs
     mutation(
