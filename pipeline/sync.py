@@ -1,10 +1,11 @@
 """`python -m pipeline.sync`: sends every run's unsent records to its store.
 
 These are records made while a store did not answer, or left when a process died. A store that has lost a run (its file
-deleted, or replaced by an older one) gets it again from the run's journal. A run that was completely sent and then
+deleted or replaced) gets it again from the run's journal. A run that was completely sent and then
 deleted in MLflow's pages stays deleted.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("sync", __doc__)
     parser.add_argument("folder", nargs="*", type=Path, help="of runs or sweeps; all of them if left out")
     parser.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
+    parser.add_argument("--again", action="store_true", help="sends everything: the store is an older copy of itself")
     options = parser.parse_args(arguments)
     environment.prepare()
     outputs = options.outputs
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unsent = 0
     for folder in folders:
         try:
-            unsent += _sync(folder, outputs, options.uri, is_named=bool(options.folder))
+            unsent += _sync(folder, outputs, options)
         except UserError as error:
             print_error(f"{shorter(folder)}: {error}")
             unsent += 1
@@ -63,13 +65,15 @@ def _was_tracked(folder: Path) -> bool:
     return (folder / NAME).is_file() or (summary is not None and summary.run_id is not None)
 
 
-def _sync(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
+def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
     """Sends the unsent records of one run or sweep, and returns how many are still unsent."""
     if not folder.is_dir() or not _was_tracked(folder):
         raise UserError("it is not a tracked run", "the folder of a tracked run or sweep")
     try:
         with locked(folder, patience=0):
-            return _settle(folder, outputs, uri, is_named)
+            if options.again:
+                Journal(folder).restart()
+            return _settle(folder, outputs, options.uri, is_named=bool(options.folder))
     except LockedError:
         print(f"{shorter(folder)}: a process works on it, and sends its records itself")
         return 0
@@ -80,7 +84,7 @@ def _settle(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int
     kind = journal.store.get("kind") or "local"
     address = uri or journal.store.get("uri")
     if address and "***" in address:
-        if not journal.unsent and journal.trusted and not is_named:
+        if not journal.unsent and not is_named:
             return 0  # the store has everything, and needs its password for a look
         raise UserError(f"the password of {address} was not kept", "the whole address", f"--uri={address}")
     target = journal.store.get("target") or MLFLOW_RUN
@@ -97,7 +101,7 @@ def _settle(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int
     store = (folder, settings, outputs, lambda line: print(f"warning: {line}"), Patience.of_finished(print))
     status = sweep_status(folder)
     settled = settle(*store) if status is None else settle_sweep(*store, status)
-    sent = count if settled.run_id == journal.run_id and journal.trusted else settled.entries
+    sent = count if settled.run_id == journal.run_id else settled.entries
     if sent or settled.unsent:
         print(f"{shorter(folder)}: {max(sent - settled.unsent, 0)} entries sent, {settled.unsent} left")
     for line in settled.notes:

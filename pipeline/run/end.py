@@ -109,6 +109,9 @@ def end(run: Run, code: int, console: Console, started: float) -> int:
     tracker.metrics(_stage_seconds(summary))
     record_end(tracker, run.folder, summary)
     flush(tracker, summary.status == "FINISHED", console)
+    if tracker.no_room is not None:
+        console.error(f"recording: {tracker.no_room}")
+        code = code or FAILED
     for line in tracker.notes:
         console.log(line)
     if summary.run_id != tracker.run_id:

@@ -11,11 +11,11 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
-from pipeline.tracking.journal import DAMAGED, ENDED, NAME, Journal
+from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import as_text
 from pipeline.tracking.sender import Sender
-from pipeline.tracking.stored_run import Recorded, StoredRun
-from pipeline.tracking.tracker import SYSTEM, Patience, RunSpec, Tracker
+from pipeline.tracking.stored_run import StoredRun
+from pipeline.tracking.tracker import Patience, RunSpec, Tracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported
 from stages.targets import class_at
@@ -80,6 +80,10 @@ class JournaledTracker(Tracker):
         return self._sender.trouble
 
     @property
+    def no_room(self) -> UserError | None:
+        return self._sender.full if self._journal.unsent else None
+
+    @property
     def refused(self) -> list[str]:
         """Entries that the store refuses for good, and why."""
         return list(self._journal.refused.values())
@@ -106,17 +110,8 @@ class JournaledTracker(Tracker):
         if new:
             self._add("metrics", values=new, step=step, time=self._now() if time is None else time)
 
-    @property
-    def has_scores(self) -> bool:
-        return any(not name.startswith(SYSTEM) for name, _ in tuple(self._metrics))
-
     def next_step(self, name: str) -> int:
         return 1 + max((step for metric, step in tuple(self._metrics) if metric == name), default=-1)
-
-    def missing_metrics(self, values: Mapping[str, float]) -> None:
-        """Records those metrics of which nothing is known at any step, at step 0."""
-        names = {name for name, _ in self._metrics}
-        self.metrics({name: value for name, value in values.items() if name not in names})
 
     def artifact(self, path: Path, folder: str = "") -> None:
         self._add("artifact", path=self._place(path), folder=folder)
@@ -178,50 +173,20 @@ class JournaledTracker(Tracker):
         return f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}`"
 
     def _agree(self) -> None:
-        """Has the journal and the store agree on which run this is, and on what of it is still to be sent."""
-        journal = self._journal
-        run = self._run
+        """Have the journal and the store agree on which run this is: one that the store has lost is sent again."""
+        journal, run = self._journal, self._run
         if journal.damaged:
-            journal.repair()
-            self._warn(
-                f"tracking: {journal.damaged} damaged or missing lines of {shorter(journal.folder / NAME)} were "
-                f"skipped (kept as {DAMAGED}); the store is asked what it has"
-            )
-        lost = journal.run_id
-        is_known = not run.is_new
-        whole = journal.trusted and journal.run_id is not None
-        if lost != run.run_id:
+            name = shorter(journal.folder / NAME)
+            self._warn(f"tracking: {journal.damaged} damaged lines of {name} were skipped")
+        if (lost := journal.run_id) != run.run_id:
             if lost is not None:
                 self._warn(
                     f"tracking: the store does not have the run {lost}: all {len(journal.entries)} entries are sent "
                     f"again, as run {run.run_id}"
                 )
             self._note_run()
-        if is_known and (lost != run.run_id or not journal.trusted or run.lacks(journal.taken)):
-            run.known = run.recorded()
-            self._adopt(run.known, whole)
-            journal.restart()
-        if is_known and run.spec.parent and lost is not None:
+        elif run.spec.parent:
             self._add_parent(run.spec.parent)
-
-    def _adopt(self, recorded: Recorded, whole: bool) -> None:
-        """Adds to the journal what the store has and the journal, where it is not `whole`, has lost."""
-        journal = self._journal
-        for entry in journal.entries:
-            self._remember(entry.call, entry.arguments)
-        batches: dict[tuple[int, int], dict[str, float]] = {}
-        for name, points in recorded.points.items():
-            for step, (value, moment) in points.items():
-                if (name, step) not in self._metrics:
-                    batches.setdefault((step, moment), {})[name] = value
-        for (step, moment), values in sorted(batches.items(), key=lambda item: item[0]):
-            journal.add("metrics", {"values": values, "step": step, "time": moment})
-        params = {name: text for name, text in recorded.params.items() if name not in self._params}
-        if params:
-            journal.add("params", {"values": params})
-        self._datasets |= recorded.datasets
-        if not whole and recorded.status in ENDED and journal.status not in ENDED:
-            journal.add("status", {"status": recorded.status, "time": recorded.ended})
 
     def _add_parent(self, parent: str) -> None:
         known: dict[str, str] = {}

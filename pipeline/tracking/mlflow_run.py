@@ -5,12 +5,10 @@ Everything here may be done twice: what was sent, and not noted as sent before t
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow import MlflowClient
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException, RestException
@@ -23,7 +21,7 @@ from pipeline.tracking.params import model_name
 from pipeline.tracking.registry import Registration, register
 from pipeline.tracking.saved_model import mlflow_model
 from pipeline.tracking.store import experiment_id, how_to_open, open_client, store_uri, was_replaced
-from pipeline.tracking.stored_run import Answers, Recorded, StoredRun
+from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import RunSpec
 from stages.results import Exported
 
@@ -47,38 +45,15 @@ OF_MODEL = (
 
 TOO_LARGE = 413
 
-UPLOAD_BYTES_PER_SECOND = 500_000
-"""A store that takes files more slowly than this is taken for one that does not answer."""
-
-
-class TimedClient:
-    """An MLflow client that notes how long the store takes for its answers."""
-
-    def __init__(self, client: MlflowClient, answers: Answers) -> None:
-        self._client = client
-        self._answers = answers
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        def call(*positional: Any, **named: Any) -> Any:
-            began = time.monotonic()
-            answer = method(*positional, **named)
-            self._answers.note(began)
-            return answer
-
-        return call
-
 
 class MlflowRun(StoredRun):
     """The run of `spec` in MLflow, which is filled again where its store has lost it."""
 
-    errors = (MlflowException, SQLAlchemyError, ImportError, OSError)
+    errors = (MlflowException, SQLAlchemyError, ImportError, OSError, UnicodeError)
 
     def reopen(self, run_id: str | None) -> None:
         spec = self.spec
-        self.answers = Answers()
-        client: Any = TimedClient(open_client(spec.settings, spec.outputs), self.answers)
+        client = open_client(spec.settings, spec.outputs)
         experiment = experiment_id(client, spec.settings, spec.outputs, spec.experiment)
         run = client.get_run(run_id) if run_id and _lifecycle(spec, client, run_id) == "active" else None
         run = run or _by_folder(spec, client, experiment)
@@ -97,44 +72,20 @@ class MlflowRun(StoredRun):
     def open_with(self) -> str:
         return how_to_open(self.spec.settings, self.spec.outputs, self._experiment, self.run_id)
 
-    def may_be_lost(self, refused: bool) -> bool:
-        return was_replaced(self.spec.settings, self.spec.outputs) or super().may_be_lost(refused)
+    def is_lost(self) -> bool:
+        replaced = was_replaced(self.spec.settings, self.spec.outputs)
+        return replaced or _lifecycle(self.spec, self._client, self.run_id) != "active"
 
-    def is_there(self) -> bool:
-        if was_replaced(self.spec.settings, self.spec.outputs):
-            return False
-        return _lifecycle(self.spec, self._client, self.run_id) == "active"
-
-    def recorded(self) -> Recorded:
-        run = self._client.get_run(self.run_id)
-        history = {name: self._client.get_metric_history(self.run_id, name) for name in run.data.metrics}
-        points = {
-            name: {entry.step: (entry.value, entry.timestamp) for entry in entries} for name, entries in history.items()
-        }
-        inputs = run.inputs.dataset_inputs if run.inputs else []
-        datasets = {entry.dataset.digest for entry in inputs}
-        return Recorded(points, dict(run.data.params), datasets, str(run.info.status), int(run.info.end_time or 0))
-
-    def lacks(self, entries: Sequence[Entry]) -> bool:
-        """See `StoredRun`: MLflow shows each metric's last point, an older one where the store was restored."""
-        run = self._client.get_run(self.run_id)
-        last = {point.key: point.step for point in run.data._metric_objs}
-        status = None
-        for entry in entries:
-            values = entry.arguments.get("values", {})
-            if entry.call == "metrics" and any(last.get(name, -1) < entry.arguments["step"] for name in values):
-                return True
-            if entry.call == "params" and values.keys() - run.data.params.keys():
-                return True
-            if entry.call == "tags" and values.keys() - run.data.tags.keys() - {"error", "failed_stage"}:
-                return True
-            if entry.call == "status":
-                status = entry.arguments["status"]
-        return status is not None and run.info.status != status
+    def send(self, entry: Entry) -> None:
+        if was_replaced(self.spec.settings, self.spec.outputs):  # SQLite would write into the deleted file
+            raise FileNotFoundError("the file of the store was replaced")
+        super().send(entry)
 
     def refuses(self, error: Exception) -> bool:
         if isinstance(error, RestException) and error.get_http_status_code() == TOO_LARGE:
             return True
+        if isinstance(error, UnicodeError) or isinstance(error.__cause__, UnicodeError):
+            return True  # a file's name that is not UTF-8, which no server takes
         if isinstance(error, MlflowException):
             return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST")
         return super().refuses(error)
@@ -160,15 +111,11 @@ class MlflowRun(StoredRun):
 
         Its pages list metrics in the order in which they came first: those of the validation lead.
         """
-        there = self.known.points if self.known else {}
         ordered = sorted(values.items(), key=lambda item: not item[0].startswith("val/"))
-        missing = [Metric(name, value, time, step) for name, value in ordered if step not in there.get(name, ())]
-        if missing:
-            self._client.log_batch(self.run_id, missing)
+        self._client.log_batch(self.run_id, [Metric(name, value, time, step) for name, value in ordered])
 
     def artifact(self, path: str, folder: str) -> None:
         for file, place in _files_in(self.spec.folder / path, folder):
-            self._allow(file)
             self._client.log_artifact(self.run_id, str(file), place or None)
 
     def text(self, content: str, name: str) -> None:
@@ -190,7 +137,6 @@ class MlflowRun(StoredRun):
         if str(logged.status) != "READY":
             with mlflow_model(exported, self.spec.folder, self.run_id, logged.model_id) as folder:
                 for file, inside in _files_in(folder, ""):
-                    self._allow(file)
                     self._client.log_model_artifact(logged.model_id, str(file), inside or None)
             self._client.finalize_logged_model(logged.model_id, "READY")
         run = self._client.get_run(self.run_id)
@@ -224,9 +170,6 @@ class MlflowRun(StoredRun):
             self._client.update_run(self.run_id, status)
         else:
             self._client.set_terminated(self.run_id, status, time)
-
-    def _allow(self, file: Path) -> None:
-        self.allowance = file.stat().st_size / UPLOAD_BYTES_PER_SECOND
 
 
 def _scores_of_model(run: Any, model_id: str) -> list[Metric]:

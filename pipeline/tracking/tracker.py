@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.schemas import TrackingSettings
+from stages.errors import UserError
 
 if TYPE_CHECKING:
     from stages.results import Dataset, Exported
@@ -73,11 +74,6 @@ class Tracker:
             time: when they were measured, in milliseconds since 1970; None: now.
         """
 
-    @property
-    def has_scores(self) -> bool:
-        """Whether any metric but those of the machine has been recorded."""
-        return False
-
     def next_step(self, name: str) -> int:
         """Returns the step after the last one at which the metric `name` was recorded; 0 for a new one."""
         return 0
@@ -108,6 +104,11 @@ class Tracker:
     def flush(self, patience: Patience) -> int:
         """Waits until the store has everything, and returns how many entries it misses; warns why, and what to type."""
         return 0
+
+    @property
+    def no_room(self) -> UserError | None:
+        """The error of a full disk, where that is why the store misses entries."""
+        return None
 
     def close(self, patience: float | None = None) -> int:
         """Ends: nothing is sent afterwards. `patience`: seconds to wait before, in all, as `flush` does."""

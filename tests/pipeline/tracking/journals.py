@@ -59,7 +59,7 @@ def only_run(outputs: Path) -> Run:
     return run
 
 
-def assert_complete(outputs: Path, epochs: int = EPOCHS + 2) -> Run:
+def assert_complete(outputs: Path, epochs: int = EPOCHS + 2, damaged: int = 0) -> Run:
     run = only_run(outputs)
     assert run.info.status == "FINISHED"
     for name, over in (("train/loss", 1), ("val/loss", 2)):
@@ -69,7 +69,7 @@ def assert_complete(outputs: Path, epochs: int = EPOCHS + 2) -> Run:
     assert run.data.params == {f"p{index}": str(index) for index in range(5)}
     journal = Journal(outputs / "runs" / "tried" / "run")
     assert journal.is_closed
-    assert (journal.run_id, journal.damaged) == (run.info.run_id, 0)
+    assert (journal.run_id, journal.damaged) == (run.info.run_id, damaged)
     return run
 
 

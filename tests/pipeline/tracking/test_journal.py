@@ -10,7 +10,6 @@ from mlflow import MlflowClient
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.settle import settings_for
-from pipeline.system.sealed import seal
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.stored_run import StoredRun
 from pipeline.tracking.tracker import Patience
@@ -116,7 +115,7 @@ def test_what_is_left_is_told_with_its_reason_and_what_to_type(
     told = capsys.readouterr().out.splitlines()[-1]
     folder = outputs / "runs" / "tried" / "run"
     assert "5 of " in told
-    assert "(the store has not answered for" in told or "(the store is too slow" in told
+    assert "(the store is too slow" in told
     assert f"`python -m pipeline.sync {folder}` sends them" in told
     assert "None" not in told
     assert sync.main([str(folder)]) == 0  # and so it does
@@ -206,8 +205,7 @@ def test_a_folder_names_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert sync.main([f"--outputs={tmp_path}"]) == 1
     assert "it was recorded by" in capsys.readouterr().err
     with (folder / NAME).open("a") as file:
-        number = len((folder / NAME).read_text().splitlines())
-        file.write(seal({"number": number, "call": "reopen", "given": {"run_id": "x"}}) + "\n")
+        file.write('{"call": "reopen", "given": {"run_id": "x"}}\n')
     journal = Journal(folder)
     assert journal.damaged == 1
     assert all(entry.call != "reopen" for entry in journal.entries)
