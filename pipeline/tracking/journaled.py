@@ -15,7 +15,7 @@ from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import as_text
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.stored_run import StoredRun
-from pipeline.tracking.tracker import Patience, RunSpec, Tracker
+from pipeline.tracking.tracker import SYSTEM, Patience, RunSpec, Tracker
 from stages.errors import UserError
 from stages.results import Dataset, Exported
 from stages.targets import class_at
@@ -109,6 +109,10 @@ class JournaledTracker(Tracker):
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
             self._add("metrics", values=new, step=step, time=self._now() if time is None else time)
+
+    @property
+    def has_scores(self) -> bool:
+        return any(not name.startswith(SYSTEM) for name, _ in tuple(self._metrics))
 
     def next_step(self, name: str) -> int:
         return 1 + max((step for metric, step in tuple(self._metrics) if metric == name), default=-1)

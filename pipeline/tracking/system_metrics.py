@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,9 @@ FIRST_SECONDS = 2.0
 
 EVERY_SECONDS = 10.0
 """Seconds between two samples: the interval of MLflow's own clients."""
+
+MOST_WAITING = 60
+"""Samples that wait for the run's first score. MLflow's compare page begins with the metric that came first."""
 
 END_SECONDS = 5.0
 """Limit of the wait for the last sample."""
@@ -44,10 +48,15 @@ class SystemMetrics:
             monitors = _monitors()
             _sample(monitors)  # use of the processors is counted from one sample to the next
             step = self._tracker.next_step(f"{SYSTEM}cpu_utilization_percentage")
+            waiting: list[tuple[dict[str, float], int, int]] = []
             for wait in itertools.chain([FIRST_SECONDS], itertools.repeat(EVERY_SECONDS)):
                 is_last = self._stopped.wait(wait)
-                self._tracker.metrics(_sample(monitors), step)
+                waiting.append((_sample(monitors), step, int(time.time() * 1000)))
                 step += 1
+                if is_last or self._tracker.has_scores or len(waiting) == MOST_WAITING:
+                    for sample in waiting:
+                        self._tracker.metrics(*sample)
+                    waiting.clear()
                 if is_last:
                     return
         except Exception as error:  # whatever a machine's counters raise, training continues

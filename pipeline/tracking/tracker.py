@@ -74,6 +74,11 @@ class Tracker:
             time: when they were measured, in milliseconds since 1970; None: now.
         """
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether any metric but those of the machine has been recorded."""
+        return False
+
     def next_step(self, name: str) -> int:
         """Returns the step after the last one at which the metric `name` was recorded; 0 for a new one."""
         return 0
