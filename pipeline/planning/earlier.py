@@ -14,7 +14,7 @@ from pipeline.config.keys import split_override
 from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter
-from pipeline.planning.job import Job, Predecessor
+from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage, left_out, make_plan, without_unneeded
 from pipeline.provenance.identity import (
     WITHOUT_EFFECT,
@@ -40,7 +40,7 @@ CHANGEABLE = ("strategy",)
 
 
 def resolve(job: Job, console: Console) -> Job:
-    """Returns `job` with its predecessor. The order is important:
+    """Returns `job` with the run that it resumes or forks. The order is important:
 
     1. A job of a sweep resumes the run in its own folder, unless that has finished.
     2. `resume=<run>` resumes that run, whose settings must be the same.
@@ -69,7 +69,7 @@ def resolve(job: Job, console: Console) -> Job:
     forked = forked_run(experiment)
     if forked is not None:
         _announce("forking", forked, console)
-        return replace(job, predecessor=Predecessor(forked, is_fork=True))
+        return replace(job, forked=forked)
     if any(split_override(override)[0] == "fork_weights" for override in job.overrides):
         raise no_fork(experiment.fork_weights)
     return job

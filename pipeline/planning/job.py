@@ -15,14 +15,6 @@ from pipeline.run_folder.summary import NAME, Summary
 from stages.errors import UserError
 
 
-@dataclass(frozen=True)
-class Predecessor:
-    """The run that a job starts from: resumed in its own folder, or, as a fork, by its weights in a new run."""
-
-    run: Summary
-    is_fork: bool = False
-
-
 class PrunedError(Exception):
     """A search ends its trial after `epoch`, counted from 1: others do better."""
 
@@ -49,7 +41,7 @@ class Job:
 
     folder: of the run; None: a new one under `outputs/runs`.
     sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
-    predecessor: the run that is resumed or forked, as `pipeline.planning.earlier.resolve` decides; None: from scratch.
+    resumed: the run that goes on in its own folder; forked: the one from whose weights a new run starts.
     started: when the user began to wait for it; deadline: when `job_timeout_seconds` is reached. Both in seconds of
         `time.monotonic()`.
     on_epoch: of a search's trial.
@@ -60,7 +52,8 @@ class Job:
     overrides: tuple[str, ...] = ()
     folder: Path | None = None
     sweep: SweepRun | None = None
-    predecessor: Predecessor | None = None
+    resumed: Summary | None = None
+    forked: Summary | None = None
     started: float = field(default_factory=time.monotonic)
     deadline: float | None = None
     on_epoch: OnEpoch | None = None
@@ -68,21 +61,11 @@ class Job:
     tags: Mapping[str, str] = field(default_factory=dict)
     is_supervised: bool = False
 
-    @property
-    def resumed(self) -> Summary | None:
-        """The run that this job resumes, if any."""
-        return self.predecessor.run if self.predecessor and not self.predecessor.is_fork else None
-
-    @property
-    def forked(self) -> Summary | None:
-        """The run from whose weights this job starts a new one, if any."""
-        return self.predecessor.run if self.predecessor and self.predecessor.is_fork else None
-
     def resuming(self, run: Summary | None) -> "Job":
         """Returns this job, resuming `run` in its folder; unchanged for None."""
         if run is None:
             return self
-        return replace(self, folder=self.folder or Path(run.folder), predecessor=Predecessor(run))
+        return replace(self, folder=self.folder or Path(run.folder), resumed=run, forked=None)
 
 
 def new_folder(experiment: Experiment) -> Path:
@@ -117,7 +100,8 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
             run = read_run(folder)
             if run is not None and run.status == "FINISHED":
                 raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
-            yield replace(job, folder=folder, is_supervised=supervises or job.is_supervised).resuming(run)
+            is_supervised = supervises or job.is_supervised
+            yield replace(job, folder=folder, resumed=None, is_supervised=is_supervised).resuming(run)
     finally:
         if is_new and not any([*folder.glob(NAME), *folder.glob("*.log")]):
             shutil.rmtree(folder, ignore_errors=True)
