@@ -69,7 +69,7 @@ def pipeline(outputs: Path, *overrides: str, expect: int = 0, cores: int | None 
 
 def summary(outputs: Path) -> dict[str, Any]:
     """Returns `summary.json` of the newest run in `outputs`."""
-    newest = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime_ns)
+    newest = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.parent.name)
     result: dict[str, Any] = json.loads(newest.read_text())
     return result
 
