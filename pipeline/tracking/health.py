@@ -1,16 +1,14 @@
-"""Refuses stores that do not answer, have another version of MLflow, or whose class cannot be imported."""
+"""Refuses servers that do not answer or have another version of MLflow, and stores whose class cannot be imported."""
 
 import re
-import sqlite3
 import urllib.error
 import urllib.request
-from contextlib import closing, suppress
-from importlib import metadata, util
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN
-from pipeline.paths import shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.source_code.signatures import AbsentError, find
 from stages.errors import UserError
@@ -36,13 +34,7 @@ def store_is_usable(experiment: Experiment) -> None:
             "the import path of a class, its package installed or in the working directory",
             f"tracking._target_={MLFLOW_RUN}",
         ) from error
-    if experiment.dry_run or target != MLFLOW_RUN:
-        return
-    if experiment.tracking.kind == "local":
-        refuse_other_schema(experiment.outputs / "mlflow.db")
-    elif experiment.tracking.kind == "server" and (file := sqlite_file(experiment.tracking.uri or "")) is not None:
-        refuse_other_schema(file)
-    else:
+    if target == MLFLOW_RUN:
         server_answers(experiment)
 
 
@@ -73,27 +65,6 @@ def server_answers(experiment: Experiment) -> None:
     _refuse_other_server(address)
 
 
-def refuse_other_schema(file: Path) -> None:
-    """Raises UserError where an SQLite store was made by another version of MLflow, whose schema differs from ours.
-
-    A file that is missing, empty or no store is left to MLflow.
-    """
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
-            row = database.execute("SELECT version_num FROM alembic_version").fetchone()
-    except sqlite3.Error:
-        return
-    revisions, head = _schemas()
-    if row is None or head is None or row[0] == head:
-        return
-    older = row[0] in revisions
-    raise UserError(
-        f"{shorter(file)} has the schema {row[0]}, of {'an older' if older else 'another'} MLflow",
-        f"{head}, that of MLflow {metadata.version('mlflow')}",
-        f"mlflow db upgrade sqlite:///{file.absolute()}" if older else "tracking=off",
-    )
-
-
 def _refuse_other_server(address: str) -> None:
     """Refuses a server whose minor version is not that of the client: what it takes and answers may differ."""
     text = ""
@@ -109,14 +80,3 @@ def _refuse_other_server(address: str) -> None:
             f"one of the version that is installed here, {own}",
             "tracking=local",
         )
-
-
-def _schemas() -> tuple[set[str], str | None]:
-    """Returns the revisions of MLflow's schema and the last of them, as its files name them: it is not imported."""
-    spec = util.find_spec("mlflow")
-    folder = Path(spec.origin or "").parent / "store" / "db_migrations" / "versions" if spec else Path("none")
-    texts = [path.read_text() for path in folder.glob("*.py")]
-    found = {match[1] for text in texts if (match := re.search(r"^revision\s*=\s*[\"'](\w+)", text, re.M))}
-    before = {match[1] for text in texts if (match := re.search(r"^down_revision\s*=\s*[\"'](\w+)", text, re.M))}
-    heads = found - before
-    return found, heads.pop() if len(heads) == 1 else None

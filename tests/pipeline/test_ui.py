@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from tests import commands
 from tests.commands import ROOT
 from tests.pipeline.experiments import QUICK, SMALL, TRAINED
-from tests.servers import browser, free_port
+from tests.servers import browser, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ READY_SECONDS = 120.0
 @contextmanager
 def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`python -m pipeline.ui`, ended with the block; yields it and the address that it has printed."""
-    command = [sys.executable, "-m", "pipeline.ui", "--no-browser", *arguments]
+    command = [sys.executable, "-m", "pipeline.ui", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
@@ -46,7 +46,7 @@ def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def refused(*arguments: str) -> str:
     """Returns the one line with which `python -m pipeline.ui` refuses what it is told."""
-    done = commands.run("--no-browser", *arguments, module="pipeline.ui", trains=False)
+    done = commands.run(*arguments, module="pipeline.ui", trains=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     return done.stderr
 
@@ -84,7 +84,9 @@ def test_what_cannot_be_shown_is_said_in_one_line(outputs: Path, tmp_path: Path)
     with closing(sqlite3.connect(older)) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
     (tmp_path / "runs").symlink_to(outputs / "runs")
-    assert "has the schema 451aebb31d03, of an older MLflow" in refused("--outputs", str(tmp_path))
+    assert "mlflow.db cannot be read (Detected out-of-date database schema (found version 451aebb31d03" in refused(
+        "--outputs", str(tmp_path)
+    )
 
 
 @pytest.mark.engines
@@ -96,6 +98,7 @@ def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> 
     jobs = sorted((run for run in runs if run is not parent), key=lambda run: run.info.start_time)
     with ui("--outputs", str(swept), "--port", str(port)) as (process, address):
         assert address == f"http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
+        wait_for(f"http://127.0.0.1:{port}/health", process)
         below = psutil.Process(process.pid).children(recursive=True)
         assert {connection.laddr.ip for connection in _listening(below)} == {"127.0.0.1"}
         assert len(below) < 8  # no runners of GenAI jobs

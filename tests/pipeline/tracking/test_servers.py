@@ -151,22 +151,18 @@ def test_a_database_of_another_machine_takes_a_run_without_a_server(tmp_path: Pa
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(
-    ("revision", "said"),
-    [("451aebb31d03", "an older MLflow.*Try: mlflow db upgrade sqlite:///"), ("ffffffffffff", "another MLflow")],
-)
+@pytest.mark.parametrize("revision", ["451aebb31d03", "ffffffffffff"])
 @pytest.mark.parametrize("kind", ["local", "server"])
-def test_a_store_with_the_schema_of_another_version_is_refused(
-    kind: str, revision: str, said: str, outputs: Path
-) -> None:
+def test_a_store_with_the_schema_of_another_version_is_refused(kind: str, revision: str, outputs: Path) -> None:
     with closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = ?", (revision,))
     given = [f"tracking={kind}", f"outputs={outputs}"]
     given += [f"tracking.uri=sqlite:///{outputs}/mlflow.db"] if kind == "server" else []
-    done = commands.run(*given, trains=False)
+    done = commands.run(*given)
     assert done.returncode == 2
-    assert re.fullmatch(rf"error: .*mlflow\.db has the schema {revision}, of {said}.*\n", done.stderr)
-    assert not (outputs / "runs").exists()
+    said = rf"error: tracking={kind} cannot be used \(Detected out-of-date database schema \(found version {revision}"
+    assert re.match(said, done.stderr)
+    assert not list(outputs.glob("runs/*/*"))
 
 
 class OtherVersion(BaseHTTPRequestHandler):
