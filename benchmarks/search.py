@@ -16,7 +16,7 @@ from pathlib import Path
 import optuna
 
 from benchmarks.processes import pipeline
-from pipeline.search.study import STUDY
+from pipeline.search.study import STUDY, open_storage
 
 EPOCHS = 8
 SPACE = (
@@ -32,8 +32,8 @@ FIXED = (
 def search(outputs: Path, *words: str) -> tuple[float, int, int]:
     """Runs a search; returns its best value, its epochs, and the epochs without pruning."""
     pipeline(outputs, *words, *FIXED, *SPACE, "tracking=off")
-    [database] = outputs.glob(f"sweeps/*/{STUDY}")
-    study = optuna.load_study(study_name="search", storage=f"sqlite:///{database}")
+    [file] = outputs.glob(f"sweeps/*/{STUDY}")
+    study = optuna.load_study(study_name="search", storage=open_storage(file))
     trials = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
     epochs = sum(EPOCHS if trial.state.name == "COMPLETE" else trial.last_step or 0 for trial in trials)
     return study.best_value, epochs, EPOCHS * len(trials)

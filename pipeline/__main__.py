@@ -159,15 +159,16 @@ def _run_sweep(composer: "Composer") -> int:
 
 def _run_search(composer: "Composer") -> int:
     from pipeline.config.sweep_settings import SearchSettings
-    from pipeline.search.checks import checked_search
-    from pipeline.search.run import run_search
+    from pipeline.search.plan import checked_search
     from pipeline.search.space import read_axes
+    from pipeline.search.trials import Trials
     from pipeline.sweep.jobs import refuse_too_many
+    from pipeline.sweep.session import run_session
 
     assert isinstance(composer.sweep, SearchSettings)
-    search = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines, composer.typed_of_sweep)
+    search = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines)
     refuse_too_many(search.plan.trials, search.first.max_jobs)
-    return run_search(search, composer.options, _console(composer))
+    return run_session(Trials(search, composer.options), search.settings, _console(composer))
 
 
 def _leave(code: int) -> NoReturn:

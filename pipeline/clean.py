@@ -142,7 +142,7 @@ def _forked(outputs: Path, unfinished: bool) -> dict[Path, str]:
     for folder in sweep_folders(outputs):
         runs = is_locked(folder)
         try:
-            status, jobs = read_index(folder)
+            status, jobs, _ = read_index(folder)
         except UserError:  # it cannot be resumed either
             continue
         if not runs and (unfinished or status == "FINISHED"):

@@ -16,8 +16,7 @@ from pipeline.comparison.tables import notes, terminal_table
 from pipeline.paths import shorter
 from pipeline.run_folder.runs import Runs
 from pipeline.sweep.catalog import run_entry, runs_in, select
-from pipeline.sweep.comparison import compare, latest
-from pipeline.sweep.index import find_sweep
+from pipeline.sweep.index import compare, find_sweep, latest
 from stages.errors import UserError
 
 EXAMPLES = """what to compare:

@@ -131,12 +131,6 @@ class Composer:
         return read_sweep(self.compose(choices).document)
 
     @property
-    def typed_of_sweep(self) -> tuple[str, ...]:
-        """The names of the sweep's settings that the user typed for this very command."""
-        own = (override.key_or_group for override in self._overrides if of_sweep(override))
-        return tuple(name for name in own if name not in self._inherited)
-
-    @property
     def is_sweep(self) -> bool:
         """Whether several jobs are asked for: by -m, or by a file that says what varies; raises as `sweep` does.
 

@@ -26,6 +26,8 @@ def choice(comparison: Comparison) -> str:
     """Return which row to take, and on what it was chosen."""
     rows = comparison.rows
     chosen = comparison.choice
+    if comparison.search is not None:
+        return comparison.search.answer
     if not rows:
         return "no run has finished"
     if all(row.is_debug for row in rows):
@@ -50,8 +52,10 @@ def choice(comparison: Comparison) -> str:
 
 
 def run_it(comparison: Comparison) -> str | None:
-    """Return the command that runs the row to take; None where there is none."""
+    """Return the command that runs the row to take, a line each for several; None where there is none."""
     row = comparison.choice.row
+    if comparison.search is not None:
+        return "\n".join(comparison.search.commands) or None
     if row is None:
         return None
     run = row.runs[0]
@@ -64,6 +68,19 @@ def run_it(comparison: Comparison) -> str | None:
         for group, option in run.choices.items()
     )
     return f"python -m pipeline {'--config-dir … ' if own else ''}{shlex.join(words)}".rstrip()
+
+
+def pruned_line(comparison: Comparison) -> str | None:
+    """Return which trials were pruned, and when: `pruned: trial 3 after epoch 1, trials 4 and 7 after epoch 2`."""
+    by_epoch: dict[int, list[str]] = {}
+    for run in comparison.runs:
+        if run.pruned_after is not None:
+            by_epoch.setdefault(run.pruned_after, []).append(str(run.number))
+    parts = [
+        f"trial{'s' * (len(numbers) > 1)} {_joined(numbers)} after epoch {epoch}"
+        for epoch, numbers in sorted(by_epoch.items())
+    ]
+    return f"pruned: {', '.join(parts)}" if parts else None
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -136,7 +153,11 @@ def _value(comparison: Comparison, row: Row) -> str:
 
 def _listed(texts: Sequence[str]) -> str:
     more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    *first, last = [*texts[:MOST_NAMED], *more]
+    return _joined([*texts[:MOST_NAMED], *more])
+
+
+def _joined(texts: Sequence[str]) -> str:
+    *first, last = texts
     return f"{', '.join(first)} and {last}" if first else last
 
 

@@ -16,7 +16,7 @@ from pipeline.config.keys import split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind, epoch_metrics
-from pipeline.run_folder.summary import NAME, best_metric
+from pipeline.run_folder.summary import NAME, PRUNED, best_metric
 from stages.reuse import VALIDATED, VALIDATED_PIXELS
 from stages.settings.places import regular_file
 
@@ -54,10 +54,12 @@ class ComparedRun:
     validated: tuple[str, str] | None = None
     validation_examples: int | None = None
     overrides: tuple[str, ...] = ()
+    pruned_after: int | None = None  # the epoch after which a search has ended it
 
     @property
     def has_finished(self) -> bool:
-        return self.status == "FINISHED"
+        """Whether it has the results of a whole training."""
+        return self.status == "FINISHED" and self.pruned_after is None
 
     @property
     def seed(self) -> str | None:
@@ -146,6 +148,7 @@ def _compared(
         (str(facts[VALIDATED]), str(facts.get(VALIDATED_PIXELS) or "")) if facts.get(VALIDATED) else None,
         (facts.get("data") or {}).get("val_examples"),
         tuple(summary.get("overrides") or ()),
+        facts.get(PRUNED),
     )
 
 

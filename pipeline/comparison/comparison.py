@@ -14,6 +14,16 @@ from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
 
 
 @dataclass(frozen=True)
+class SearchResult:
+    """Result of a search by its own goals, which the comparison of its trials repeats."""
+
+    answer: str
+    metrics: tuple[str, ...]  # of the goals
+    best: tuple[str, ...]  # names of the best trials' folders
+    commands: tuple[str, ...]  # that run their settings, each once
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Runs side by side.
 
@@ -21,7 +31,7 @@ class Comparison:
     names: of the settings that differ, without the seed. baseline: what speed and accuracy are compared with.
     choice: the row to take, and why. differences: of rows from the baseline in test accuracy; left_out: runs of
     both rows that these do not count. speeds: of training, against the baseline's.
-    warnings: a sentence each. own_columns: metrics that the user wants to see.
+    warnings: a sentence each. own_columns: metrics that the user wants to see. search: whose trials they are.
     """
 
     title: str
@@ -35,10 +45,11 @@ class Comparison:
     speeds: Mapping[Row, SpeedUp]
     warnings: tuple[str, ...] = ()
     own_columns: tuple[str, ...] = ()
+    search: SearchResult | None = None
 
     @property
     def unfinished(self) -> list[ComparedRun]:
-        return [run for run in self.runs if not run.has_finished]
+        return [run for run in self.runs if not run.has_finished and run.pruned_after is None]
 
     @property
     def best(self) -> Row | None:
@@ -51,12 +62,14 @@ def compare_runs(
     runs: Sequence[ComparedRun],
     baseline: Mapping[str, str] | None = None,
     columns: Sequence[str] = (),
+    search: SearchResult | None = None,
 ) -> Comparison:
     """Compares runs.
 
     Args:
-        baseline: settings of the row that the others are compared with; None: the first row.
+        baseline: settings of the row that the others are compared with; None: the first row, of a search none.
         columns: metrics that the tables are to have, instead of those that they have by themselves.
+        search: whose trials the runs are; it has chosen the best already.
 
     Raises:
         UserError: where no row, or more than one, has the settings of the baseline, or no run has a metric.
@@ -66,7 +79,7 @@ def compare_runs(
         if name not in known:
             raise UserError(f"no run has a metric {name}", ", ".join(known) or "runs with metrics")
     names, rows = rows_of(runs)
-    base = rows[0] if rows and baseline is None else None
+    base = rows[0] if rows and baseline is None and search is None else None
     if baseline is not None:
         base = _named(rows, names, baseline)
     differences, left_out, warnings = _differences(rows, base)
@@ -78,13 +91,21 @@ def compare_runs(
         rows,
         names,
         base,
-        choose([row for row in rows if not row.is_debug], base),
+        _chosen(rows, search) if search else choose([row for row in rows if not row.is_debug], base),
         differences,
         left_out,
         speeds,
         tuple(warnings),
         tuple(columns),
+        search,
     )
+
+
+def _chosen(rows: Sequence[Row], search: SearchResult) -> Choice:
+    """Return the choice that a search has made; no row is the best of several goals."""
+    found = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
+    best = found[0] if len(search.best) == 1 and found else None
+    return Choice(search.metrics[0], best, row=best)
 
 
 def _named(rows: Sequence[Row], names: Sequence[str], baseline: Mapping[str, str]) -> Row:

@@ -61,7 +61,7 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
 
 
 def draw_speed(comparison: Comparison) -> "Figure | None":
-    """Draw accuracy against speed with its Pareto front; None where no row has both.
+    """Draw accuracy against speed with its Pareto front; None where no row has both, and of a search.
 
     The accuracy is one of validation where all have it: who picks a point of the plot chooses.
     """
@@ -69,7 +69,7 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
     metric = "val/best_accuracy" if all("val/best_accuracy" in row.metrics for row in rows) else "test/accuracy"
     measured = [(row, row.speed or math.nan, 100 * (row.mean(metric) or math.nan)) for row in rows]
     points = [point for point in measured if math.isfinite(point[1] + point[2])]
-    if not points:
+    if not points or comparison.search is not None:
         return None
     figure, [axes] = _figure(9.6, 4.4, 1)
     styles = _styles(comparison)

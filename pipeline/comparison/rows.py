@@ -1,5 +1,6 @@
 """Rows of a comparison: runs that differ only by seed, with mean and standard deviation of each metric."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,8 @@ Value = TypeVar("Value")
 RATES = ("train/images_per_second", "train/features_per_second")
 """Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
 
+
+_DECIMAL = re.compile(r"-?\d+(\.\d+(e-?\d+)?|e-?\d+)")
 
 LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff", "mib", "bytes")
 """Ends of the names of metrics of which less is better: losses, errors, times, sizes."""
@@ -105,11 +108,26 @@ def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ..
     for run in runs:
         if run.has_finished:
             groups.setdefault(tuple(run.setting(name) for name in differing), []).append(run)
+    texts = {
+        name: _shortened({value for run in runs if (value := run.setting(name)) is not None}) for name in differing
+    }
     rows = tuple(
-        Row({name: value for name, value in zip(differing, key, strict=True) if value is not None}, tuple(members))
-        for key, members in groups.items()
+        Row(
+            {name: texts[name][value] for name, value in zip(differing, key, strict=True) if value is not None},
+            tuple(own),
+        )
+        for key, own in groups.items()
     )
     return differing, rows
+
+
+def _shortened(values: set[str]) -> dict[str, str]:
+    """Return values as a table shows them: numbers with four digits, or as many as tell them apart."""
+    for digits in range(4, 17):
+        texts = {value: f"{float(value):.{digits}g}" if _DECIMAL.fullmatch(value) else value for value in values}
+        if len(set(texts.values())) == len(texts):
+            return texts
+    return {value: value for value in values}
 
 
 def is_lower_better(metric: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from pipeline.comparison.answer import choice, run_it, sentences, unfinished_line
+from pipeline.comparison.answer import choice, pruned_line, run_it, sentences, unfinished_line
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import columns_of
 from pipeline.comparison.rows import Row
@@ -55,11 +55,13 @@ def notes(comparison: Comparison, most: int = 4) -> list[str]:
     """
     lines = []
     if len(comparison.rows) > 1:
-        best = f"* {best_mark(comparison)}; " if comparison.best is not None else ""
-        lines = [f"{best}= baseline: {comparison.baseline.label}"] if comparison.baseline else []
+        marks = [f"* {best_mark(comparison)}"] if comparison.best is not None else []
+        marks += [f"= baseline: {comparison.baseline.label}"] if comparison.baseline else []
+        lines = ["; ".join(marks)] if marks else []
     lines += [choice(comparison), *_cut(sentences(comparison), most)]
     lines += [f"warning: {line}" for line in comparison.warnings]
     lines += [f"{'run it':11} {command}" for command in (run_it(comparison) or "").splitlines()]
+    lines += [line] if (line := pruned_line(comparison)) else []
     return [*lines, *_cut([unfinished_line(run) for run in comparison.unfinished], most)]
 
 
@@ -78,6 +80,7 @@ def markdown(comparison: Comparison) -> str:
         lines += ["", f"`*` {best_mark(comparison)}{', `=` baseline' if comparison.baseline else ''}.", ""]
         lines += [f"- {column.heading}: {column.explained}" for column in columns]
     lines += ["", *(f"- warning: {line}" for line in comparison.warnings)]
+    lines += ["", f"- {line}"] if (line := pruned_line(comparison)) else []
     lines += ["", *(f"- {unfinished_line(run)}" for run in comparison.unfinished)]
     return "\n".join(lines).strip() + "\n"
 
@@ -108,7 +111,7 @@ def as_csv(comparison: Comparison) -> str:
         cells |= {"tied": str(row in tied).lower(), "baseline": str(row is comparison.baseline).lower()}
         cells |= {key: "" if values[number] is None else repr(values[number]) for key, values in columns.items()}
         writer.writerow(cells)
-    for run in comparison.unfinished:
+    for run in (run for run in comparison.runs if not run.has_finished):
         settings = {name: run.setting(name) or "" for name in comparison.names}
         writer.writerow({**settings, "status": run.status, "n": 0, "seeds": run.seed or ""})
     return file.getvalue()

@@ -1,19 +1,30 @@
-"""The plan of a search: its goals, sampler and pruner, checked against the experiment."""
+"""The plan of a search: its goals, sampler, pruner and space, checked before the first trial."""
 
 import difflib
+import hashlib
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pipeline.checks.unused import refuse_unused
+from pipeline.command_line.compose import Composed
 from pipeline.comparison.rows import is_lower_better
-from pipeline.config.experiment import Experiment
+from pipeline.config.experiment import Experiment, read
 from pipeline.config.sweep_settings import SearchSettings
-from pipeline.search.space import Axis, size
-from pipeline.sweep.jobs import monitored
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
+from pipeline.redaction import redact_overrides
+from pipeline.search.space import Axis, probes, size, with_whole_numbers
+from pipeline.sweep.jobs import check_job, monitored
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from stages.settings.train import TrainSettings
 from stages.targets import target_of
+
+Compose = Callable[[Sequence[str]], Composed]
+"""Returns the configuration of the command line with the overrides of one trial."""
 
 BEST = "val/best_"
 """Prefix of a validation metric of the best epoch, by which the weights are chosen."""
@@ -26,16 +37,22 @@ KNOWN = (
 
 _HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|score|iou|dice|r2")
 
+OF_VALIDATION = (
+    "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.train_split",
+    "data.val_split", "data.image_key", "data.label_key", "data.examples", "data.num_classes", "data.min_side",
+)  # fmt: skip
+"""Settings that decide which examples the metric of a trial is of."""
+
 LARGEST_STARTUP = 10
 STARTUP_SHARE = 4
 
 
 @dataclass(frozen=True)
 class Goal:
-    """metric: by its full name; direction: `maximize` or `minimize`."""
+    """A metric that a search optimizes."""
 
-    metric: str
-    direction: str
+    metric: str  # by its full name
+    direction: str  # `maximize` or `minimize`
 
     @property
     def of_epoch(self) -> str:
@@ -45,19 +62,15 @@ class Goal:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search, checked.
-
-    startup_trials: drawn at random before the sampler learns, and before a trial is pruned.
-    population: of `nsga2`, in trials.
-    """
+    """A search, checked."""
 
     goals: tuple[Goal, ...]
     sampler: str
     trials: int
-    startup_trials: int
+    startup_trials: int  # drawn at random before the sampler learns, and before a trial is pruned
     pruner: str | None
     min_epochs: int
-    population: int
+    population: int  # of `nsga2`, in trials
     seed: int
     n_jobs: int
 
@@ -168,4 +181,110 @@ def _check_pruner(pruner: str, goals: Sequence[Goal], experiment: Experiment) ->
     if problem is not None:
         raise UserError(
             f"sweep.pruner={pruner} {problem}", "none, which runs each trial to its end", "sweep.pruner=none"
+        )
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search that is known to work."""
+
+    settings: SearchSettings
+    plan: SearchPlan
+    axes: tuple[Axis, ...]
+    compose: Compose
+    first: Experiment  # of a first trial; all share its `outputs` and `tracking`
+    sources: Sources
+    identity: str  # equal where the same command would search the same
+
+
+def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Compose) -> Search:
+    """Return the search, once every end of its space is known to have an effect and a value in its range.
+
+    Combinations that a rule refuses may show only as they come; at least one end must work.
+
+    Raises:
+        UserError: where the search is wrong.
+    """
+    axes = with_whole_numbers(axes, compose([axis.line_of_end(0) for axis in axes if axis.choices]).document)
+    for axis in axes:
+        _check_axis(axis)
+    first: Experiment | None = None
+    refused: UserError | None = None
+    files: dict[str, str] = {}
+    identities: list[str] = []
+    for lines in probes(axes):
+        _, experiment = read_trial(compose, lines)
+        _refuse_debug(experiment, axes)
+        identities.append(identity(experiment))
+        files |= sources(experiment).files
+        try:
+            check_job(experiment, surroundings=first is None)
+        except UserError as error:
+            refused = refused or error.within(f"trial {' '.join(lines)}")
+            if settings.refused == "fail":
+                raise refused from error
+        else:
+            first = first or experiment
+    if first is None:
+        assert refused is not None
+        raise refused
+    plan = make_search_plan(settings, axes, first)
+    digest = hashlib.sha256((describe(plan, axes) + identities[0]).encode()).hexdigest()[:32]
+    return Search(settings, plan, tuple(axes), compose, first, Sources(files), digest)
+
+
+def read_trial(compose: Compose, lines: Sequence[str]) -> tuple[Composed, Experiment]:
+    """Return the trial with the overrides `lines`, composed and read.
+
+    Raises:
+        UserError: where one of them has no effect, or a value that is not allowed.
+    """
+    composed = compose(lines)
+    try:
+        experiment = read(composed.document, composed.choices, composed.config_dirs)
+        refuse_unused(experiment, composed.typed)
+    except UserError as error:
+        raise error.within(f"trial {' '.join(lines)}") from error
+    return composed, experiment
+
+
+def epochs_of(experiment: Experiment) -> int:
+    """Return how many epochs a run trains, unless it stops early; 0 with a training of the user's own."""
+    train = experiment.of("train", TrainSettings)
+    return train.all_epochs if train else 0
+
+
+def describe(plan: SearchPlan, axes: Sequence[Axis]) -> str:
+    """Return what a search must have in common with the one that it resumes, as JSON.
+
+    The number of trials may grow, and how many run at a time is the machine's matter.
+    """
+    fixed = {name: getattr(plan, name) for name in ("sampler", "pruner", "min_epochs", "population", "seed")}
+    goals = [[goal.metric, goal.direction] for goal in plan.goals]
+    space = {axis.key: axis.describe() for axis in axes}
+    return json.dumps({"space": space, "goals": goals, **fixed}, sort_keys=True)
+
+
+def _check_axis(axis: Axis) -> None:
+    if axis.key in OF_VALIDATION:
+        raise UserError(
+            f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
+            "axes that leave the validation examples as they are, or a sweep, which chooses none",
+            f"python -m pipeline -m {axis.key}=<value>,<value>",
+        )
+    lines = [axis.line_of_end(number) for number in range(len(axis.ends))]
+    if redact_overrides(lines) != lines:
+        raise UserError(
+            f"a search over {axis.key}, whose values are secrets that a study would record",
+            "axes without secrets, and one value of this setting",
+            f"{axis.key}=<value>",
+        )
+
+
+def _refuse_debug(experiment: Experiment, axes: Sequence[Axis]) -> None:
+    if experiment.debug is not None:
+        raise UserError(
+            f"debug={experiment.debug.kind} with a search, which chooses trials by results that here count nowhere",
+            "a sweep over values of the space",
+            f"python -m pipeline -m debug={experiment.debug.kind} {axes[0].key}=<value>,<value>",
         )

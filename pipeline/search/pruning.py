@@ -4,10 +4,11 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.planning.job import PrunedError
-from pipeline.search.study import open_storage
+from pipeline.search.study import NAME, open_storage
 
 if TYPE_CHECKING:
     import optuna
@@ -18,27 +19,18 @@ REDUCTION = 3
 
 @dataclass(frozen=True)
 class Pruner:
-    """Reports each epoch's metric to the study, and ends the trial where its pruner says so.
+    """Reports each epoch's metric to the study, and ends the trial where Optuna's pruner says so."""
 
-    address: of the study's storage, study: its name there, trial: the id of this one.
-    metric: of each epoch, such as `val/loss`; epochs: how many there will be.
-    kind: `median` (worse than the median of the other trials at the same epoch) or `halving` (asynchronous successive
-        halving: Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020, arXiv:1810.05934).
-    startup_trials: how many have to be complete before any is pruned, and min_epochs: of each trial; `halving`
-        takes the latter as its least resource.
-    """
-
-    address: str
-    study: str
-    trial: int
-    metric: str
-    epochs: int
-    kind: str
-    startup_trials: int
-    min_epochs: int
+    file: Path  # of the study
+    trial: int  # its id there
+    metric: str  # of each epoch, such as `val/loss`
+    epochs: int  # that there will be
+    kind: str  # `median` of the other trials at the same epoch, or `halving` (Li et al., 2020, arXiv:1810.05934)
+    startup_trials: int  # complete before any is pruned
+    min_epochs: int  # of each trial before it may be pruned; the least resource of `halving`
 
     def __call__(self, metrics: Mapping[str, float], epoch: int) -> None:
-        """Reports the metrics of `epoch`, counted from 1.
+        """Report the metrics of `epoch`, counted from 1.
 
         Raises:
             PrunedError: where the trial is to end; never after its last epoch, which would save nothing.
@@ -47,32 +39,21 @@ class Pruner:
         if value is None or not math.isfinite(value):
             return
         trial = _open(self)
-        if (
-            epoch not in trial.study._storage.get_trial(self.trial).intermediate_values
-        ):  # a run that resumes repeats one
+        if epoch not in trial.study._storage.get_trial(self.trial).intermediate_values:  # a resumed run repeats one
             trial.report(value, epoch)
         if epoch < self.epochs and trial.should_prune():
             raise PrunedError(epoch)
 
-    def pruner(self) -> "optuna.pruners.BasePruner":
-        """Returns Optuna's own."""
-        from optuna import pruners
-
-        if self.kind == "halving":
-            return pruners.SuccessiveHalvingPruner(min_resource=self.min_epochs, reduction_factor=REDUCTION)
-        return pruners.MedianPruner(n_startup_trials=self.startup_trials, n_warmup_steps=self.min_epochs)
-
 
 @functools.cache
 def _open(pruner: Pruner) -> "optuna.Trial":
-    """Returns the trial of this process: a study takes a tenth of a second to open."""
+    """Return the trial of this process: a study takes a tenth of a second to open."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.load_study(
-        study_name=pruner.study,
-        storage=open_storage(pruner.address),
-        sampler=optuna.samplers.RandomSampler(),  # draws nothing here: the trial has its values
-        pruner=pruner.pruner(),
+    if pruner.kind == "halving":
+        ends: optuna.pruners.BasePruner = optuna.pruners.SuccessiveHalvingPruner(pruner.min_epochs, REDUCTION)
+    else:
+        ends = optuna.pruners.MedianPruner(pruner.startup_trials, pruner.min_epochs)
+    return optuna.Trial(
+        optuna.load_study(study_name=NAME, storage=open_storage(pruner.file), pruner=ends), pruner.trial
     )
-    return optuna.Trial(study, pruner.trial)

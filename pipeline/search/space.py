@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -179,13 +179,3 @@ def size(axes: Sequence[Axis]) -> int | None:
     """Returns how many points the space has; None where they cannot be counted."""
     grids = [axis.grid for axis in axes]
     return None if any(grid is None for grid in grids) else math.prod(len(grid or ()) for grid in grids)
-
-
-def point(axes: Sequence[Axis], number: int) -> Mapping[str, Any]:
-    """Returns the point of that number in the order of a sweep, the last axis changing fastest."""
-    chosen: dict[str, Any] = {}
-    for axis in reversed(axes):
-        grid = axis.grid or ()
-        number, place = divmod(number, len(grid))
-        chosen[axis.key] = grid[place]
-    return chosen

@@ -1,213 +1,161 @@
-"""The study of a search, on disk: draws trials, keeps their results, knows the best."""
+"""The study of a search, in a file: draws trials, keeps their results, knows the best."""
 
-import json
-import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.paths import shorter
 from pipeline.search.plan import SearchPlan
-from pipeline.search.space import Axis, point, size
+from pipeline.search.space import Axis
 from stages.errors import UserError
 
 if TYPE_CHECKING:
     import optuna
 
-STUDY = "study.db"
-"""SQLite file in a search's folder: any tool for Optuna's studies reads it."""
+STUDY = "study.log"
+"""Optuna's journal in a search's folder: any tool for its studies reads it."""
 
-_NAME = "search"
-_SCHEME = "sqlite:///"
-_SAME_AS = "same_as"
+NAME = "search"
 _REASON = "reason"
-
-BUSY_SECONDS = 60.0
-"""Seconds that a commit waits for those of other trials."""
-
-_ATTEMPTS = 50
-"""Draws of a point that was tried before, after which the next untried one is taken in order."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the search space.
+    """One point of the search space."""
 
-    number: from 0, of Optuna; ordinal: from 1, of the trials that run.
-    lines: the overrides that make it.
-    state: `RUNNING`, `COMPLETE`, `PRUNED` or `FAIL`; values: one a goal, where it is COMPLETE.
-    epochs: how many it has reported.
-    """
+    number: int  # from 0, as Optuna counts
+    lines: tuple[str, ...]  # the overrides that make it
+    state: str  # RUNNING, COMPLETE, PRUNED or FAIL
+    values: tuple[float, ...] = ()  # one a goal, where it is COMPLETE
+    epochs: int = 0  # reported so far
+    reason: str | None = None  # of a FAIL
 
-    number: int
-    ordinal: int
-    lines: tuple[str, ...]
-    state: str
-    values: tuple[float, ...] = ()
-    epochs: int = 0
-    reason: str | None = None
+    @property
+    def ordinal(self) -> int:
+        """The number that users see, from 1."""
+        return self.number + 1
 
 
 class Study:
-    """The study of a search, in its folder. study: Optuna's own object."""
+    """The study of a search.
+
+    Attributes:
+        optuna: Optuna's own object. file: where it is. goals: of the search.
+    """
 
     def __init__(self, folder: Path, plan: SearchPlan, axes: Sequence[Axis]) -> None:
-        """Opens the study in `folder`, or begins one.
+        """Open the study in `folder`, which no other process has open, or begin one.
 
         Raises:
-            UserError: where the file is damaged, or of another version of Optuna.
+            UserError: where the file is damaged.
         """
         import optuna
-        from sqlalchemy.exc import SQLAlchemyError
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._plan = plan
+        self.goals = plan.goals
         self._axes = tuple(axes)
-        self.address = address(folder)
-        self.name = _NAME
+        self.file = folder / STUDY
+        _mend(self.file)
         try:
-            self.study = optuna.create_study(
-                storage=open_storage(self.address),
-                study_name=_NAME,
+            self.optuna = optuna.create_study(
+                storage=open_storage(self.file),
+                study_name=NAME,
                 directions=[goal.direction for goal in plan.goals],
                 load_if_exists=True,
             )
-        except (SQLAlchemyError, sqlite3.Error, RuntimeError) as error:
-            raise UserError(
-                f"{shorter(folder / STUDY)} cannot be opened ({str(error).splitlines()[0]})",
-                "a study of this version of Optuna",
-                "resume=never",
-            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{shorter(self.file)} cannot be read ({error})", "", "resume=never") from error
 
     def trials(self) -> list[Trial]:
-        """Returns the trials that were begun, in their order."""
-        frozen = [trial for trial in self.study.get_trials(deepcopy=False) if _SAME_AS not in trial.user_attrs]
-        return [self._read(trial, ordinal) for ordinal, trial in enumerate(frozen, 1)]
-
-    def wants_more(self) -> bool:
-        """Returns whether fewer trials were begun than are wanted, and there is a point left to try."""
-        wanted = self._plan.trials
-        return len(self.trials()) < min(wanted, size(self._axes) or wanted)
+        """Return the trials that were begun, in their order."""
+        return [
+            Trial(
+                trial.number,
+                tuple(axis.line(trial.params[axis.key]) for axis in self._axes),
+                trial.state.name,
+                tuple(trial.values or ()),
+                trial.last_step or 0,
+                trial.user_attrs.get(_REASON),
+            )
+            for trial in self.optuna.get_trials(deepcopy=False)
+        ]
 
     def ask(self) -> Trial | None:
-        """Begins a trial and returns it; None where as many as wanted were begun, or the space is exhausted."""
-        if not self.wants_more():
+        """Begin a trial and return it; None where as many as wanted were begun."""
+        if len(self.trials()) >= self._plan.trials:
             return None
-        begun = self.trials()
-        limit = size(self._axes)
-        tried = {trial.lines: trial.number for trial in begun}
-        while True:
-            number = len(self.study.get_trials(deepcopy=False))
-            missed = number - len(begun)
-            if self._plan.sampler == "grid" or (limit is not None and missed >= _ATTEMPTS):
-                self.study.enqueue_trial(self._untried(tried))
-            self.study.sampler = self._sampler(number)
-            drawn = self.study.ask({axis.key: axis.distribution for axis in self._axes})
-            lines = self._lines(drawn.params)
-            if lines not in tried:
-                return Trial(drawn.number, len(begun) + 1, lines, "RUNNING")
-            drawn.set_user_attr(_SAME_AS, tried[lines])
-            self.tell(drawn.number, reason=f"the same as trial {tried[lines]}")
+        self.optuna.sampler = self._sampler(len(self.trials()))
+        number = self.optuna.ask({axis.key: axis.distribution for axis in self._axes}).number
+        return self.trials()[number]
 
     def tell(
         self, number: int, values: Sequence[float] | None = None, pruned: bool = False, reason: str | None = None
     ) -> None:
-        """Records the result of a trial.
+        """Record the result of a trial.
 
         Args:
             values: one a goal; None for one that was pruned or has failed. reason: why it has failed.
         """
-        import optuna
+        from optuna.samplers import RandomSampler
+        from optuna.trial import TrialState
 
-        state = optuna.trial.TrialState
         if reason is not None:
-            storage = self.study._storage
-            storage.set_trial_user_attr(self.id_of(number), _REASON, reason)
-        how = state.COMPLETE if values is not None else state.PRUNED if pruned else state.FAIL
-        self.study.sampler = self._sampler(number)
-        self.study.tell(number, list(values) if values is not None else None, state=how)
+            self.optuna._storage.set_trial_user_attr(self.id_of(number), _REASON, reason)
+        state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
+        self.optuna.sampler = RandomSampler()  # samplers learn from the file; that of a grid would stop Optuna's loop
+        self.optuna.tell(number, list(values) if values is not None else None, state=state)
 
     def id_of(self, number: int) -> int:
-        """Returns the id under which the storage knows a trial."""
-        return int(self.study._storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number))
+        """Return the id under which the storage knows a trial."""
+        return self.optuna.get_trials(deepcopy=False)[number]._trial_id
 
     def best(self) -> list[Trial]:
-        """Returns the best trial, or with several goals those that no other is better than in all of them."""
+        """Return the best trial, or with several goals those that no other is better than in all of them."""
         trials = self.trials()
         if not any(trial.state == "COMPLETE" for trial in trials):
             return []
-        numbers = {trial.number for trial in self.study.best_trials}
-        best = [trial for trial in trials if trial.number in numbers]
+        best = [trials[number] for number in sorted(trial.number for trial in self.optuna.best_trials)]
         return best[:1] if len(self._plan.goals) == 1 else best
 
-    def _read(self, trial: "optuna.trial.FrozenTrial", ordinal: int) -> Trial:
-        return Trial(
-            trial.number,
-            ordinal,
-            self._lines(trial.params),
-            trial.state.name,
-            tuple(trial.values or ()),
-            trial.last_step or 0,
-            trial.user_attrs.get(_REASON),
-        )
-
-    def _lines(self, params: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(axis.line(params[axis.key]) for axis in self._axes)
-
-    def _untried(self, tried: Mapping[tuple[str, ...], int]) -> Mapping[str, Any]:
-        """Returns the first point of the grid that was not tried."""
-        number = 0
-        while self._lines(point(self._axes, number)) in tried:
-            number += 1
-        return point(self._axes, number)
-
     def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
-        """Returns the sampler for trial `number`: what it draws depends on the seed and the trials before, not on
-        whether the search was interrupted."""
+        """Return the sampler for trial `number`.
+
+        What it draws depends on the seed and the trials before, not on whether the search was interrupted.
+        """
         from optuna import samplers
 
-        seed = int(np.random.SeedSequence([self._plan.seed, number]).generate_state(1)[0])
-        startup = self._plan.startup_trials
-        match self._plan.sampler:
+        plan = self._plan
+        seed = int(np.random.SeedSequence([plan.seed, number]).generate_state(1)[0])
+        match plan.sampler:
+            case "grid":  # one seed, as it fixes the order
+                return samplers.GridSampler({axis.key: axis.grid or () for axis in self._axes}, seed=plan.seed)
             case "tpe":
-                return samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=self._plan.n_jobs > 1)
+                alone = plan.n_jobs == 1
+                return samplers.TPESampler(seed=seed, n_startup_trials=plan.startup_trials, constant_liar=not alone)
             case "cmaes":
-                return samplers.CmaEsSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
+                return samplers.CmaEsSampler(
+                    seed=seed, n_startup_trials=plan.startup_trials, warn_independent_sampling=False
+                )
             case "nsga2":
-                return samplers.NSGAIISampler(seed=seed, population_size=self._plan.population)
+                return samplers.NSGAIISampler(seed=seed, population_size=plan.population)
         return samplers.RandomSampler(seed=seed)
 
 
-def address(folder: Path) -> str:
-    """Returns the address of the study in `folder`, as SQLAlchemy has it."""
-    return f"{_SCHEME}{folder.resolve() / STUDY}"
+def open_storage(file: Path) -> "optuna.storages.JournalStorage":
+    """Return the storage in `file`, to which several processes may write."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.storages.JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
 
 
-def open_storage(place: str) -> "optuna.storages.RDBStorage":
-    """Returns the storage at an address that `address` has made.
-
-    Its log is written ahead and no commit waits for the disk: of a process that is killed nothing is lost.
-    """
-    from optuna.storages import RDBStorage
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(place.removeprefix(_SCHEME), timeout=BUSY_SECONDS, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        return connection
-
-    return RDBStorage(place, engine_kwargs={"creator": connect})
-
-
-def describe(plan: SearchPlan, axes: Sequence[Axis]) -> str:
-    """Returns what a search must have in common with the one that it resumes, as JSON.
-
-    The number of trials may grow, and how many run at a time is the machine's matter.
-    """
-    fixed = {name: getattr(plan, name) for name in ("sampler", "pruner", "min_epochs", "population", "seed")}
-    goals = [[goal.metric, goal.direction] for goal in plan.goals]
-    space = {axis.key: axis.describe() for axis in axes}
-    return json.dumps({"space": space, "goals": goals, **fixed}, sort_keys=True)
+def _mend(file: Path) -> None:
+    """Remove what a killed process or a full disk left behind: its lock, and a line that was not written whole."""
+    file.with_name(f"{file.name}.lock").unlink(missing_ok=True)
+    if file.is_file() and not (text := file.read_bytes()).endswith(b"\n"):
+        with file.open("r+b") as journal:
+            journal.truncate(text.rfind(b"\n") + 1)

@@ -1,158 +1,183 @@
 """Trials as jobs: made from the points that the study draws; their results go back to it."""
 
-import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline.checks.registry import check_rules
+from pipeline.config.options import Options
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, FAILED, STOPPED, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.planning.earlier import plan_of
-from pipeline.planning.job import Job, SweepRun
+from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
 from pipeline.redaction import redact_overrides
+from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.settle import send_rest
 from pipeline.run_folder.summary import PRUNED
-from pipeline.search.checks import Search, epochs_of, read_trial
+from pipeline.search.plan import Search, epochs_of, read_trial
 from pipeline.search.pruning import Pruner
+from pipeline.search.results import answer, draw, print_counts, settings_text, write_best
 from pipeline.search.study import Study, Trial
-from pipeline.sweep.index import write_index
+from pipeline.sweep.index import Index
 from pipeline.sweep.jobs import SweepJob
-from pipeline.sweep.process import refusal_in
+from pipeline.sweep.session import Session, Work
 from stages.errors import UserError
 
 
-class Trials:
-    """The trials of one search.
+class Trials(Work):
+    """The trials of a search: each is drawn when a slot is free for it."""
 
-    Args:
-        folder: the search's. sweep: its tracked run.
+    kind = "search"
+    unit = "trial"
 
-    Attributes:
-        sweep: as given; what is set here holds for the jobs to come.
-        titles: from the folders of the trials so far to what each is called.
-    """
-
-    def __init__(self, search: Search, study: Study, folder: Path, sweep: SweepRun, console: Console) -> None:
+    def __init__(self, search: Search, options: Options) -> None:
+        """Take a search, and the options of the groups, by which the best configuration is written."""
         self._search = search
-        self._study = study
-        self._folder = folder
-        self.sweep = sweep
-        self._console = console
-        self.titles: dict[Path, str] = {}
-        self._begun: dict[Path, tuple[Trial, SweepJob]] = {}
-
-    def jobs(self) -> Iterator[Job]:
-        """Yields a job for each trial that was interrupted, then for each that the study asks for."""
-        for earlier in self._study.trials():
-            job = self._made(earlier)
-            if job is None:
-                continue
-            if earlier.state != "RUNNING" or self._has_ended(earlier, job):
-                send_rest(self._folder / job.folder, job.experiment, self._console, self.sweep.run_id)
-            else:
-                yield self._job(earlier, job)
-        while (trial := self._study.ask()) is not None:
-            job = self._made(trial)
-            if job is not None:
-                yield self._job(trial, job)
-
-    def ended(self, job: Job, code: int) -> None:
-        """Tells the study what became of a job's trial; one that was stopped resumes when the search does."""
-        assert job.folder is not None
-        trial, made = self._begun[job.folder]
-        made.exit_code = code
-        made.reason = refusal_in(job.folder) if code == WRONG_CONFIGURATION else None
-        if code not in STOPPED:
-            self._tell(trial, job.folder, made.reason)
-        self.write()
+        self._options = options
+        self._begun: dict[str, Trial] = {}  # by the name of the folder
+        self._study: Study | None = None
+        self._commands: list[str] = []  # that run the best, once they are known
+        self.name = f"search of {search.plan.trials} trials"
+        self.total = search.plan.trials
+        self.experiments = [search.first]
+        self.sources = search.sources
+        self.identity = search.identity
 
     @property
-    def begun(self) -> list[SweepJob]:
-        """The jobs of the trials so far, in their order."""
-        return sorted((job for _, job in self._begun.values()), key=lambda job: job.number)
+    def study(self) -> Study:
+        """The study, which is open while the session runs."""
+        assert self._study is not None
+        return self._study
 
-    def write(self, status: str = "RUNNING") -> None:
-        """Writes the index of the search's folder."""
-        told = {"identity": self._search.identity, "code": self._search.sources.digest}
-        write_index([job.entry for job in self.begun], self._folder, status, told)
+    def show(self, console: Console) -> None:
+        self.begin(console, True)
+        show_plan(self._search.first, plan_of(self._search.first), console)
 
-    def _made(self, trial: Trial) -> SweepJob | None:
-        """Returns the job of a trial; None, and the trial has failed, where its settings do not go together."""
+    def begin(self, console: Console, is_new: bool) -> None:
+        plan, axes = self._search.plan, self._search.axes
+        random = f", the first {plan.startup_trials} at random" if plan.sampler in ("tpe", "cmaes") else ""
+        pruned = {None: "none pruned", "median": "pruned by the median", "halving": "pruned by successive halving"}
+        console.log(f"{'trials':8} {plan.trials:,} by {plan.sampler}{random}, {pruned[plan.pruner]}")
+        console.log(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in plan.goals)}")
+        for label, axis in zip(("space", *[""] * len(axes)), axes, strict=False):
+            console.log(f"{label:8} {axis.key}: {axis.text}")
+
+    def is_whole(self, index: Index) -> bool:
+        return int(index.facts.get("trials", 0)) >= self.total
+
+    def jobs(self, session: Session) -> Iterator[Job]:
+        """Yield a job for each trial that was interrupted, then for each that the study draws."""
+        self._study = study = Study(session.folder, self._search.plan, self._search.axes)
+        known = [(trial, made) for trial in study.trials() if (made := self._made(trial, session)) is not None]
+        session.write()
+        for earlier, made in known:
+            if earlier.state != "RUNNING" or self._has_ended(earlier, session.folder / made.folder):
+                session.send(made)
+            else:
+                yield session.job(made, self._pruner(earlier, made))
+        while (trial := study.ask()) is not None:
+            made = self._made(trial, session)
+            if made is not None:
+                yield session.job(made, self._pruner(trial, made))
+
+    def ended(self, made: SweepJob, folder: Path) -> None:
+        """Tell the study what became of a trial; one that was stopped resumes when the search does."""
+        if made.exit_code not in STOPPED:
+            self._tell(self._begun[made.folder], folder, made.reason)
+
+    def exit_code(self, jobs: Sequence[SweepJob]) -> int:
+        return DONE if self.study.best() else SWEEP_FAILED
+
+    def results(self, folder: Path, console: Console) -> list[Path]:
+        if self._study is None:
+            return []
+        print_counts(self._search, self.study, console)
+        paths, self._commands = write_best(self._search, self.study, folder, self._options)
+        return [*draw(self.study, folder), *paths]
+
+    def facts(self) -> Mapping[str, Any]:
+        if self._study is None:
+            return {}
+        best = {trial.number for trial in self.study.best()}
+        return {
+            "trials": len(self.study.trials()),
+            "search": {
+                "answer": answer(self._search, self.study),
+                "metrics": [goal.metric for goal in self._search.plan.goals],
+                "best": [name for name, trial in self._begun.items() if trial.number in best],
+                "commands": self._commands,
+            },
+        }
+
+    def _made(self, trial: Trial, session: Session) -> SweepJob | None:
+        """Return the job of a trial; None, and the trial has failed, where its settings do not go together."""
         try:
-            job = trial_job(self._search, trial)
+            made = trial_job(self._search, trial)
         except UserError as error:
             if trial.state == "RUNNING":
-                self._study.tell(trial.number, reason=str(error))
+                self.study.tell(trial.number, reason=str(error))
                 if self._search.settings.refused == "fail":
                     raise error.within(f"trial {trial.ordinal}") from error
-                self._console.warn(f"trial {trial.ordinal} fails: {error}")
+                session.console.warn(f"trial {trial.ordinal} fails: {error}")
             return None
-        total = self._search.plan.trials
-        self._begun[self._folder / job.folder] = trial, job
-        self.titles[self._folder / job.folder] = f"trial {trial.ordinal:>{len(str(total))}}/{total}  {job.label}"
+        self._begun[made.folder] = trial
+        session.add(made)
         if trial.state != "RUNNING":
-            job.exit_code = FAILED if trial.state == "FAIL" else DONE
-            job.reason = trial.reason
-        return job
+            made.exit_code = FAILED if trial.state == "FAIL" else DONE
+            made.reason = trial.reason
+        return made
 
-    def _has_ended(self, trial: Trial, job: SweepJob) -> bool:
-        """Tells the study of a trial whose run had ended when the search was killed; returns whether there was one."""
-        run = read_run(self._folder / job.folder, self._console.warn)
+    def _has_ended(self, trial: Trial, folder: Path) -> bool:
+        """Tell the study of a trial whose run had ended when the search was killed; return whether there was one."""
+        run = read_run(folder)
         if run is None or run.status != "FINISHED":
             return False
-        self._tell(trial, self._folder / job.folder)
+        self._tell(trial, folder)
         return True
 
     def _tell(self, trial: Trial, folder: Path, refusal: str | None = None) -> None:
-        """Tells the study what became of a trial; refusal: why its process has refused it, if it has."""
-        run = read_run(folder, self._console.warn)
+        """Tell the study what became of a trial; refusal: why its process has refused it, if it has."""
+        tell, goals = self.study.tell, self._search.plan.goals
+        run = read_run(folder)
         if run is None or run.status != "FINISHED":
-            self._study.tell(trial.number, reason=(run.error if run else refusal) or "it died before its run began")
+            tell(trial.number, reason=(run.error if run else refusal) or "it died before its run began")
             return
         if PRUNED in run.facts:
-            self._study.tell(trial.number, pruned=True)
+            tell(trial.number, pruned=True)
             return
-        values = [run.metrics.get(goal.metric) for goal in self._search.plan.goals]
-        missing = [goal.metric for goal, value in zip(self._search.plan.goals, values, strict=True) if value is None]
+        missing = [goal.metric for goal in goals if run.metrics.get(goal.metric) is None]
         if missing:
-            self._study.tell(trial.number, reason=f"its run records no {missing[0]}")
+            tell(trial.number, reason=f"its run records no {missing[0]}")
             raise UserError(
                 f"sweep.metric={missing[0]}: the runs record no such metric",
                 sorted(name for name in run.metrics if not name.startswith("test/")),
                 "sweep.metric=val/best_loss",
             )
-        numbers = [float(value) for value in values if value is not None]
+        numbers = [float(run.metrics[goal.metric]) for goal in goals]
         if any(number != number for number in numbers):
-            self._study.tell(trial.number, reason="its metric is not a number")
+            tell(trial.number, reason="its metric is not a number")
         else:
-            self._study.tell(trial.number, numbers)
+            tell(trial.number, numbers)
 
-    def _job(self, trial: Trial, made: SweepJob) -> Job:
-        job = Job(made.experiment, made.overrides, self._folder / made.folder, self.sweep, run_name=made.run_name)
+    def _pruner(self, trial: Trial, made: SweepJob) -> Pruner | None:
         plan = self._search.plan
         if plan.pruner is None:
-            return job
-        return replace(
-            job,
-            on_epoch=Pruner(
-                self._study.address,
-                self._study.name,
-                self._study.id_of(trial.number),
-                plan.goals[0].of_epoch,
-                epochs_of(made.experiment),
-                plan.pruner,
-                plan.startup_trials,
-                plan.min_epochs,
-            ),
+            return None
+        return Pruner(
+            self.study.file,
+            self.study.id_of(trial.number),
+            plan.goals[0].of_epoch,
+            epochs_of(made.experiment),
+            plan.pruner,
+            plan.startup_trials,
+            plan.min_epochs,
         )
 
 
 def trial_job(search: Search, trial: Trial) -> SweepJob:
-    """Returns the job of a trial.
+    """Return the job of a trial.
 
     Raises:
         UserError: where its settings do not go together.
@@ -162,15 +187,10 @@ def trial_job(search: Search, trial: Trial) -> SweepJob:
     plan_of(experiment)
     return SweepJob(
         number=trial.ordinal,
-        label=" ".join(redact_overrides([shortened(line) for line in trial.lines])),
+        label=settings_text(trial),
         experiment=experiment,
         overrides=composed.overrides,
         shown=redact_overrides(list(composed.overrides)),
         identity=identity(experiment),
         sources=sources(experiment),
     )
-
-
-def shortened(line: str) -> str:
-    """Returns an override with a number of at most four digits: `train.dropout=0.1234` of 0.12341234."""
-    return re.sub(r"(?<==)-?\d+\.\d+(e-?\d+)?$", lambda match: f"{float(match[0]):.4g}", line)

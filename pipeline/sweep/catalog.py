@@ -93,7 +93,7 @@ def run_entry(summary: Summary) -> CatalogEntry:
 
 def _sweep(folder: Path, warn: Callable[[str], None]) -> CatalogEntry | None:
     try:
-        status, jobs = read_index(folder)
+        status, jobs, _ = read_index(folder)
     except UserError as error:
         warn(str(error))
         return None

@@ -1,73 +1,57 @@
-"""Sweeps on disk: the list of a sweep's jobs, and the sweep that a command resumes."""
+"""Sweeps on disk: what each is and how far it has come, the one that a command resumes, the comparison of its jobs."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipeline.config.experiment import Experiment
+from pipeline.comparison.compared_run import read_job
+from pipeline.comparison.comparison import Comparison, SearchResult, compare_runs
 from pipeline.paths import shorter
-from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
-from stages.settings.places import regular_file, resolved
+from stages.settings.places import resolved
 from stages.storage.atomic import atomic_write
 
 INDEX = "sweep.json"
 """The file in a sweep's folder that lists its jobs."""
 
 
-def write_index(
-    jobs: Sequence[Mapping[str, Any]],
-    folder: Path,
-    status: str = "RUNNING",
-    search: Mapping[str, str] | None = None,
-) -> None:
-    """Write the sweep's status and the list of its jobs, with the exit codes so far, whole or not at all.
+class Index(NamedTuple):
+    """A sweep, or a search."""
 
-    Args:
-        search: `identity` and `code` of a search, by which it is found.
+    status: str
+    jobs: list[dict[str, Any]]
+    facts: Mapping[str, Any] = {}
+    """`identity` and `code`, equal where the same command would run the same.
+
+    Of a search also `trials`, how many were begun, and `search`: a `SearchResult`.
     """
-    told = {"search": dict(search)} if search is not None else {}
-    atomic_write(folder / INDEX, json.dumps({"status": status, **told, "jobs": list(jobs)}, indent=2))
 
 
-def read_search(folder: Path) -> Mapping[str, str]:
-    """Return `identity` and `code` of the search in `folder`; empty where there is none, or it cannot be read."""
-    try:
-        return dict(json.loads((folder / INDEX).read_text())["search"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}
+def write_index(
+    jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "RUNNING", facts: Mapping[str, Any] | None = None
+) -> None:
+    """Write what a sweep is, and its jobs with the exit codes so far, whole or not at all."""
+    atomic_write(folder / INDEX, json.dumps({"status": status, **(facts or {}), "jobs": list(jobs)}, indent=2))
 
 
-def read_index(folder: Path) -> tuple[str, list[dict[str, Any]]]:
-    """Return the status and the jobs of the sweep in `folder`.
+def read_index(folder: Path) -> Index:
+    """Return the index of the sweep in `folder`.
 
     Raises:
-        UserError: where the file cannot be read.
+        UserError: where it cannot be read.
     """
     try:
-        listed = json.loads(regular_file(folder / INDEX).read_text())
-        if isinstance(listed, list) and listed:  # of an earlier version
-            listed = {"status": "RUNNING", "jobs": listed}
-        jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed["jobs"]]
-        if listed["status"] not in STATUSES:
-            raise ValueError(f"its status is {listed['status']}")
-        return str(listed["status"]), jobs
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        facts = json.loads((folder / INDEX).read_bytes())
+        status, listed = facts.pop("status"), facts.pop("jobs")
+        jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed]
+        if status not in STATUSES:
+            raise ValueError(f"its status is {status}")
+        return Index(status, jobs, facts)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         path = shorter(folder / INDEX)
         raise UserError(f"{path} cannot be read ({error})", "the file as it was written", "resume=never") from error
-
-
-def find_sweep(text: str, outputs: Path) -> Path | None:
-    """Returns the sweep that a user means by its folder or its folder's name; None where there is none."""
-    places = (resolved(text), resolved(str(outputs / "sweeps" / text)))
-    return next((place for place in places if place is not None and is_sweep(place)), None)
-
-
-def sweep_folders(outputs: Path) -> list[Path]:
-    """Returns the folders of the sweeps under `outputs`, the oldest first."""
-    return sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
 
 
 def is_sweep(folder: Path) -> bool:
@@ -75,59 +59,56 @@ def is_sweep(folder: Path) -> bool:
     return (folder / INDEX).is_file()
 
 
+def find_sweep(text: str, outputs: Path) -> Path | None:
+    """Return the sweep that a user means by its folder or its folder's name; None where there is none."""
+    places = (resolved(text), resolved(str(outputs / "sweeps" / text)))
+    return next((place for place in places if place is not None and is_sweep(place)), None)
+
+
+def sweep_folders(outputs: Path) -> list[Path]:
+    """Return the folders of the sweeps under `outputs`, the oldest first."""
+    return sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
+
+
 def sweep_status(folder: Path) -> str | None:
-    """Returns the status of the sweep in `folder`, or None where there is none."""
+    """Return the status of the sweep in `folder`, or None where there is none."""
     try:
-        return read_index(folder)[0]
+        return read_index(folder).status
     except UserError:
         return None
 
 
-def unfinished(
-    index: Sequence[Mapping[str, Any]],
-    experiment: Experiment,
-    sources: Sources,
-    log: Callable[[str], None],
-    is_sent: Callable[[Path], bool],
-) -> Path | None:
-    """Returns the folder of the sweep to resume, by `experiment.resume`; None for a new one.
-
-    A sweep that has finished is one to resume where the store does not have all of it: the rest is sent.
-
-    Args:
-        sources: of all jobs, to name what has changed.
-        log: gets a line for each sweep that cannot be read, and on why a sweep of the same jobs is not resumed.
-        is_sent: tells of a sweep's folder whether the store has everything.
+def latest(outputs: Path) -> Path:
+    """Return the folder of the last sweep under `outputs`.
 
     Raises:
-        UserError: where the sweep that is asked for is not of the same jobs.
+        UserError: where there is none.
     """
-    choice = experiment.resume
-    if choice == "never":
-        return None
-    if choice != "auto":
-        folder = find_sweep(choice, experiment.outputs)
-        if folder is None or _jobs(read_index(folder)[1]) != _jobs(index):
-            raise UserError(
-                f"resume={choice} is no sweep of these jobs",
-                f"auto, never, a folder in {shorter(experiment.outputs / 'sweeps')}",
-                "resume=auto",
-            )
-        return folder
-    for folder in reversed(sweep_folders(experiment.outputs)):
-        try:
-            status, before = read_index(folder)
-        except UserError as error:
-            log(f"warning: {error}; this sweep is passed over")
-            continue
-        if _jobs(before) == _jobs(index):
-            done = status == "FINISHED" and is_sent(folder)
-            same_code = [job.get("code") for job in before] == [job.get("code") for job in index]
-            if not done and not same_code:
-                log(new_for_other_code(sources, folder, folder.name, "sweep"))
-            return None if done or not same_code else folder
-    return None
+    folders = sweep_folders(outputs)
+    if not folders:
+        raise UserError(
+            f"there is no sweep in {outputs / 'sweeps'}",
+            "a sweep that has been run",
+            "python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed",
+        )
+    return folders[-1]
 
 
-def _jobs(index: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
-    return [(job["folder"], job.get("identity")) for job in index]
+def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Sequence[str] = ()) -> Comparison:
+    """Compare the jobs of the sweep in `folder`; the arguments are those of `compare_runs`.
+
+    Raises:
+        UserError: where it holds no sweep, or an argument fits no job.
+    """
+    if not is_sweep(folder):
+        raise UserError(
+            f"{folder} holds no sweep",
+            "a folder under outputs/sweeps",
+            "python -m pipeline -m strategy=one_device,mirrored",
+        )
+    index = read_index(folder)
+    runs = [read_job(job.get("number", place), folder / job["folder"], job) for place, job in enumerate(index.jobs, 1)]
+    if (found := index.facts.get("search")) is None:
+        return compare_runs(f"sweep {folder.name}", runs, baseline, columns)
+    search = SearchResult(found["answer"], *(tuple(found[name]) for name in ("metrics", "best", "commands")))
+    return compare_runs(f"search {folder.name}", runs, baseline, columns, search)

@@ -4,19 +4,14 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
-
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.checks.registry import check_rules, check_surroundings
 from pipeline.checks.unused import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged
-from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
-from pipeline.config.keys import dotted, flatten
+from pipeline.config.keys import flatten
 from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
@@ -37,25 +32,18 @@ SHARED = ("dry_run", "max_jobs", "outputs", "resume", "tracking", "sweep")
 
 @dataclass
 class SweepJob:
-    """One job of a sweep.
+    """One job of a sweep."""
 
-    number: from 1; label: the overrides that tell it from the other jobs, without secrets.
-    overrides: as Hydra composed them; shown: as they were typed, without secrets.
-    folder: its name in the sweep's folder; run_name: that of its tracked run. exit_code: None before it has ended.
-    refused: why a rule refuses it, where such a job is skipped (`sweep.refused=skip`).
-    reason: why its process has refused it, before a run of it began.
-    """
-
-    number: int
-    label: str
+    number: int  # from 1
+    label: str  # the overrides that tell it from the other jobs, without secrets
     experiment: Experiment
-    overrides: tuple[str, ...]
-    shown: list[str]
+    overrides: tuple[str, ...]  # as Hydra composed them
+    shown: list[str]  # as they were typed, without secrets
     identity: str
     sources: Sources
-    exit_code: int | None = None
-    refused: str | None = None
-    reason: str | None = None
+    exit_code: int | None = None  # None before it has ended
+    refused: str | None = None  # why a rule refuses it, where such a job is skipped (`sweep.refused=skip`)
+    reason: str | None = None  # why its process has refused it, before a run of it began
 
     @property
     def folder(self) -> str:
@@ -69,6 +57,7 @@ class SweepJob:
     def entry(self) -> dict[str, Any]:
         """The job in the index of its sweep."""
         entry: dict[str, Any] = {
+            "number": self.number,
             "folder": self.folder,
             "overrides": self.shown,
             "identity": self.identity,
@@ -89,7 +78,7 @@ def refuse_too_many(total: int, limit: int) -> None:
 
 
 def checked(composed: Iterable[Composed], total: int, console: Console, skips: bool = False) -> list[SweepJob]:
-    """Returns the jobs, about `total` in number, once all of them are known to work.
+    """Return the jobs, about `total` in number, once all of them are known to work.
 
     Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
 
@@ -99,63 +88,38 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
     Raises:
         UserError: where any of the jobs is wrong, or all are refused.
     """
-    first: Experiment | None = None
-    read_jobs: list[_ReadJob] = []
+    jobs: list[SweepJob] = []
+    refusals: list[UserError] = []
     noted = time.monotonic()
     for number, job in enumerate(composed, 1):
-        place = f"job {number:,} of {total:,} ({' '.join(redact_overrides(job.overrides))})"
+        shown = redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job.overrides])  # without escapes
         try:
             experiment = read(job.document, job.choices, job.config_dirs)
-            first = first or experiment
-            _refuse_differing(experiment, first)
+            _refuse_differing(experiment, jobs[0].experiment if jobs else experiment)
             refusal = _refusal(experiment, job)
             if refusal is None:
                 experiment = debugged(experiment)
-                if all(earlier.refusal is not None for earlier in read_jobs):
+                if len(refusals) == len(jobs):  # the first one that may run
                     check_surroundings(experiment)
-        except (HydraException, OmegaConfBaseException, UserError) as error:
-            reason = error if isinstance(error, UserError) else explain(error, list(dotted(job.document)))
-            raise reason.within(place) from error
-        if refusal is not None and not skips:
-            raise refusal.within(place)
-        read_jobs.append(_ReadJob(experiment, job.overrides, refusal))
+            elif skips:
+                refusals.append(refusal)
+            else:
+                raise refusal
+        except UserError as error:
+            raise error.within(f"job {number:,} of {total:,} ({' '.join(shown)})") from error
+        made = SweepJob(number, "", experiment, job.overrides, shown, identity(experiment), sources(experiment))
+        if refusal is not None:
+            made.exit_code, made.refused = WRONG_CONFIGURATION, str(redact(refusal.problem))
+        jobs.append(made)
         if time.monotonic() - noted > CHECK_NOTE_SECONDS:
             noted = time.monotonic()
             console.log(f"checked {number:,} of {total:,} jobs")
-    refusals = [job.refusal for job in read_jobs if job.refusal is not None]
-    if len(refusals) == len(read_jobs):
+    if len(refusals) == len(jobs):
         raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
-    labels = job_labels([job.shown for job in read_jobs])
-    identities = [identity(job.experiment) for job in read_jobs]
-    _refuse_equal(identities, labels, [job.shown for job in read_jobs])
-    return [
-        SweepJob(
-            number=index + 1,
-            label=labels[index],
-            experiment=job.experiment,
-            overrides=job.overrides,
-            shown=job.shown,
-            identity=identities[index],
-            sources=sources(job.experiment),
-            exit_code=None if job.refusal is None else WRONG_CONFIGURATION,
-            refused=None if job.refusal is None else str(redact(job.refusal.problem)),
-        )
-        for index, job in enumerate(read_jobs)
-    ]
-
-
-@dataclass(frozen=True)
-class _ReadJob:
-    """A composed job that has been read; refusal: of a rule that it breaks, if any."""
-
-    experiment: Experiment
-    overrides: tuple[str, ...]
-    refusal: UserError | None
-
-    @cached_property
-    def shown(self) -> list[str]:
-        """The overrides without escapes and secrets."""
-        return redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in self.overrides])
+    for made, label in zip(jobs, job_labels([made.shown for made in jobs]), strict=True):
+        made.label = label
+    _refuse_equal(jobs)
+    return jobs
 
 
 def monitored(experiment: Experiment) -> str:
@@ -187,16 +151,17 @@ def check_job(experiment: Experiment, surroundings: bool = False) -> None:
     forked_run(experiment, starts=False)
 
 
-def _refuse_equal(identities: Sequence[str], labels: Sequence[str], shown: Sequence[Sequence[str]]) -> None:
-    """Refuses jobs that would train the same twice, or could not be told apart in the sweep's records."""
-    for keys, reason in ((identities, "have the same settings"), (labels, "differ in masked settings alone")):
-        first = {key: number for number, key in reversed([*enumerate(keys, 1)])}
-        again = next((number for number, key in enumerate(keys, 1) if first[key] != number), None)
-        if again is not None:
-            before = first[keys[again - 1]]
-            names = " ".join(shown[again - 1])
-            expected = "each value once" if keys is identities else "a setting whose name is not that of a secret"
-            raise UserError(f"jobs {before} and {again} {reason} ({names})", expected)
+def _refuse_equal(jobs: Sequence[SweepJob]) -> None:
+    """Refuse jobs that would train the same twice, or could not be told apart in the sweep's records."""
+    for name, reason, expected in (
+        ("identity", "have the same settings", "each value once"),
+        ("label", "differ in masked settings alone", "a setting whose name is not that of a secret"),
+    ):
+        first: dict[str, int] = {}
+        for made in jobs:
+            before = first.setdefault(getattr(made, name), made.number)
+            if before != made.number:
+                raise UserError(f"jobs {before} and {made.number} {reason} ({' '.join(made.shown)})", expected)
 
 
 def _refuse_differing(experiment: Experiment, first: Experiment) -> None:

@@ -15,7 +15,7 @@ from pipeline.planning.job import Job
 from pipeline.run.child import Stopper, code_of, enter, exit_code_of
 from pipeline.run.launch import run_job
 from pipeline.run_folder.settle import LOST, end_lost
-from pipeline.sweep.places import Place
+from pipeline.sweep.slots import Slot
 from pipeline.system import signals, streams
 from pipeline.system.processes import process_started
 from pipeline.system.pulse import Pulse, Watch
@@ -45,19 +45,19 @@ class JobProcess:
     """A job that runs in a process of its own, which has been started.
 
     Attributes:
-        job: what it runs. place: where.
+        job: what it runs. slot: where.
         exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped,
             TIMED_OUT where it was killed for its time limit.
     """
 
-    def __init__(self, job: Job, console: Console, place: Place) -> None:
+    def __init__(self, job: Job, console: Console, slot: Slot) -> None:
         assert job.folder is not None
         self.job = job
-        self.place = place
+        self.slot = slot
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        self._process = place.start(_work, (_placed(job), place.environment(job.experiment), fresh_process.servers()))
+        self._process = slot.start(_work, (_placed(job), slot.environment(job.experiment), fresh_process.servers()))
         hang_seconds = job.experiment.hang_seconds
         limit = job.experiment.job_timeout_seconds
         self._watch = Watch(self._process, hang_seconds) if hang_seconds is not None else None
@@ -135,7 +135,7 @@ def _without_empty(file: Path) -> None:
 
 
 def _placed(job: Job) -> Job:
-    """Returns `job` as the process of its place runs it, whose engine is at work already."""
+    """Returns `job` as the process of its slot runs it, whose engine is at work already."""
     experiment = job.experiment
     return replace(job, experiment=replace(experiment, cluster=experiment.cluster.of_placed_job()))
 

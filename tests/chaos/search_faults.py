@@ -14,7 +14,7 @@ from typing import Any
 import optuna
 import yaml
 
-from pipeline.search.study import STUDY
+from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import sweep_status
 from tests.chaos.repeated import count_survived, parser, recorded
 
@@ -39,12 +39,12 @@ def results(outputs: Path) -> dict[str, Any]:
     """Returns the trials and the best; asserts that the store has every trial once, and FINISHED."""
     searches = {path.name: sweep_status(path) for path in outputs.glob("sweeps/*")}
     assert len(searches) == 1, searches
-    [database] = outputs.glob(f"sweeps/*/{STUDY}")
-    study = optuna.load_study(study_name="search", storage=f"sqlite:///{database}")
+    [file] = outputs.glob(f"sweeps/*/{STUDY}")
+    study = optuna.load_study(study_name="search", storage=open_storage(file))
     trials = [(trial.params, trial.state.name, trial.values, trial.intermediate_values) for trial in study.trials]
     assert len(trials) == TRIALS, trials
     recorded(outputs, TRIALS)
-    [best] = database.parent.glob("conf/experiment/best.yaml")
+    [best] = file.parent.glob("conf/experiment/best.yaml")
     return {"trials": trials, "best": yaml.safe_load(best.read_text())}
 
 

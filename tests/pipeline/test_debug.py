@@ -17,7 +17,7 @@ from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.run.naming import run_name
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.comparison import compare, latest
+from pipeline.sweep.index import compare, latest
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import experiment

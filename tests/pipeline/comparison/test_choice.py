@@ -12,7 +12,7 @@ from pipeline.comparison.answer import choice, run_it, sentences
 from pipeline.comparison.compared_run import read_finished
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.tables import markdown, notes
-from pipeline.sweep.comparison import compare
+from pipeline.sweep.index import compare
 
 RANDOM = np.random.default_rng(4)
 ANSWERS = [RANDOM.random(400) < 0.9 for _ in range(5)]

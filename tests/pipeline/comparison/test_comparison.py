@@ -16,7 +16,7 @@ from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import columns_of
 from pipeline.comparison.rows import Row
 from pipeline.comparison.tables import as_csv, markdown, notes, terminal_table
-from pipeline.sweep.comparison import compare
+from pipeline.sweep.index import compare
 from stages.errors import UserError
 
 ONE = {"strategy": "one_device", "precision": "float32"}

@@ -10,7 +10,7 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.page import page, write
 from pipeline.comparison.plots import COLORS, INK, draw_curves, draw_speed, pareto_front
-from pipeline.sweep.comparison import compare
+from pipeline.sweep.index import compare
 from tests.servers import browser
 
 VOID = ("meta", "img")

@@ -14,7 +14,7 @@ from pipeline.planning.job import Job
 from pipeline.run.facts import show_summary, show_times
 from pipeline.run.launch import run_job
 from pipeline.run_folder.summary import StageOutcome, Summary
-from pipeline.sweep.comparison import compare
+from pipeline.sweep.index import compare
 from stages.errors import UserError
 from stages.settings.ranges import check
 from tests.pipeline.experiments import BARE, QUICK, experiment

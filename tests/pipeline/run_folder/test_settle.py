@@ -5,9 +5,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -21,7 +19,6 @@ from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.launch import run_job
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
-from pipeline.sweep.index import INDEX, unfinished, write_index
 from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
@@ -176,39 +173,6 @@ def test_a_damaged_configuration_is_told_in_one_line(outputs: Path) -> None:
         asked = job(outputs, f"resume={folder}", "strategy=mirrored")
         with pytest.raises(UserError, match=r"config\.yaml cannot be read"):
             resolve(asked, Console())
-
-
-def sweep_jobs(outputs: Path) -> list[dict[str, Any]]:
-    made = experiment(*GIVEN, outputs=outputs)
-    return [
-        {"folder": f"{number}_x", "overrides": [f"seed={number}"], "identity": identity(made), "code": "c"}
-        for number in (1, 2)
-    ]
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_sweep_that_cannot_be_read_is_named_and_passed_over(kind: str, outputs: Path) -> None:
-    folder = outputs / "sweeps" / "20260101-000000-aaaaaaaa"
-    folder.mkdir(parents=True)
-    jobs, made = sweep_jobs(outputs), experiment(*GIVEN, outputs=outputs)
-    write_index(jobs, folder, "KILLED")
-    said: list[str] = []
-    assert unfinished(jobs, made, Sources({}), said.append, lambda folder: True) == folder
-    DAMAGE[kind](folder / INDEX)
-    assert unfinished(jobs, made, Sources({}), said.append, lambda folder: True) is None
-    assert "this sweep is passed over" in said[-1]
-    with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
-        unfinished(jobs, replace(made, resume=folder.name), Sources({}), print, lambda folder: True)
-
-
-def test_a_finished_sweep_is_resumed_while_the_store_lacks_any_of_it(outputs: Path) -> None:
-    folder = outputs / "sweeps" / "20260101-000000-aaaaaaaa"
-    folder.mkdir(parents=True)
-    jobs = sweep_jobs(outputs)
-    write_index(jobs, folder, "FINISHED")
-    made = experiment(*GIVEN, outputs=outputs)
-    assert unfinished(jobs, made, Sources({}), print, lambda folder: True) is None
-    assert unfinished(jobs, made, Sources({}), print, lambda folder: False) == folder
 
 
 def test_metrics_that_are_no_numbers_are_read_back(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
-from pipeline.search.best import run_command, write_experiment
+from pipeline.search.results import run_command, write_experiment
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED
 
@@ -28,7 +28,7 @@ data: {{height: 8, width: 8, examples: 300}}
 train: {{epochs: 2}}
 optimizer: {{learning_rate: 0.5}}
 precision: {{layers: {{"dense_*": float32}}}}
-tracking: {{tags: {{team.name: vision, own: "${{oc.env:HOME}}", token_of: kZq8x71m1}}}}
+tracking: {{tags: {{team.name: vision, own: "${{oc.env:HOME}}", api_key: kZq8x71m1}}}}
 sweep: {over}
 """
 
@@ -107,7 +107,7 @@ def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path:
 def test_what_a_search_prints_trains_one_run(own: Path, outputs: Path) -> None:
     """Typed to the letter, for each best of a search with two goals that an experiment file asks for."""
     text = EXPERIMENT.format(sweep="nsga2", over=OVER[:-1] + ", trials: 3, metric: [val/best_loss, val/best_accuracy]}")
-    (own / "experiment" / "two.yaml").write_text(text.replace(", token_of: kZq8x71m1", ""))
+    (own / "experiment" / "two.yaml").write_text(text.replace(", api_key: kZq8x71m1", ""))
     words = ("--config-dir", str(own), "experiment=two", *TRAINED, "tracking=off", f"outputs={outputs}")
     done = commands.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr

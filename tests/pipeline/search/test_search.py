@@ -8,18 +8,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 from mlflow import MlflowClient
 
+from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline import runs
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
+from pipeline.comparison.plots import draw
+from pipeline.comparison.tables import notes
 from pipeline.config.experiment import read
 from pipeline.provenance.identity import identity
 from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
-from pipeline.sweep.index import read_index
+from pipeline.sweep.index import compare, read_index, write_index
 from pipeline.tracking.journal import SENT, Journal
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED
@@ -42,7 +46,7 @@ SEARCH = (*SHORT, "optimizer.learning_rate=tag(log,interval(1e-4,1))", "optimize
 
 @functools.cache
 def study(folder: Path) -> optuna.Study:
-    return optuna.load_study(study_name="search", storage=open_storage(f"sqlite:///{folder / STUDY}"))
+    return optuna.load_study(study_name="search", storage=open_storage(folder / STUDY))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> 
 def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
     folder, printed = searched
     trials = study(folder).trials
-    status, jobs = read_index(folder)
+    status, jobs, _ = read_index(folder)
     assert status == "FINISHED"
     assert len(jobs) == len(trials) == 4
     assert printed.count("trial ") >= 4
@@ -103,10 +107,56 @@ def test_the_best_is_an_experiment_that_runs_as_it_is(searched: tuple[Path, str]
     """Its file alone gives the very settings of the best trial."""
     folder, printed = searched
     assert f"--config-dir {folder / 'conf'} experiment=best" in printed
-    _, jobs = read_index(folder)
+    _, jobs, _ = read_index(folder)
     best = jobs[study(folder).best_trial.number]
     composed = Composer(read_arguments(["--config-dir", str(folder / "conf"), "experiment=best"])).one()
     assert identity(read(composed.document, composed.choices, composed.config_dirs)) == best["identity"]
+
+
+def test_the_answer_is_the_best_of_the_complete_trials(searched: tuple[Path, str]) -> None:
+    """On the console, in Markdown, on the page and in MLflow, by the goal of the search; pruned trials stand apart."""
+    folder, printed = searched
+    best = study(folder).best_trial
+    assert [trial for trial in study(folder).trials if trial.state.name == "PRUNED"]
+    client = MlflowClient(f"sqlite:///{folder.parents[1] / 'mlflow.db'}")
+    [parent] = [run for run in client.search_runs(["1"]) if "mlflow.parentRunId" not in run.data.tags]
+    markdown = (folder / "comparison.md").read_text()
+    for text in (printed, markdown, (folder / "comparison.html").read_text(), parent.data.tags["mlflow.note.content"]):
+        assert f": trial {best.number + 1}, optimizer.learning_rate=" in text
+        assert f"chosen on val/best_loss ({best.value:.4g}; lower is better), never on test" in text
+        assert re.search(r"pruned: trials? [\d, and]+ after epoch \d", text)
+        assert "experiment=best" in text
+        for wrong in ("no best setting", "× as fast", "baseline", "FINISHED:"):
+            assert wrong not in text, text
+    assert not re.search(r"\d\.\d{8}", markdown)  # numbers are short
+    assert f"{best.params['optimizer.learning_rate']:.12g}" in (folder / "comparison.csv").read_text()
+    assert not (folder / "comparison.png").exists()  # of accuracy against speed
+
+
+@pytest.mark.smoke
+def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
+    """And not what the comparison of a sweep would choose: by another metric, a direction, or among pruned trials."""
+    rates = ("0.0012345678901234", "0.0012345999999999", "0.5")
+    losses = (0.3, 0.2, 0.1)
+    trials = [MadeRun({"optimizer.learning_rate": rate}, np.ones(9, bool), val_loss=loss)
+              for rate, loss in zip(rates, losses, strict=True)]  # fmt: skip
+    folder = make_sweep(tmp_path / "s", trials)
+    status, jobs, _ = read_index(folder)
+    pruned = folder / jobs[2]["folder"] / "summary.json"
+    pruned.write_text(json.dumps(json.loads(pruned.read_text()) | {"facts": {"pruned_after_epoch": 1}}))
+    for best, metrics in (([0], ["train/loss"]), ([0, 1], ["train/loss", "val/loss"]), ([], ["train/loss"])):
+        found = {"answer": "the answer", "metrics": metrics, "best": [jobs[number]["folder"] for number in best],
+                 "commands": [f"run {number}" for number in best]}  # fmt: skip
+        write_index(jobs, folder, status, {"search": found})
+        comparison = compare(folder)
+        assert [row.settings["optimizer.learning_rate"] for row in comparison.rows] == ["0.00123457", "0.0012346"]
+        assert comparison.best is (comparison.rows[0] if len(best) == 1 else None)
+        lines = notes(comparison)
+        assert "the answer" in lines
+        assert [line[12:] for line in lines if line.startswith("run it")] == [f"run {number}" for number in best]
+        assert "pruned: trial 3 after epoch 1" in lines
+        assert not [line for line in lines if "baseline" in line or "fast" in line]
+        assert draw(comparison).speed is None
 
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:
@@ -148,9 +198,9 @@ def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
-    states = [trial.state.name for trial in study(database.parent).trials]
-    assert states == ["FAIL", "COMPLETE"]
-    assert "/gpu:7 does not exist" in study(database.parent).trials[0].user_attrs["reason"]
+    failed, complete = sorted(study(database.parent).trials, key=lambda trial: trial.state.name, reverse=True)
+    assert (failed.state.name, complete.state.name) == ("FAIL", "COMPLETE")
+    assert "/gpu:7 does not exist" in failed.user_attrs["reason"]
 
 
 def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) -> None:
@@ -160,9 +210,11 @@ def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) 
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     trials, best = study(database.parent).trials, study(database.parent).best_trials
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3
-    assert re.findall(r"best +trial (\d+): val/best_accuracy \S+, train/images_per_second", done.stdout) == [
+    [line] = [line for line in done.stdout.splitlines() if "as none beats them in" in line]
+    assert re.findall(r"trial (\d+) \(val/best_accuracy \S+, train/images_per_second", line) == [
         str(trial.number + 1) for trial in best
     ]
+    assert done.stdout.count("\nrun it ") == len(best)
     names = ["best"] if len(best) == 1 else [f"best_{number}" for number in range(1, len(best) + 1)]
     assert sorted(path.stem for path in database.parent.glob("conf/experiment/*.yaml")) == names
     assert (database.parent / "history.png").is_file()
@@ -185,13 +237,13 @@ def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) 
         (["sweep=tpe", "seed=1,2", "sweep.zip=[seed,data.split_seed]", "data.split_seed=1,2"], "draws each setting"),
         (["sweep=tpe", "seed=1,2", "strategy=multi_worker"], "sweep.pruner=none"),
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
-        (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search for this"),
+        (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search of these trials"),
         (["sweep=tpe", "data.split_seed=1,2"], "validated on different examples"),
         (["sweep=tpe", "data=synthetic", "data.examples=300,400"], "validated on different examples"),
         (["sweep=tpe", "data=digits,synthetic"], "validated on different examples"),
         (
             ["sweep=tpe", "tracking.tags.api_key=kZq8x71m,kZq8x72m"],
-            "its values are secrets, which a study would record",
+            "whose values are secrets that a study would record",
         ),
         (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
     ],
@@ -209,4 +261,4 @@ def test_a_search_for_something_else_is_not_resumed(searched: tuple[Path, str]) 
     other = [word.replace("1e-4", "1e-3") for word in SPACE]
     done = commands.run(*FIXED, *other, f"resume={folder}", f"outputs={folder.parents[1]}", trains=False)
     assert done.returncode == 2
-    assert "no search for this" in done.stderr
+    assert "no search of these trials" in done.stderr

@@ -5,7 +5,7 @@ import math
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pipeline.search.space import Axis, point, probes, read_axes, size, with_whole_numbers
+from pipeline.search.space import Axis, probes, read_axes, with_whole_numbers
 from stages.errors import UserError
 from tests.pipeline.experiments import compose
 
@@ -85,14 +85,6 @@ def test_what_nothing_can_be_drawn_from_is_refused(word: str) -> None:
 def test_probes_try_every_end() -> None:
     space = axes("a=x,y,z", "b=interval(0,1)")
     assert list(probes(space)) == [["a=x", "b=0.0"], ["a=y", "b=0.0"], ["a=z", "b=0.0"], ["a=x", "b=1.0"]]
-
-
-def test_points_are_in_the_order_of_a_sweep() -> None:
-    space = axes("a=x,y", "b=range(0,3)")
-    assert size(space) == 6
-    points = [tuple(point(space, number)[name] for name in "ab") for number in range(6)]
-    assert points == [("x", 0), ("x", 1), ("x", 2), ("y", 0), ("y", 1), ("y", 2)]
-    assert size(axes("a=x,y", "b=interval(0,1)")) is None
 
 
 def test_a_value_survives_the_command_line() -> None:

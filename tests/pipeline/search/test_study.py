@@ -4,20 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from matplotlib import image
 
-from pipeline.console import Console
-from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
-from pipeline.planning.job import PrunedError, SweepRun
+from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Goal, SearchPlan
-from pipeline.search.plots import draw, importances
 from pipeline.search.pruning import Pruner
+from pipeline.search.results import draw
 from pipeline.search.space import Axis
 from pipeline.search.study import STUDY, Study, Trial
 from pipeline.search.trials import Trials
-from pipeline.sweep.process import LOG
 from stages.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -62,18 +60,15 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
-def test_no_point_is_tried_twice(sampler: str, tmp_path: Path) -> None:
-    trials = run(Study(tmp_path, replace(PLAN, sampler=sampler, trials=50), SMALL))
-    assert len({trial.lines for trial in trials}) == len(trials) == 6
+def test_a_grid_has_every_point_once_also_where_it_is_interrupted(tmp_path: Path) -> None:
+    plan = replace(PLAN, sampler="grid", trials=6)
+    for _ in range(2):
+        run(Study(tmp_path, plan, SMALL), at_most=2)
+    trials = run(Study(tmp_path, plan, SMALL))
+    assert {trial.lines for trial in trials} == {
+        (f"units={units}", f"kind={kind}") for units in (1, 2, 3) for kind in "ab"
+    }
     assert [trial.ordinal for trial in trials] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_grid_has_the_order_of_a_sweep(tmp_path: Path) -> None:
-    trials = run(Study(tmp_path, replace(PLAN, sampler="grid", trials=4), SMALL))
-    assert [trial.lines for trial in trials] == [
-        ("units=1", "kind=a"), ("units=1", "kind=b"), ("units=2", "kind=a"), ("units=2", "kind=b"),
-    ]  # fmt: skip
 
 
 def test_more_trials_are_added_to_a_study(tmp_path: Path) -> None:
@@ -92,19 +87,16 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
     assert [trial.ordinal for trial in study.best()] == [3]
 
 
-def test_a_trial_that_its_process_refuses_has_the_reason(tmp_path: Path) -> None:
+def test_a_trial_that_ends_before_its_run_begins_has_a_reason(tmp_path: Path) -> None:
     study = Study(tmp_path, replace(PLAN, trials=2), SPACE)
-    trials = Trials(SimpleNamespace(plan=study._plan), study, tmp_path, SweepRun(None, "x"), Console())  # type: ignore[arg-type]
-    for code, reason in ((WRONG_CONFIGURATION, "fork=a: it is gone"), (FAILED, None)):
+    trials = Trials(SimpleNamespace(plan=PLAN, first=None, sources=None, identity=""), None)  # type: ignore[arg-type]
+    trials._study = study
+    for reason in ("fork=a: it is gone", None):
         trial = study.ask()
         assert trial is not None
-        folder = tmp_path / str(trial.number)
-        folder.mkdir()
-        (folder / LOG).write_text("09:49:57 error: fork=a: it is gone\n")
-        made = SimpleNamespace(number=trial.ordinal, exit_code=None, reason=None, entry={})
-        trials._begun[folder] = trial, made  # type: ignore[assignment]
-        trials.ended(SimpleNamespace(folder=folder), code)  # type: ignore[arg-type]
-        assert made.reason == reason
+        made: Any = SimpleNamespace(folder=str(trial.number), exit_code=1, reason=reason)
+        trials._begun[made.folder] = trial
+        trials.ended(made, tmp_path / made.folder)
     assert [trial.reason for trial in study.trials()] == ["fork=a: it is gone", "it died before its run began"]
 
 
@@ -123,33 +115,39 @@ def test_what_mattered_is_drawn_once_there_are_trials_enough(count: int, tmp_pat
     """Of two goals the picture of the progress is that of their front."""
     goals = (Goal("val/best_loss", "minimize"), Goal("train/images_per_second", "maximize"))[:count]
     study = Study(tmp_path, replace(PLAN, sampler="random", goals=goals), SPACE)
-    assert draw(study, goals, tmp_path) == []
+    assert draw(study, tmp_path) == []
     for number in range(1, 6):
         trial = study.ask()
         assert trial is not None
         study.tell(trial.number, [loss(trial), 1.0][:count] if number < 5 else [loss(trial), 2.0][:count])
-        names = {path.name for path in draw(study, goals, tmp_path)}
+        names = {path.name for path in draw(study, tmp_path)}
         enough = 4 if count == 1 else 5  # nothing can matter to what does not vary
         assert names == {"history.png", "importance.png"} if number >= enough else names == {"history.png"}
     for name in ("history.png", "importance.png"):
         height, width, _ = image.imread(tmp_path / name).shape
         assert min(height, width) > 100
-    shares = importances(study, goals)
-    assert set(shares) == {"x", "kind"}
-    assert sum(share[0] for share in shares.values()) == pytest.approx(1.0)
 
 
 def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
-    (tmp_path / STUDY).write_text("no database, but long enough to be taken for one" * 10)
-    with pytest.raises(UserError, match="cannot be opened"):
+    (tmp_path / STUDY).write_text("no journal\n" * 10)
+    with pytest.raises(UserError, match="cannot be read"):
         Study(tmp_path, PLAN, SPACE)
+
+
+def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study(tmp_path: Path) -> None:
+    before = run(Study(tmp_path, PLAN, SPACE), at_most=3)
+    with (tmp_path / STUDY).open("a") as file:
+        file.write('{"op_code":4,"worker')
+    (tmp_path / f"{STUDY}.lock").touch()
+    assert Study(tmp_path, PLAN, SPACE).trials() == before
+    assert [trial.lines for trial in run(Study(tmp_path, PLAN, SPACE))[:3]] == [trial.lines for trial in before]
 
 
 def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int = 2) -> int | None:
     """Runs a trial whose metric is `curve`, and returns the epoch after which it was pruned."""
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.address, study.name, study.id_of(trial.number), "val/loss", len(curve), kind, 2, least)
+    pruner = Pruner(study.file, study.id_of(trial.number), "val/loss", len(curve), kind, 2, least)
     try:
         for epoch, value in enumerate(curve, 1):
             pruner({"val/loss": value}, epoch)
@@ -182,8 +180,8 @@ def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
     study = Study(tmp_path, PLAN, SPACE)
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.address, study.name, study.id_of(trial.number), "val/loss", 4, "median", 2, 1)
+    pruner = Pruner(study.file, study.id_of(trial.number), "val/loss", 4, "median", 2, 1)
     for value in (1.0, 0.5):
         pruner({"val/loss": value}, 1)
     pruner({"train/loss": 1.0}, 2)
-    assert study.study.trials[0].intermediate_values == {1: 1.0}
+    assert study.optuna.trials[0].intermediate_values == {1: 1.0}

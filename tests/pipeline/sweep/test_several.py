@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.sweep.comparison import compare, latest
+from pipeline.sweep.index import compare, latest
 from stages.load.digits import digits
 from tests.pipeline.experiments import QUICK, TRAINED
 

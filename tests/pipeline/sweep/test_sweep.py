@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,19 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from benchmarks.made_runs import MadeRun, make_sweep
-from pipeline.command_line.compose import Composed
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composed, Composer
 from pipeline.compare import main
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
-from pipeline.provenance.source_digest import Sources, sources
-from pipeline.sweep.comparison import compare, latest
-from pipeline.sweep.index import unfinished, write_index
-from pipeline.sweep.jobs import job_labels, slug
-from pipeline.sweep.parent import parent_run
-from pipeline.sweep.run import run_sweep
+from pipeline.provenance.source_digest import Sources
+from pipeline.sweep.index import compare, latest, write_index
+from pipeline.sweep.jobs import checked, job_labels, slug
+from pipeline.sweep.run import Sweep, run_sweep
+from pipeline.sweep.session import to_resume
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import BARE, LONG, QUICK, SMALL, TRAINED, experiment
@@ -114,11 +117,6 @@ def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, output
     assert "job 1 FAILED: device /gpu:7 does not exist" in (latest(outputs) / "comparison.md").read_text()
 
 
-def has_everything(sweep: Path) -> bool:
-    """A store that has all of every sweep."""
-    return True
-
-
 def kill_itself(settings: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -200,9 +198,9 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
 ) -> None:
     def interrupted(*given: Any) -> object:
         os.kill(os.getpid(), signal.SIGINT)
-        return parent_run(*given)
+        return open_tracker(*given)
 
-    monkeypatch.setattr("pipeline.sweep.run.parent_run", interrupted)
+    monkeypatch.setattr("pipeline.sweep.session.open_tracker", interrupted)
     seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
     composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
     assert run_sweep(composed, 2, Console(), SweepSettings()) == 130
@@ -232,25 +230,52 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
     assert len(children) == 2
     assert [job.status for job in compare(latest(outputs)).runs] == ["FINISHED"] * 2
-    first_job = experiment("seed=1", *QUICK, *TRAINED, "train.epochs=8", outputs=outputs)
-    index = json.loads((latest(outputs) / "sweep.json").read_text())["jobs"]
-    assert unfinished(index, first_job, sources(first_job), print, has_everything) is None
+    composer = Composer(read_arguments(given))
+    assert to_resume(Sweep(checked(composer.jobs(), 2, Console())), print) is None
+
+
+def work(outputs: Path, identity: str, sources: Sources, *given: str) -> Any:
+    """Returns what `to_resume` reads of the work of a session."""
+    first = experiment(*given, outputs=outputs)
+    return SimpleNamespace(first=first, kind="sweep", unit="job", identity=identity, sources=sources,
+                           is_whole=lambda index: True)  # fmt: skip
 
 
 def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "sweeps" / "20260101-000000-aaaaaaaa"
     folder.mkdir(parents=True)
-    (folder.parent / "old").mkdir()
-    (folder.parent / "old" / "sweep.json").write_text("[]")  # of an earlier version
-    index = [{"folder": "1_seed=1", "identity": "x", "code": "before", "overrides": []}]
-    write_index(index, folder)
-    given = experiment(outputs=tmp_path)
+    (damaged := folder.with_name("20270101-000000-bbbbbbbb")).mkdir()
     before, after = Sources({"net.py": "1"}), Sources({"net.py": "2"})
     before.write(folder)
-    assert unfinished(index, given, before, print, has_everything) == folder
-    assert unfinished([{**index[0], "code": "after"}], given, after, print, has_everything) is None
+    write_index([], folder, facts={"identity": "x", "code": before.digest})
+    for text in ("[]", "{", '{"status": "RUNNING", "jobs": [{}]}', '{"status": "x", "jobs": []}'):
+        (damaged / "sweep.json").write_text(text)
+        assert to_resume(work(tmp_path, "x", before), print) == folder
+        assert "this sweep is passed over" in capsys.readouterr().out
+    assert to_resume(work(tmp_path, "x", after), print) is None
     assert "the code has changed since 20260101-000000-aaaaaaaa was stopped (net.py)" in capsys.readouterr().out
-    assert unfinished([{**index[0], "identity": "y"}], given, before, print, has_everything) is None
+    assert to_resume(work(tmp_path, "y", before), print) is None
+    assert to_resume(work(tmp_path, "x", after, f"resume={folder.name}"), print) == folder
+    with pytest.raises(UserError, match="is no sweep of these jobs"):
+        to_resume(work(tmp_path, "y", before, f"resume={folder.name}"), print)
+
+
+def test_a_finished_sweep_is_resumed_while_the_store_lacks_any_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "sweeps" / "20260101-000000-aaaaaaaa"
+    (folder / "1_seed=1").mkdir(parents=True)
+    same = Sources({})
+    jobs = [{"folder": "1_seed=1", "overrides": []}]
+    write_index(jobs, folder, "FINISHED", {"identity": "x", "code": same.digest})
+    assert to_resume(work(tmp_path, "x", same), print) is None
+    journal = Journal(folder / "1_seed=1")
+    journal.begin({"run_id": "1"})
+    journal.add("status", {"status": "FINISHED"})
+    journal.flush()
+    assert to_resume(work(tmp_path, "x", same), print) == folder
+    assert to_resume(work(tmp_path, "x", same, "tracking=off"), print) is None
+    journal.mark_sent()
+    journal.flush()
+    assert to_resume(work(tmp_path, "x", same), print) is None
 
 
 def test_a_dry_sweep_shows_every_plan(pipeline_command: Command, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.planning.job import Job
-from pipeline.sweep.batch import Queue
-from pipeline.sweep.places import GPUS, deal_out
+from pipeline.sweep.queue import Queue
+from pipeline.sweep.slots import GPUS, deal_out
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import Gpu

@@ -1,4 +1,4 @@
-"""The scheduler of a sweep's jobs: several at a time, the next one only when a place is free, none left running."""
+"""The scheduler of a sweep's jobs: several at a time, the next one only when a slot is free, none left running."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ import pytest
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
-from pipeline.sweep.places import Place
 from pipeline.sweep.process import JobProcess
-from pipeline.sweep.scheduler import Scheduler
+from pipeline.sweep.queue import Scheduler
+from pipeline.sweep.slots import Slot
 from pipeline.system import signals
 from pipeline.system.processes import LocalProcess
 from pipeline.system.signal_listener import Interrupted, signal_request
@@ -27,7 +27,7 @@ SLEEPS = (*QUICK, f"data._target_={__name__}.sleep", "tracking=off")
 
 
 def sleep(settings: object) -> None:
-    """A data source that takes its time and then fails, at a safe place every tenth of a second."""
+    """A data source that takes its time and then fails, at a safe slot every tenth of a second."""
     for _ in range(10):
         signals.pause(0.1)
     raise UserError("slept", "", "")
@@ -59,7 +59,7 @@ def test_the_next_job_is_taken_when_a_place_is_free(outputs: Path) -> None:
         assert isinstance(running, list)
         most = max(most, len(running))
 
-    Scheduler(taken(), Console(), [Place()] * 2, on_end=ended, on_poll=polled).run()
+    Scheduler(taken(), Console(), [Slot()] * 2, on_end=ended, on_poll=polled).run()
     assert [kind for kind, _ in events[:3]] == ["taken", "taken", "ended"]
     assert [name for kind, name in events if kind == "taken"] == ["0", "1", "2", "3"]
     assert sorted(name for kind, name in events if kind == "ended") == ["0", "1", "2", "3"]
@@ -85,7 +85,7 @@ def test_one_job_is_stopped_and_the_other_is_not(outputs: Path) -> None:
             if process.job.folder.name == "0":
                 process.stop(stopped)
 
-    Scheduler(iter(jobs(outputs, 2)), Console(), [Place()] * 2, on_end=ended, on_poll=polled).run()
+    Scheduler(iter(jobs(outputs, 2)), Console(), [Slot()] * 2, on_end=ended, on_poll=polled).run()
     assert codes == {"0": 143, "1": 1}
 
 
@@ -106,15 +106,15 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path) -> None:
     def ended(job: Job, code: int) -> None:
         codes.append(code)
 
-    count, place = 2 if how == "signal" else 3, Place(start=started)
+    count, slot = 2 if how == "signal" else 3, Slot(start=started)
     with signals.listening(), signals.uninterrupted():
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(Interrupted):
-                Scheduler(iter(jobs(outputs, 2)), Console(), [place] * count, on_end=ended).run()
+                Scheduler(iter(jobs(outputs, 2)), Console(), [slot] * count, on_end=ended).run()
         else:
             with pytest.raises(UserError, match="cannot continue"):
-                Scheduler(given(), Console(), [place] * count, on_end=ended).run()
+                Scheduler(given(), Console(), [slot] * count, on_end=ended).run()
     assert codes == [130 if how == "signal" else 143] * 2
     assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]

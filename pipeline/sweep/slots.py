@@ -1,4 +1,4 @@
-"""Places where jobs run at the same time: the GPUs that each sees, and its part of the processor."""
+"""Slots in which jobs run at the same time: the GPUs that each sees, and its part of the processor."""
 
 import os
 import re
@@ -22,7 +22,7 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """visible: the GPUs that a job sees there, as CUDA_VISIBLE_DEVICES has it; threads: its part of the processor's.
 
     None leaves either as it is. start: starts a process there.
@@ -39,10 +39,10 @@ class Place:
         return variables | threads
 
 
-def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list[Place]:
-    """Returns the places of `settings.n_jobs` jobs, of which all of `experiments` can run in any.
+def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list[Slot]:
+    """Returns the slots of `settings.n_jobs` jobs, of which all of `experiments` can run in any.
 
-    A single place with all devices is left as it is. Several divide the GPUs among them, which TensorFlow takes whole,
+    A single slot with all devices is left as it is. Several divide the GPUs among them, which TensorFlow takes whole,
     and the processor's cores.
 
     Raises:
@@ -58,9 +58,9 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
             raise UserError(
                 "cluster.wait=false with a sweep, which compares its jobs at their end", "", "cluster.wait=true"
             )
-        return [Place(threads=_cores(experiments))] * count
+        return [Slot(threads=_cores(experiments))] * count
     if count == 1 and each is None:
-        return [Place()]
+        return [Slot()]
     visible = _visible_gpus()
     if each is None:
         each = len(visible) // count
@@ -80,29 +80,29 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
         _refuse_unseen(experiment, each, bool(visible))
     threads = max(machine.usable_cores() // count, 1) if count > 1 else None
     shares = [",".join(visible[number * each : (number + 1) * each]) or "-1" for number in range(count)]
-    return [Place(share if visible else None, threads) for share in shares]
+    return [Slot(share if visible else None, threads) for share in shares]
 
 
 @contextmanager
-def opened(places: Sequence[Place], experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Place]]:
-    """Yields `places` ready for processes, by the engine of the jobs, which keeps them for the time of the block.
+def opened(slots: Sequence[Slot], experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Slot]]:
+    """Yields `slots` ready for processes, by the engine of the jobs, which keeps them for the time of the block.
 
     Raises:
         UserError: where the engine has no room for them.
     """
     if experiments[0].cluster.submits_jobs:
-        yield places
+        yield slots
         return
     elsewhere = any(experiment.cluster.places_jobs for experiment in experiments)
     with ExitStack() as started:
         if not elsewhere:
             started.enter_context(reloading_for_jobs(experiments))
-        starts = started.enter_context(engine_of(experiments[0]).starts(len(places), experiments, console))
-        yield [replace(place, start=start) for place, start in zip(places, starts, strict=True)]
+        starts = started.enter_context(engine_of(experiments[0]).starts(len(slots), experiments, console))
+        yield [replace(slot, start=start) for slot, start in zip(slots, starts, strict=True)]
 
 
 def _cores(experiments: Sequence[Experiment]) -> int | None:
-    """Returns the cores that an engine gives each of its places, which any of the jobs may have."""
+    """Returns the cores that an engine gives each of its slots, which any of the jobs may have."""
     each = [experiment.cluster.cores(workers_of(cluster_settings(experiment))) for experiment in experiments]
     return max((cores for cores in each if cores is not None), default=None)
 

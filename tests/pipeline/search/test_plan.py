@@ -1,0 +1,30 @@
+"""The plan of a search, checked before its first trial."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
+from pipeline.config.sweep_settings import SearchSettings
+from pipeline.search.plan import Search, checked_search
+from pipeline.search.space import read_axes
+from stages.errors import UserError
+
+
+def search(outputs: Path, *words: str) -> Search:
+    composer = Composer(
+        read_arguments([*words, "optimizer.epsilon=interval(1,2)", f"outputs={outputs}", "tracking=off"])
+    )
+    assert isinstance(composer.sweep, SearchSettings)
+    return checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines)
+
+
+def test_the_run_to_compare_with_is_found_before_the_search(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"evaluate\.against=nowhere"):
+        search(tmp_path, "sweep=tpe", "evaluate.against=nowhere")
+
+
+def test_an_interval_of_a_whole_setting_is_searched(tmp_path: Path) -> None:
+    searched = search(tmp_path, "sweep=tpe", "seed=interval(0,100)")
+    assert [axis.is_whole for axis in searched.axes] == [True, False]
