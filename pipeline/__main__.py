@@ -92,25 +92,18 @@ def _with_inherited(arguments: Arguments) -> Arguments:
 
 
 def _compose_and_run(arguments: Arguments) -> int:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     from pipeline.command_line.compose import Composer
-    from pipeline.config.errors import explain
 
     composer = Composer(arguments)
-    try:
-        if arguments.info:
-            composer.info(arguments.info)
-            return streams.all_written(0)
-        if arguments.show:
-            composer.show(arguments.package, arguments.resolve)
-            return streams.all_written(0)
-        code = _run(composer)
-        signals.ended(code)
-        return code
-    except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, composer.keys(), composer.addable()) from error
+    if arguments.info:
+        composer.info(arguments.info)
+        return streams.all_written(0)
+    if arguments.show:
+        composer.show(arguments.package, arguments.resolve)
+        return streams.all_written(0)
+    code = _run(composer)
+    signals.ended(code)
+    return code
 
 
 def _run(composer: "Composer") -> int:

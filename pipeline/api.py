@@ -7,14 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.debug import debugged
-from pipeline.config.errors import explain
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import outputs_folder
 from pipeline.planning.inherited import inherit_overrides
@@ -186,13 +183,10 @@ def _composed(overrides: Iterable[str]) -> Composed:
     if flags:
         raise UserError(f"{flags[0]} is a flag of the command line", "overrides: <setting>=<value>", "train.epochs=5")
     composer = Composer(inherit_overrides(read_arguments(words)))
-    try:
-        if composer.is_sweep:
-            option = next((word for word in words if word.lstrip("+~").startswith("sweep")), "the configuration")
-            raise UserError(f"{option} makes several jobs, and this is one run", "overrides of a run", "sweep=none")
-        return composer.one()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, composer.keys(), composer.addable()) from error
+    if composer.is_sweep:
+        option = next((word for word in words if word.lstrip("+~").startswith("sweep")), "the configuration")
+        raise UserError(f"{option} makes several jobs, and this is one run", "overrides of a run", "sweep=none")
+    return composer.one()
 
 
 def _read(composed: Composed) -> Experiment:

@@ -2,7 +2,7 @@
 
 import argparse
 import difflib
-import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from pipeline.config.options import package_folder
+from pipeline.config.options import package_folder, read_options
+from pipeline.config.other_words import named_elsewhere
 from pipeline.paths import CONF
 from stages.errors import UserError
 
@@ -58,13 +59,14 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     Raises:
         UserError: for a flag that does not exist, has no effect here, occurs twice, or conflicts with another.
     """
-    flags = _parser().parse_intermixed_args(list(words))
-    if flags.hydra_help:
-        raise UserError("--hydra-help shows what Hydra can do and this command does not", "--help", "--help")
-    if flags.experimental_rerun is not None:
-        raise UserError("--experimental-rerun is not supported", ("resume=<run>", "fork=<run>"), "resume=<run>")
-    if flags.cfg not in (None, "job"):
-        raise UserError(f"--cfg {flags.cfg} shows Hydra's own settings, which have no effect", "job", "--cfg job")
+    flags, unknown = _parser().parse_known_intermixed_args(list(words))
+    if unknown:
+        place = list(words).index(unknown[0])
+        raise _unknown_flag(unknown[0], (*words, "")[place + 1])
+    for name, allowed in (("cfg", ("job",)), ("info", INFO)):
+        value = getattr(flags, name)
+        if value not in (None, *allowed):
+            raise UserError(f"unknown value '--{name} {value}'", allowed, f"--{name} {allowed[0]}")
     flags.show = flags.cfg == "job"
     modes = [flag for name, flag in _MODES.items() if getattr(flags, name) not in (None, False)]
     if len(modes) > 1:
@@ -108,19 +110,22 @@ class _Once(argparse.Action):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        if unknown := re.search(r"unrecognized arguments: (\S+)", message):
-            word = unknown.group(1)
-            if "=" in word and word.partition("=")[0] not in FLAGS:
-                raise UserError(f"unknown flag '{word}'", "key=value, without dashes", word.lstrip("-"))
-            near = difflib.get_close_matches(word, FLAGS, 1) or ["--help"]
-            raise UserError(f"unknown flag '{word}'", FLAGS, near[0])
-        if invalid := re.search(r"argument (\S+?)(?:/\S+)?: invalid choice: '(.*)' \(choose from (.*)\)", message):
-            flag, value, listed = invalid.groups()
-            choices = listed.replace("'", "").split(", ")
-            raise UserError(f"unknown value '{flag} {value}'", choices, f"{flag} {choices[0]}")
-        if missing := re.search(r"argument (\S+?)(?:/\S+)?: expected one argument", message):
-            raise UserError(f"{missing.group(1)} has no value", "one", f"{missing.group(1)} <value>")
         raise UserError(message, "", "--help")
+
+
+def _unknown_flag(word: str, following: str) -> UserError:
+    """Returns the error for a flag that does not exist, or a setting that is typed as one."""
+    name, equals, value = word.partition("=")
+    near = difflib.get_close_matches(name, FLAGS, 1)
+    if equals and name in FLAGS:
+        return UserError(f"'{word}'", "the flag and its value as two words", f"{name} {value}")
+    value = value if equals else "true" if not following or following.startswith("-") or "=" in following else following
+    name = name.lstrip("-").replace("-", "_")
+    is_ours = name.partition(".")[0] in read_options([CONF]).groups
+    instead = None if is_ours else named_elsewhere(name, value)
+    if near and not instead:
+        return UserError(f"unknown flag '{word}'", FLAGS, near[0])
+    return UserError(f"unknown flag '{word}'", "key=value, without dashes", instead or shlex.quote(f"{name}={value}"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,21 +135,19 @@ def _parser() -> argparse.ArgumentParser:
     for *flags, name in (
         ("--help", "-h", "help"),
         ("--version", "version"),
-        ("--hydra-help", "hydra_help"),
         ("--run", "-r", "run"),
         ("--multirun", "-m", "sweep"),
         ("--resolve", "resolve"),
         ("--shell-completion", "-sc", "completion"),
     ):
         parser.add_argument(*flags, dest=name, action="store_true")
-    parser.add_argument("--cfg", "-c", action=_Once, choices=["job", "hydra", "all"])
-    parser.add_argument("--info", "-i", action=_Once, nargs="?", const="all", choices=INFO)
+    parser.add_argument("--cfg", "-c", action=_Once)
+    parser.add_argument("--info", "-i", action=_Once, nargs="?", const="all")
     for *flags, name in (
         ("--package", "-p", "package"),
         ("--config-dir", "-cd", "config_dir"),
         ("--config-path", "-cp", "config_path"),
         ("--config-name", "-cn", "config_name"),
-        ("--experimental-rerun", "experimental_rerun"),
     ):
         parser.add_argument(*flags, dest=name, action=_Once)
     return parser

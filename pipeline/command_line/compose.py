@@ -7,8 +7,10 @@ sweepers and callbacks be chosen that would go past the checks. Written for Hydr
 import copy
 import functools
 import pickle
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments
-from pipeline.command_line.grid import Grid, override_of
+from pipeline.command_line.grid import Grid, as_typed, override_of
 from pipeline.command_line.overrides import (
     checked,
     chooses_sweep,
@@ -34,7 +38,7 @@ from pipeline.command_line.overrides import (
     sweep_lines,
     without_replaced,
 )
-from pipeline.config.errors import readable
+from pipeline.config.errors import explain, readable, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.keys import declared, dotted, flatten
 from pipeline.config.options import read_options
@@ -112,7 +116,7 @@ class Composer:
 
         Raises:
             UserError: where a file gives one of Hydra's own settings.
-            HydraException, OmegaConfBaseException: where it cannot be composed; see `messages.explain`.
+            UserError: where it cannot be composed.
         """
         return self.compose(self._overrides)
 
@@ -195,23 +199,6 @@ class Composer:
     def _parsed(line: str) -> Override:
         return OverridesParser.create().parse_override(line)
 
-    def keys(self) -> list[str]:
-        """Returns the dotted names that exist under the options that were chosen, else under the default ones."""
-        return self._names(dotted)
-
-    def addable(self) -> list[str]:
-        """Returns the names that own stages declare and no file has: they are set with a plus sign."""
-        return self._names(declared)
-
-    def _names(self, listed: Callable[[DictConfig], Iterator[str]]) -> list[str]:
-        chosen = [override for override in self._overrides if self._chooses(override)]
-        for attempt in ([override for override in chosen if not override.is_sweep_override()], []):
-            try:
-                return list(listed(self.compose(attempt).document))
-            except Exception:  # whatever is wrong is being explained already
-                continue
-        return []
-
     def show(self, package: str | None, resolve: bool) -> None:
         """Prints the configuration, or the node `package` of it, as YAML.
 
@@ -252,9 +239,7 @@ class Composer:
         for override in overrides:
             if not self._chooses(override):
                 _refuse_alias(document, override)
-        with readable():
-            values = [override for override in overrides if not self._chooses(override)]
-            ConfigLoaderImpl._apply_overrides_to_config(values, document)
+                _apply(document, override)
         choices = dict(with_hydra.hydra.runtime.choices)
         typed = tuple(override.key_or_group for override in overrides if override.key_or_group not in self._inherited)
         return Composed(document, choices, lines, typed, self._config_dirs, self._flags)
@@ -262,7 +247,10 @@ class Composer:
     def _base(self, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
         """Returns the configuration under `options`, pickled without Hydra's node, and with it."""
         with readable():
-            document = self.loader.load_configuration(self._primary, list(options), RunMode.RUN)
+            try:
+                document = self.loader.load_configuration(self._primary, list(options), RunMode.RUN)
+            except (HydraException, OmegaConfBaseException) as error:
+                raise explain(error) from error
         if self._has_own:
             self._refuse_hydras_own(document)
         without = copy.copy(document)
@@ -304,6 +292,37 @@ def _refuse_alias(document: DictConfig, override: Override) -> None:
                 )
             return
         node = None if OmegaConf.is_missing(node, part) else node[part]
+
+
+def _apply(document: DictConfig, override: Override) -> None:
+    """Sets a value, or refuses it in the project's words."""
+    typed = str(override.input_line)
+    if override.value() == "" and typed.endswith("=") and not typed.startswith("outputs="):
+        _refuse_empty(document, override.key_or_group)
+    try:
+        with readable():
+            ConfigLoaderImpl._apply_overrides_to_config([override], document)
+    except (HydraException, OmegaConfBaseException) as error:
+        name = override.key_or_group
+        if override.is_add() and OmegaConf.select(document, name, throw_on_missing=False) is not None:
+            raise UserError(f"+{name}: there is a {name} already", "no plus sign", typed.lstrip("+")) from error
+        if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError | None):
+            names = list(dotted(document))
+            if name not in names:
+                raise unknown_key(name, names, typed.partition("=")[2], list(declared(document))) from error
+        raise explain(error, typed=typed) from error
+
+
+def _refuse_empty(document: DictConfig, name: str) -> None:
+    """Refuses `name=`, which the shell makes of a variable that is not set; an empty text is `name=''`."""
+    if name not in (names := list(dotted(document))):
+        raise unknown_key(name, names, "", list(declared(document)))
+    with suppress(OmegaConfBaseException):
+        default: Any = OmegaConf.select(document, name)
+        plain = OmegaConf.to_container(default) if OmegaConf.is_config(default) else default
+        value = plain if isinstance(plain, str) and plain else "<value>" if plain is None else as_typed(plain)
+        fix = f"{name}={value}" if value == "<value>" else shlex.quote(f"{name}={value}")
+        raise UserError(f"{name}= gives no value", "a value; '' is an empty text", fix)
 
 
 def _leaves(document: DictConfig) -> dict[str, Any]:

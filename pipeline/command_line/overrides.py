@@ -1,6 +1,5 @@
 """Overrides, checked before composition: each has an effect, or is refused with what to type instead."""
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,21 +10,22 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, ValueType
 from hydra.errors import HydraException
 
+from pipeline.config.errors import unknown_option
 from pipeline.config.options import Options
 from stages.errors import UserError
 
-INSTEAD: tuple[tuple[str, str, str], ...] = (
-    (r"run|sweep|output_subdir|job\.chdir", "`outputs`, below which a run's folder is made", "outputs=<folder>"),
-    (r"job\.name", "`name`, which names an experiment", "name=<name>"),
-    (r"job\.env_set|job\.env_copy", "environment variables set by the shell", "<NAME>=<value> python -m pipeline …"),
-    (r"mode|launcher|sweeper", "-m, which runs every combination, one job after another", "-m <key>=<a>,<b>"),
-    (r"verbose", "HYDRA_FULL_ERROR=1, which shows tracebacks", "HYDRA_FULL_ERROR=1 python -m pipeline …"),
-    (r"job_logging|hydra_logging", "pipeline.log in a run's folder", "outputs=<folder>"),
-    (r"callbacks", "Keras callbacks", "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'"),
-    (r"help|hydra_help", "--help", "--help"),
-    (r"", "hydra.searchpath alone", "--help"),
-)
-"""Hydra's own settings, which have no effect here, as expressions; the equivalent here; what to type."""
+_INSTEAD: Mapping[str, str] = {
+    "run.dir sweep.dir output_subdir sweep.subdir job_logging hydra_logging job.chdir": "outputs=<folder>",
+    "job.name": "name=<name>",
+    "launcher": "sweep.n_jobs=2",
+    "sweeper": "sweep=tpe",
+    "verbose": "HYDRA_FULL_ERROR=1 python -m pipeline …",
+    "callbacks": "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
+}
+"""From Hydra's own settings, which have no effect here, to what has theirs."""
+
+_LAUNCHERS = {"submitit_slurm": "cluster=slurm", "submitit": "cluster=slurm", "ray": "cluster=ray", "basic": "-m"}
+"""Launchers of Hydra that run jobs elsewhere; others run several at a time."""
 
 
 def parsed(words: Sequence[str], options: Options) -> tuple[Override, ...]:
@@ -34,7 +34,13 @@ def parsed(words: Sequence[str], options: Options) -> tuple[Override, ...]:
     Raises:
         UserError: for the first that cannot be parsed.
     """
-    return tuple(_parsed(word, options) for word in words)
+    overrides = []
+    for index, word in enumerate(words):
+        try:
+            overrides += OverridesParser.create().parse_overrides([_with_patterns(word)])
+        except (HydraException, RecursionError, ValueError) as error:  # a number of thousands of digits
+            raise _unreadable(words, index, options) from error
+    return tuple(overrides)
 
 
 def without_replaced(overrides: Sequence[Override]) -> tuple[tuple[Override, ...], tuple[Override, ...]]:
@@ -70,7 +76,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
     for override in overrides:
         key = override.key_or_group
         if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-            raise of_hydra(override.input_line or key, key)
+            raise of_hydra(override.input_line or key, key, sweep)
         if key in options.groups and not isinstance(override.value(), dict):
             choice = _choice_of_option(override, options)
             effective += [] if choice is None else [choice]
@@ -83,15 +89,25 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
     return tuple(effective)
 
 
-def of_hydra(typed: str, key: str) -> UserError:
+def of_hydra(typed: str, key: str, sweep: bool = True) -> UserError:
     """Returns the error for one of Hydra's own settings.
 
     Args:
         typed: the setting with its value.
         key: its name, such as `hydra.run.dir`.
+        sweep: whether several jobs are asked for.
     """
     name = key.removeprefix("hydra")[1:].replace("/", ".")
-    expected, fix = next(row[1:] for row in INSTEAD if not row[0] or re.match(rf"(?:{row[0]})(?:\.|$)", name))
+    value = typed.partition("=")[2]
+    found = next((names for names in _INSTEAD if name.startswith(tuple(names.split()))), None)
+    fix = _INSTEAD[found] if found else "--help"
+    if name == "launcher":
+        fix = next((here for launcher, here in _LAUNCHERS.items() if value.startswith(launcher)), fix)
+    elif name.endswith((".n_jobs", ".n_trials")) and value.isdecimal():
+        fix = f"sweep.n_jobs={value}" if name.endswith("n_jobs") else f"sweep=tpe sweep.trials={value}"
+    if fix.startswith(("sweep", "-m")) and not sweep:
+        fix = f"python -m pipeline -m <key>=<a>,<b> {fix}".removesuffix(" -m")
+    expected = "what has its effect in this project, or hydra.searchpath alone"
     return UserError(f"{typed}: Hydra's own settings have no effect here", expected, fix)
 
 
@@ -149,13 +165,6 @@ def _key(override: Override) -> str:
     return override.key_or_group + (f"@{override.package}" if override.package else "")
 
 
-def _parsed(word: str, options: Options) -> Override:
-    try:
-        return OverridesParser.create().parse_overrides([_with_patterns(word)])[0]
-    except (HydraException, RecursionError) as error:
-        raise _unreadable(word, options) from error
-
-
 def _with_patterns(word: str) -> str:
     """Returns `precision.layers.conv2d*=float32` as `precision.layers={conv2d*: float32}`.
 
@@ -168,9 +177,16 @@ def _with_patterns(word: str) -> str:
     return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in values)
 
 
-def _unreadable(word: str, options: Options) -> UserError:
-    """Returns the error for a word that Hydra cannot parse."""
+def _unreadable(words: Sequence[str], index: int, options: Options) -> UserError:
+    """Returns the error for a word that Hydra cannot parse: one that is split, or spelled in another way."""
+    word, problem = words[index], f"'{words[index]}' is not an override"
+    if index and words[index - 1].endswith("="):
+        return UserError(f"{problem}: a space follows {words[index - 1]}", "no spaces", f"{words[index - 1]}{word}")
+    joined = " ".join(words[index : index + 3]).strip()
+    spaced = re.match(r"-*([\w./@]+) ?(==|:=|=|:|(?<= )) ?([^\s=]+)(?= |$)", joined)
     key, equals, value = word.partition("=")
+    if spaced and (not equals or spaced[2] != "=" or re.search(r"\s", key)):
+        return UserError(problem, "key=value, without spaces", f"{spaced[1]}={spaced[3]}")
     if equals and re.fullmatch(r"[+~]{0,2}[\w.@/:$-]+", key):
         for opening, closing in ("[]", "{}", "()"):
             missing = closing * (value.count(opening) - value.count(closing))
@@ -184,17 +200,13 @@ def _unreadable(word: str, options: Options) -> UserError:
         )
     if equals and (item := re.fullmatch(r"([+]{0,2}[\w.]+)\[(\d+)\]", key)):
         return UserError(f"{word} cannot be read", "a dot before the number of an item", f"{item[1]}.{item[2]}={value}")
-    bare = word.lstrip("-")
-    if word.startswith("-") and equals:
-        return UserError(f"unknown flag '{word}'", "key=value, without dashes", bare)
-    problem = f"'{word}' is not an override"
     if word in options.groups:
         choices = [f"{word}={name}" for name in options.groups[word]]
         return UserError(problem, choices, choices[0])
     group = next((group for group, names in options.groups.items() if word in names), None)
     if group:
         return UserError(problem, "key=value", f"{group}={word}")
-    return UserError(problem, "key=value, such as train.epochs=5", f"{bare or 'train.epochs'}=<value>")
+    return UserError(problem, "key=value, such as train.epochs=5", f"{word.strip('-= ') or 'train.epochs'}=<value>")
 
 
 def _choice_of_option(override: Override, options: Options) -> Override | None:
@@ -217,12 +229,12 @@ def _choice_of_option(override: Override, options: Options) -> Override | None:
     for name in _chosen(override, default is not None, sorted(names), fix):
         if name in names or (name == "null" and may_be_null):
             continue
-        near = difflib.get_close_matches(name, names, 1, cutoff=0.4)
-        problem = f"{group}=null: a group cannot be null" if value is None else f"unknown option '{group}={name}'"
-        raise UserError(problem, sorted(names), f"{group}={near[0]}" if near else fix)
+        if value is None:
+            raise UserError(f"{group}=null: a group cannot be null", sorted(names), fix)
+        raise unknown_option(group, name, sorted(names), default or "")
     prefix = "" if group in options.defaults or not typed.startswith("+") else "+"
     plain = prefix + typed.lstrip("+")
-    return override if plain == typed else _parsed(plain, options)
+    return override if plain == typed else parsed([plain], options)[0]
 
 
 def _chosen(override: Override, takes_one: bool, names: Sequence[str], fix: str) -> list[str]:

@@ -18,6 +18,7 @@ from pipeline.config.errors import explain, unknown_key
 from pipeline.config.keys import dotted
 from pipeline.config.limits import check_values
 from pipeline.config.options import read_options
+from pipeline.config.other_words import named_elsewhere
 from pipeline.config.schemas import GROUPS, SCHEMAS, TopSettings, TrackingSettings, top_level_key
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.paths import CONF, outputs_folder
@@ -102,7 +103,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         top = OmegaConf.to_object(typed)
         assert isinstance(top, TopSettings)
         pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}
-        _refuse_unknown(values, names.keys() | set(GROUPS) | top.pipeline.keys())
+        _refuse_unknown(values, {*names, *GROUPS, *choices, *top.pipeline, "load"})
         _refuse_added(document)
         for group, schema in _SCHEMA_OF.items():
             _refuse_without_schema(document, group, schema)
@@ -209,9 +210,11 @@ def _group(values: Mapping[Any, Any], stage: str) -> str:
 def _refuse_unknown(values: Mapping[Any, Any], names: set[str]) -> None:
     for key in values:
         if key not in names:
+            known = named_elsewhere(str(key), str(values[key]))
             near = difflib.get_close_matches(str(key), sorted(names), 1)
-            advice = f"{near[0]}=…" if near else f"+pipeline.{key}=<what it makes>, if it is a stage"
-            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", sorted(names), advice)
+            fix = known or (f"{near[0]}=…" if near else f"+pipeline.{key}=<the name of what it makes>")
+            allowed = sorted(name for name in names if "/" not in name)
+            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", allowed, fix)
 
 
 def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) -> None:
@@ -235,7 +238,8 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
         name = f"{path}.{key}".lstrip(".")
         if allowed is not None and key not in allowed:
             other_names = [other_name for other_name in dotted(whole) if not f"{other_name}.".startswith(f"{name}.")]
-            raise unknown_key(name, other_names)
+            value = node._get_node(key)
+            raise unknown_key(name, other_names, "" if OmegaConf.is_config(value) else str(value))
         if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
             _refuse_added(node[key], name, whole)
 

@@ -71,15 +71,28 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
                 inputs.append(parameter)
                 _refuse_other_class(plan, name, target, parameter)
             elif required and parameter not in FROM_RUNNER:
-                raise UserError(
-                    f"the stage {name} takes `{parameter}`, which no earlier stage makes",
-                    [*dict.fromkeys(results), *FROM_RUNNER],
-                    f"pipeline=<a pipeline whose stage before {name} makes `{parameter}`>",
-                )
+                raise _nobody_makes(experiment, name, parameter)
         option = experiment.choices.get(experiment.groups[name], "")
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
         results.append(makes)
     return tuple(plan)
+
+
+def _nobody_makes(experiment: Experiment, stage: str, parameter: str) -> UserError:
+    """Returns the error for a stage that comes before, or without, the one whose result it takes."""
+    standard = OmegaConf.load(CONF / "pipeline" / "standard.yaml")
+    maker = next((str(name) for name, makes in standard.items() if makes == parameter), None)
+    is_there = experiment.pipeline.get(str(maker)) == parameter
+    fix = (
+        f"pipeline.{maker}={parameter}"
+        if maker in experiment.document.pipeline and not is_there
+        else "pipeline=standard"
+    )
+    return UserError(
+        f"the stage {stage} takes `{parameter}`, which no earlier stage makes",
+        f"{maker or 'a stage'} before {stage}, which makes `{parameter}`",
+        fix if maker else f"pipeline=<one with a stage before {stage} that makes `{parameter}`>",
+    )
 
 
 def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: str) -> None:

@@ -131,13 +131,9 @@ def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
 LINES = {
     "a" * 200_000: "characters",
     "name=" + "x" * 200_000: "characters",
-    "seed=" + "9" * 400: "is a number of 400 digits",
-    "train.epochs=" + "9" * 5000: "is a number of 5,000 digits",
     "name=a\nb": "cannot be shown",
     "name=\udc80": "cannot be shown",
     "name=\x1b[31m": "cannot be shown",
-    "data.size=" + "[" * 5000: "brackets 5,000 deep",
-    "model.network.filters=" + "[" * 60 + "]" * 60: "brackets 60 deep",
 }
 
 

@@ -1,11 +1,17 @@
 """What an error says to type, typed after the same command, passes the check that raised it."""
 
+import itertools
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
+from pipeline.checks.unused import refuse_unused
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
 from pipeline.config.errors import explain
+from pipeline.config.experiment import read
 from pipeline.planning.earlier import prepare
 from stages.errors import UserError
 from tests.pipeline.checks.test_combinations import REFUSED
@@ -47,6 +53,135 @@ def refused(overrides: list[str]) -> UserError | None:
 def kind(error: UserError) -> str:
     """Returns what an error complains of, without the values."""
     return re.sub(r"[\d.]+|=\S*", "", error.problem)[:60]
+
+
+OTHER_WORDS = (
+    "lr=0.1", "learning_rate=0.1", "optimizer.lr=0.1", "+lr=0.1", "epochs=3", "max_epochs=3", "trainer.max_epochs=3",
+    "num_epochs=3", "train.max_epochs=3", "batch_size=32", "data.batch_size=32", "gpus=2", "devices=2",
+    "trainer.devices=2", "accelerator=gpu", "accelerator=cpu", "ckpt_path=last.ckpt", "resume_from_checkpoint=x",
+    "logger=wandb", "logger=false", "callbacks=[x]", "callbacks=default", "early_stopping=5", "patience=5",
+    "seed_everything=1", "random_state=1", "data_dir=.", "num_workers=4", "weight_decay=0.1", "max_grad_norm=1",
+    "gradient_clip_val=1.0", "accumulate_grad_batches=2", "fp16=true", "bf16=true", "mixed_precision=true",
+    "output_dir=x", "default_root_dir=x", "monitor=val_loss", "val_split=0.2", "scheduler=cosine", "warmup_epochs=2",
+    "optim=sgd", "arch=mlp", "image_size=64", "fast_dev_run=true", "overfit_batches=1", "profiler=simple", "jit=true",
+    "momentum=0.9", "compile=true", "run_name=x", "label_smoothing=0.1", "n_trials=5",
+    "precision=16", "precision=bf16", "precision=16-mixed", "precision=bf16-mixed", "precision=32", "precision=fp64",
+    "strategy=ddp", "strategy=auto", "strategy=MirroredStrategy", "strategy=fsdp", "strategy=horovod", "tracking=wandb",
+    "tracking=mlflow", "tracking=none", "optimizer=rmsprop", "optimizer=RMSprop", "optimizer=nadam", "optimizer=Lion",
+    "optimizer=adagrad", "optimizer=adam_w", "model=resnet50", "model=ResNet50V2", "model=vgg16", "model=DenseNet121",
+    "model=convnext_tiny", "model=efficientnet_v2_l", "schedule=cosine_decay", "schedule=ExponentialDecay",
+    "schedule=reduce_on_plateau", "schedule=none", "export=tflite", "cluster=kubernetes", "debug=true", "train=keras",
+    "tracking.uri=", "name=", "train.epochs=", "train.callbacks=", "optimizer=", "strategy=", "train.monitor=", "fork=",
+    "deterministic=", "model.network.filters=", "tracking.note=", "tracking.tags=", "data.val_fraction=", "run=",
+    "schedule.patience=3", "data.size=8", "strategy.cpu_replicas=2", "train/epochs=3", "train.epochs=null", "seed=null",
+    "tracking=server tracking.uri=", "hydra/launcher=joblib", "hydra.run.dir=x", "hydra.verbose=true",
+)  # fmt: skip
+"""Names and options of other projects, empty values, settings of other options."""
+
+
+@pytest.mark.parametrize("given", OTHER_WORDS)
+def test_words_of_other_projects_are_told_those_of_this_one(given: str) -> None:
+    """What is to be typed in their place is known, names what exists, and does not come to the same error."""
+    error = command_error(given.split())
+    assert error is not None
+    fix = error.fix
+    if "num_workers" in given:
+        assert not fix
+        return
+    assert fix, error
+    name = given.partition("=")[0].lstrip("+")
+    typed = [word for word in shlex.split(fix) if "=" in word and not word.startswith("HYDRA")]
+    assert all(word.partition("=")[0] not in ("lr", "epochs", "gpus", "logger") for word in typed)
+    if PLACEHOLDER.search(fix):
+        return
+    others = [word for word in given.split() if word.partition("=")[0].lstrip("+") != name]
+    after = command_error([*others, *typed, "dry_run=true"])
+    assert after is None or kind(after) != kind(error), f"{error}\n  then: {after}"
+
+
+SPELLINGS = {
+    ("train.epochs = 3",): "train.epochs=3",
+    ("train.epochs", "=", "3"): "train.epochs=3",
+    ("train.epochs= 3",): None,
+    ("train.epochs=", "3"): "train.epochs=3",
+    ("train.epochs", "=3"): "train.epochs=3",
+    ("train.epochs =3",): "train.epochs=3",
+    ("train.epochs:3",): "train.epochs=3",
+    ("train.epochs:", "3"): "train.epochs=3",
+    ("train.epochs==3",): "train.epochs=3",
+    ("train.epochs", "3"): "train.epochs=3",
+    ("train/epochs=3",): "train.epochs=3",
+    ("--train.epochs", "3"): "train.epochs=3",
+    ("--train.epochs=3",): "train.epochs=3",
+    ("--epochs", "3"): "train.epochs=3",
+    ("--epochs=3",): "train.epochs=3",
+    ("--lr", "0.1"): "optimizer.learning_rate=0.1",
+    ("--gpus", "2"): "strategy=mirrored",
+    ("--batch-size", "8"): "train.batch_size=8",
+    ("-train.epochs=3",): "train.epochs=3",
+    ("--seed", "1"): "seed=1",
+    ("--train.batch_size", "8"): "train.batch_size=8",
+    ("--evaluate.batch_size", "8"): "evaluate.batch_size=8",
+    ("model", "=", "mlp"): "model=mlp",
+    ("model:mlp",): "model=mlp",
+    ("seed", "7"): "seed=7",
+}
+
+
+@pytest.mark.parametrize("given", SPELLINGS, ids=" ".join)
+def test_other_spellings_are_told_the_one_that_works(given: tuple[str, ...]) -> None:
+    error = command_error(list(given))
+    assert (error.fix if error else None) == SPELLINGS[given]
+    if error:
+        assert command_error(shlex.split(error.fix)) is None
+
+
+def command_error(words: list[str]) -> UserError | None:
+    """Returns the error of a whole command line, its flags included."""
+    try:
+        composer = Composer(read_arguments(words))
+        composed = composer.one()
+        own = read(composed.document, composed.choices, composed.config_dirs)
+        refuse_unused(own, composed.typed)
+        prepare(own)
+    except UserError as error:
+        return error
+    return None
+
+
+STANDARD = {
+    "strategy": "strategy", "load": "dataset", "normalize": "dataset", "augment": "dataset", "inspect": "inspection",
+    "model": "model", "train": "trained", "evaluate": "evaluation", "export": "exported",
+}  # fmt: skip
+ORDERS = [
+    *([stage for stage in STANDARD if stage != left_out] for left_out in STANDARD),
+    *([stage for stage in STANDARD if stage not in pair] for pair in itertools.combinations(STANDARD, 2)),
+    ["strategy", "load", "normalize", "model", "augment", "train"], ["load", "strategy", "model", "train"],
+    ["strategy", "load", "train", "model"], ["model", "load", "strategy"], ["load"], ["train"], ["load", "inspect"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stages", ORDERS, ids=" ".join)
+def test_an_own_pipeline_works_or_is_told_what_it_lacks(stages: list[str], tmp_path: Path) -> None:
+    """As a file of one's own: groups of stages that it leaves out are there, and nothing reads them."""
+    (tmp_path / "pipeline").mkdir()
+    lines = "".join(f"{stage}: {STANDARD[stage]}\n" for stage in stages)
+    (tmp_path / "pipeline" / "mine.yaml").write_text(lines)
+    words = ["--config-dir", str(tmp_path), "pipeline=mine", "dry_run=true"]
+    error = command_error(words)
+    made: set[str] = set()
+    lacks = False
+    for stage in stages:
+        takes = {"train": {"model", "dataset", "strategy"}, "model": {"dataset", "strategy"}, "inspect": {"dataset"},
+                 "evaluate": {"trained", "dataset", "strategy"}, "export": {"trained", "dataset", "strategy"},
+                 "normalize": {"dataset"}, "augment": {"dataset"}}.get(stage, set())  # fmt: skip
+        lacks = lacks or not takes <= made
+        made.add(STANDARD[stage])
+    assert (error is not None) == lacks, error
+    if error:
+        assert "which no earlier stage makes" in str(error)
+        assert error.fix == "pipeline=standard"
+        assert command_error([*words, error.fix]) is None
 
 
 CASES = [case for case in (*REFUSED, *WRONG, *MORE) if not case.startswith(("-", "train.epochs=1 -m"))]

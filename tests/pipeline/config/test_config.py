@@ -11,13 +11,10 @@ from subprocess import CompletedProcess
 
 import pytest
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.checks.unused import refuse_unused
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.config.errors import explain
 from pipeline.config.experiment import read
 from pipeline.config.schemas import SCHEMAS, register_schemas
 from pipeline.paths import CONF
@@ -86,14 +83,14 @@ WRONG = {
     "trian.epochs=1": r"unknown setting 'trian\.epochs'\. .*Try: train\.epochs=",
     "batch_size=3": r"unknown setting 'batch_size'\. .*Try: train\.batch_size=",
     "modle=cnn": r"unknown setting 'modle'\. .*Try: model=",
-    "model.network.filtres=[1]": r"one of: .*filters, .*, model\.network\.dropout\. Try: model\.network\.filters=",
+    "model.network.filtres=[1]": r"one of: .*, model\.network\.dropout\. Try: 'model\.network\.filters=\[1\]'",
     "+train.epoch=5": r"unknown setting 'train\.epoch'\. .*Try: train\.epochs=",
     "+foo=1": r"foo is neither a setting nor a stage",
-    "optimizer._target_=x.Y": r"not by a function\. .*Try: optimizer=custom optimizer\._target_=…",
+    "optimizer._target_=x.Y": r"another option of optimizer\. .*Try: optimizer=custom optimizer\._target_=x\.Y",
     "train.epochs=abc": r"train\.epochs=abc has the wrong type\. Expected a whole number",
     "seed=1.5": r"seed=1\.5 has the wrong type",
     "seed=null": r"seed=null has the wrong type\. Expected a whole number\. Try: seed=<whole number>",
-    "train.batch_size=null": r"train\.batch_size=null: it cannot be empty\. .*Try: train\.batch_size=<value>",
+    "train.batch_size=null": r"train\.batch_size=null has the wrong type\. .*Try: train\.batch_size=<whole number>",
     "cluster=hosts cluster.hosts=[null]": r"\[null\] .* each item is a text\. Try: cluster\.hosts=\[<text>\]",
     "cluster=hosts cluster.hosts=[{a:1}]": r"cluster\.hosts\[0\]={'a': 1} has the wrong type\. Expected a text",
     "cluster=hosts cluster.hosts=a:1": r"cluster\.hosts=a:1 has the wrong type\. Expected a list",
@@ -101,14 +98,14 @@ WRONG = {
     "strategy=mirrored strategy.devices=[[a]]": r"strategy\.devices\[0\]=\['a'\] has the wrong type\. Expected a text",
     "schedule=step schedule.decay_epochs=[{a:1}]": r"decay_epochs\[0\]={'a': 1} has the wrong type\. Expected a number",
     "model.network.filters=[{a:1}]": r"filters\[0\]={'a': 1} has the wrong type\. Expected a whole number",
-    "model.network.filters=[8,x]": r"filters\[1\]=x has the wrong type\. .*Try: model\.network\.filters=\[<whole",
+    "model.network.filters=[8,x]": r"filters=\[8,x\] has the wrong type\. .* each item is a whole number\. .*=\[<whole",
     "model.network.filters={a:1}": r"filters={a:1} has the wrong type\. Expected a list",
     "model.network.filters[0]=3": r"filters\[0\]=3 cannot be read\. .*Try: model\.network\.filters\.0=3",
     "tracking.tags={team:{a:1}}": r"tracking\.tags\.team={'a': 1} has the wrong type\. Expected a text",
     "tracking.tags=a": r"tracking\.tags=a has the wrong type\. Expected a mapping",
     "pipeline.load=[a]": r"pipeline\.load=\['a'\] has the wrong type\. Expected a text",
     "train.callbacks={a:1}": r"train\.callbacks={a:1} has the wrong type\. Expected a list",
-    "sweep.exclude=[1]": r"sweep\.exclude=\[1\] has the wrong type\. .* each item is a mapping",
+    "sweep.exclude=[1]": r"sweep\.exclude=\[1\]: .*Cannot assign int",
     "name=[a]": r"name=\['a'\] has the wrong type\. Expected a text\. Try: name=<text>",
     "from={a:1}": r"from={'a': 1} has the wrong type\. Expected a text\. Try: from=<text>",
     "model.network=null": r"model\.network=None is no network\. .*Try: 'model\.network={_target_: ",
@@ -173,8 +170,6 @@ def refusal(words: Sequence[str]) -> UserError:
         prepare(settings)
     except UserError as error:
         return error
-    except (HydraException, OmegaConfBaseException) as error:
-        return explain(error, composer.keys(), composer.addable())
     raise AssertionError(f"{words} is not refused")
 
 
