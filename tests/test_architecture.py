@@ -21,22 +21,31 @@ VOCABULARY = (
 )  # fmt: skip
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
-STAGES = (
-    "load", "normalize", "augment", "inspect", "strategy", "model", "train", "fit", "evaluate", "export", "debug",
-)  # fmt: skip
+ROOMS = (
+    ("storage", "augmentations"),
+    ("plots",),
+    ("data", "distribution"),
+    ("networks",),
+    ("transfer", "optimization"),
+    ("evaluation", "checkpoints"),
+    ("callbacks",),
+    ("training", "exporters"),
+)
+"""Of `stages`: rooms that stages share, from the ground up."""
+
+
+def stages_and_their_rooms() -> tuple[str, ...]:
+    """Returns what stands above the shared rooms: a module is a stage, a folder is what a user chooses of one."""
+    paths = [path for path in (ROOT / "stages").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    names = {path.stem for path in paths}
+    return tuple(sorted(names - {"__init__", *VOCABULARY, *(name for floor in ROOMS for name in floor)}))
+
 
 FLOORS = {
     "stages": (
         VOCABULARY,
-        ("storage", "augmentations"),
-        ("plots",),
-        ("data", "distribution"),
-        ("networks",),
-        ("transfer", "optimization"),
-        ("evaluation", "checkpoints"),
-        ("callbacks",),
-        ("training", "exporters"),
-        STAGES,
+        *ROOMS,
+        stages_and_their_rooms(),
     ),
     "pipeline": (
         ("exit_codes", "paths"),
@@ -51,7 +60,7 @@ FLOORS = {
         ("comparison",),
         ("sweep",),
         ("search", "serving"),
-        ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "tables", "ui"),
+        ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "ui"),
     ),
 }
 """The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import tables
 from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
+from tests import tables
 from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
 
@@ -41,7 +41,7 @@ def test_its_table_has_every_option_of_every_group() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 def test_generated_tables_are_up_to_date(page: str) -> None:
-    """Else: python -m pipeline.tables."""
+    """Else: python -m tests.tables."""
     text = (ROOT / page).read_text()
     assert tables.updated(text) == text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from stages.errors import UserError
-from stages.settings.ranges import number
+from stages.settings.ranges import number, option
 
 
 @dataclass(kw_only=True)
@@ -43,6 +43,7 @@ class ClusterSettings:
         return self
 
 
+@option("cluster", "local")
 @dataclass(kw_only=True)
 class LocalCluster(ClusterSettings):
     """Processes on this machine."""
@@ -54,6 +55,7 @@ class LocalCluster(ClusterSettings):
         return max(gpus, workers)
 
 
+@option("cluster", "ray")
 @dataclass(kw_only=True)
 class RayCluster(ClusterSettings):
     """Processes of Ray's actors, on its nodes."""
@@ -93,6 +95,7 @@ class JoinedCluster(ClusterSettings):
     )
 
 
+@option("cluster", "tf_config")
 @dataclass(kw_only=True)
 class TfConfigCluster(JoinedCluster):
     """The place is in `TF_CONFIG`, as Kubernetes' TFJob and Vertex AI set it."""
@@ -100,6 +103,7 @@ class TfConfigCluster(JoinedCluster):
     _target_: str = "pipeline.engines.tf_config.TfConfig"
 
 
+@option("cluster", "custom")
 @dataclass(kw_only=True)
 class CustomCluster(JoinedCluster):
     """The place is what a custom class says: see `pipeline.run.engine.Joined`."""
@@ -108,6 +112,7 @@ class CustomCluster(JoinedCluster):
     """For a custom class, such as `+cluster.options.port=2222`."""
 
 
+@option("cluster", "hosts")
 @dataclass(kw_only=True)
 class HostsCluster(JoinedCluster):
     """The place is that of this host in a list of addresses, which all members have."""
@@ -155,6 +160,7 @@ OF_SLURM: Mapping[str, str] = {
 """From options of sbatch that this project gives to the settings that they are made from; empty: fixed."""
 
 
+@option("cluster", "slurm")
 @dataclass(kw_only=True)
 class SlurmCluster(JoinedCluster):
     """Tasks of a Slurm job: this process is one of them, or submits the job that they are in."""

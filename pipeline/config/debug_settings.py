@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, number, option
 
 
+@option("debug", "none")
 @dataclass
 class DebugSettings:
     """No debug run."""
@@ -12,6 +13,7 @@ class DebugSettings:
     kind: str = choice("none", "none")
 
 
+@option("debug", "fast")
 @dataclass
 class FastSettings(DebugSettings):
     """A few steps of everything, in one epoch."""
@@ -20,6 +22,7 @@ class FastSettings(DebugSettings):
     steps: int = number(2, at_least=1, at_most=1_000_000, unit="steps of training, validation and evaluation, at most")
 
 
+@option("debug", "overfit")
 @dataclass
 class OverfitSettings(DebugSettings):
     """Training on one batch, which is the same at every step, without augmentation and dropout."""
@@ -29,6 +32,7 @@ class OverfitSettings(DebugSettings):
     loss: float = number(0.01, above=0, unit="of the batch, below which it has been learned")
 
 
+@option("debug", "profile")
 @dataclass
 class ProfileSettings(DebugSettings):
     """Two short epochs, the profiler around steps of the second."""

@@ -1,19 +1,20 @@
 """Schemas of the configuration: names, types, defaults and ranges, for Hydra."""
 
+import importlib
+import pkgutil
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigStore
 
-from pipeline.config import cluster_settings as cluster
-from pipeline.config.debug_settings import DebugSettings, FastSettings, OverfitSettings, ProfileSettings
-from pipeline.config.sweep_settings import MOST_JOBS, SearchSettings, SeedsSettings, SweepSettings
+from pipeline.config import cluster_settings, debug_settings  # noqa: F401  # they register their schemas
+from pipeline.config.sweep_settings import MOST_JOBS
+from stages import settings
 from stages.errors import UserError
-from stages.settings import data, images, inspect, model, optimizer, results, strategy, train
-from stages.settings.ranges import choice, number
+from stages.settings import ranges
+from stages.settings.ranges import choice, number, option
 
 LONGEST_NAME = 200
 """Bytes of a folder's name, leaving room for a suffix."""
@@ -28,6 +29,7 @@ LONGEST_NOTE = 2000
 MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
 
 
+@option("tracking", "tracking")
 @dataclass
 class TrackingSettings:
     """Settings of the store in which runs are recorded."""
@@ -163,70 +165,11 @@ GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "
 """Groups that are not stages; stages take them by interpolation."""
 
 
-SCHEMAS: Mapping[str, Mapping[str, type]] = {
-    "tracking": {"tracking": TrackingSettings},
-    "cluster": {
-        "local": cluster.LocalCluster,
-        "tf_config": cluster.TfConfigCluster,
-        "ray": cluster.RayCluster,
-        "hosts": cluster.HostsCluster,
-        "slurm": cluster.SlurmCluster,
-        "custom": cluster.CustomCluster,
-    },
-    "sweep": {"sweep": SweepSettings, "search": SearchSettings, "seeds": SeedsSettings},
-    "debug": {
-        "none": DebugSettings,
-        "fast": FastSettings,
-        "overfit": OverfitSettings,
-        "profile": ProfileSettings,
-    },
-    "data": {
-        "digits": data.DigitsSettings,
-        "tfds": data.TfdsSettings,
-        "image_folder": data.ImageFolderSettings,
-        "synthetic": data.SyntheticSettings,
-    },
-    "normalize": {"normalize": images.NormalizeSettings},
-    "augment": {"augment": images.AugmentSettings},
-    "inspect": {"inspect": inspect.InspectSettings},
-    "strategy": {
-        "default": strategy.DefaultSettings,
-        "one_device": strategy.OneDeviceSettings,
-        "mirrored": strategy.MirroredSettings,
-        "central_storage": strategy.CentralStorageSettings,
-        "multi_worker": strategy.MultiWorkerSettings,
-        "parameter_server": strategy.ParameterServerSettings,
-        "model_parallel": strategy.ModelParallelSettings,
-        "tpu": strategy.TpuSettings,
-    },
-    "precision": {"precision": model.PrecisionSettings},
-    "model": {"model": model.ModelSettings},
-    "network": {
-        "mlp": model.MlpSettings,
-        "cnn": model.CnnSettings,
-        "cnn_photo": model.CnnPhotoSettings,
-        "resnet": model.ResnetSettings,
-        "application": model.ApplicationSettings,
-    },
-    "optimizer": {
-        "sgd": optimizer.SgdSettings,
-        "adam": optimizer.AdamSettings,
-        "adamw": optimizer.AdamWSettings,
-        "custom": optimizer.CustomOptimizerSettings,
-    },
-    "schedule": {"schedule": optimizer.ScheduleSettings, "custom": optimizer.CustomScheduleSettings},
-    "train": {"loop": train.TrainSettings, "fit": train.FitSettings},
-    "evaluate": {"evaluate": results.EvaluateSettings},
-    "export": {"export": results.ExportSettings},
-    "format": {
-        "saved_model": results.SavedModelSettings,
-        "keras": results.KerasSettings,
-        "litert_float32": results.LiteRTSettings,
-        "litert_float16": results.LiteRTFloat16Settings,
-        "litert_int8": results.LiteRTInt8Settings,
-        "onnx": results.OnnxSettings,
-    },
-}
+SCHEMAS = ranges.SCHEMAS
+"""From each group to the schemas that its options start from, by name."""
+
+for _module in pkgutil.iter_modules(settings.__path__, f"{settings.__name__}."):
+    importlib.import_module(_module.name)  # it registers the schemas that it defines
 
 
 def register_schemas() -> None:

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stages.errors import UserError
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, number, option
 
 MOST_JOBS = 100_000
 """Of a sweep: each is composed and checked before the first one runs."""
 
 
+@option("sweep", "sweep")
 @dataclass
 class SweepSettings:
     """Settings of a sweep, none of which is part of a job."""
@@ -47,6 +48,7 @@ class SweepSettings:
         return [list(self.zip)]
 
 
+@option("sweep", "seeds")
 @dataclass
 class SeedsSettings(SweepSettings):
     """The same experiment with several seeds."""
@@ -54,6 +56,7 @@ class SeedsSettings(SweepSettings):
     n: int = number(5, at_least=1, at_most=MOST_JOBS, unit="seeds, from 0")
 
 
+@option("sweep", "search")
 @dataclass
 class SearchSettings(SweepSettings):
     """A search by Optuna. Its space is every setting with several values: an interval, a range or a list."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.errors import UserError
 from stages.settings.places import is_folder, resolved
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, number, option
 
 
 @dataclass(kw_only=True)
@@ -34,6 +34,7 @@ class DataSettings:
         return examples - math.ceil(self.val_fraction * examples)
 
 
+@option("data", "digits")
 @dataclass(kw_only=True)
 class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 gray pixels from 0 to 16, 10 classes."""
@@ -56,6 +57,7 @@ class SourceSettings(DataSettings):
     """For images that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
 
 
+@option("data", "synthetic")
 @dataclass(kw_only=True)
 class SyntheticSettings(SourceSettings):
     """Random images with a bright patch whose place depends on the class, drawn from `split_seed`. For benchmarks and
@@ -126,6 +128,7 @@ class ImagesSettings(SourceSettings):
             raise UserError(f"{path}.channels={self.channels}", "1 (gray), 3 (color), null", f"{path}.channels=3")
 
 
+@option("data", "tfds")
 @dataclass(kw_only=True)
 class TfdsSettings(ImagesSettings):
     """An image-classification set of TensorFlow Datasets."""
@@ -179,6 +182,7 @@ class TfdsSettings(ImagesSettings):
             )
 
 
+@option("data", "image_folder")
 @dataclass(kw_only=True)
 class ImageFolderSettings(ImagesSettings):
     """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from stages.errors import UserError
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, number, option
 
 
+@option("normalize", "normalize")
 @dataclass(kw_only=True)
 class NormalizeSettings:
     """The scaling of pixel values. It becomes the first layer of the model, and so of its export."""
@@ -16,6 +17,7 @@ class NormalizeSettings:
     mean 0 and std 1 of the training split, by channel; `imagenet`: by mean and std of ImageNet's pixels."""
 
 
+@option("augment", "augment")
 @dataclass(kw_only=True)
 class AugmentSettings:
     """Random changes of the training images. By default, none changes anything."""

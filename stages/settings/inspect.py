@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from omegaconf import II
 
-from stages.settings.ranges import number
+from stages.settings.ranges import number, option
 
 
+@option("inspect", "inspect")
 @dataclass(kw_only=True)
 class InspectSettings:
     """Statistics of the splits, and galleries of the images that training will see."""

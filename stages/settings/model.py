@@ -8,12 +8,13 @@ from omegaconf import II, MISSING
 
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, number, option
 
 POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
 """Keras policies that a single layer may have, the one that needs most care first."""
 
 
+@option("precision", "precision")
 @dataclass(kw_only=True)
 class PrecisionSettings:
     """The dtypes of computation and of variables, by Keras' policy names."""
@@ -49,6 +50,7 @@ class PrecisionSettings:
         return next((name for name in ("mixed_float16", "mixed", "mixed_bfloat16") if name in policies), self.policy)
 
 
+@option("network", "mlp")
 @dataclass(kw_only=True)
 class MlpSettings:
     """Dense layers on the flattened image."""
@@ -58,6 +60,7 @@ class MlpSettings:
     dropout: float = number(0.0, at_least=0, below=1)
 
 
+@option("network", "cnn")
 @dataclass(kw_only=True)
 class CnnSettings:
     """Convolutions and pooling, then dropout and one dense layer."""
@@ -68,6 +71,7 @@ class CnnSettings:
     dropout: float = number(0.5, at_least=0, below=1)
 
 
+@option("network", "cnn_photo")
 @dataclass(kw_only=True)
 class CnnPhotoSettings:
     """Blocks of convolution, BatchNorm and ReLU, for photographs."""
@@ -80,6 +84,7 @@ class CnnPhotoSettings:
     dropout: float = number(0.3, at_least=0, below=1)
 
 
+@option("network", "resnet")
 @dataclass(kw_only=True)
 class ResnetSettings:
     """Residual blocks, for images of about 32×32 pixels."""
@@ -89,6 +94,7 @@ class ResnetSettings:
     filters: list[int] = number([16, 32, 64], at_least=1, at_most=65536, unit="filters in each group's convolutions")
 
 
+@option("network", "application")
 @dataclass(kw_only=True)
 class ApplicationSettings:
     """A network of keras.applications without its top, pooling, dropout and one dense layer."""
@@ -103,6 +109,7 @@ class ApplicationSettings:
     """Whether two classes get one output, a sigmoid's, instead of two."""
 
 
+@option("model", "model")
 @dataclass(kw_only=True)
 class ModelSettings:
     """A network by its function, the function's settings, and its initial weights."""

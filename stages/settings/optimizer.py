@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from stages.errors import UserError
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, number, option
 
 
 @dataclass(kw_only=True)
@@ -33,6 +33,7 @@ class OptimizerSettings:
             raise UserError(f"{path}.ema_use=true, but no EMA is kept", "", f"{path}.ema_momentum=0.99")
 
 
+@option("optimizer", "sgd")
 @dataclass(kw_only=True)
 class SgdSettings(OptimizerSettings):
     """Stochastic gradient descent with momentum."""
@@ -43,6 +44,7 @@ class SgdSettings(OptimizerSettings):
     nesterov: bool = False
 
 
+@option("optimizer", "adam")
 @dataclass(kw_only=True)
 class AdamSettings(OptimizerSettings):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980)."""
@@ -53,6 +55,7 @@ class AdamSettings(OptimizerSettings):
     epsilon: float = number(1e-7, above=0)
 
 
+@option("optimizer", "adamw")
 @dataclass(kw_only=True)
 class AdamWSettings(AdamSettings):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
@@ -61,6 +64,7 @@ class AdamWSettings(AdamSettings):
     weight_decay: float = number(0.004, at_least=0, unit="fraction of a weight subtracted per step, times the rate")
 
 
+@option("optimizer", "custom")
 @dataclass(kw_only=True)
 class CustomOptimizerSettings(OptimizerSettings):
     """A Keras optimizer of any package: `_target_(learning_rate=…, weight_decay=…, **arguments)`."""
@@ -81,6 +85,7 @@ class CustomOptimizerSettings(OptimizerSettings):
             )
 
 
+@option("schedule", "schedule")
 @dataclass(kw_only=True)
 class ScheduleSettings:
     """The learning rate over the run, relative to `optimizer.learning_rate`."""
@@ -105,6 +110,7 @@ class ScheduleSettings:
             )
 
 
+@option("schedule", "custom")
 @dataclass(kw_only=True)
 class CustomScheduleSettings(ScheduleSettings):
     """A schedule of any package, after the warm-up: `_target_(peak, steps, **arguments)`.

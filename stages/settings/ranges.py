@@ -2,9 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from stages.errors import UserError
 
@@ -32,6 +32,23 @@ def number(
 def choice(default: Any, *options: str) -> Any:
     """Returns a dataclass field for a string that is one of `options`."""
     return dataclasses.field(default=default, metadata={"options": options})
+
+
+SCHEMAS: dict[str, dict[str, type]] = {}
+"""From each group to the schemas that its options start from, by name."""
+
+
+Schema = TypeVar("Schema", bound=type)
+
+
+def option(group: str, name: str) -> Callable[[Schema], Schema]:
+    """Registers a dataclass as the schema `name` of a group: `/schema/<group>@_here_: <name>` in an option's file."""
+
+    def register(schema: Schema) -> Schema:
+        SCHEMAS.setdefault(group, {})[name] = schema
+        return schema
+
+    return register
 
 
 def known_as(field: dataclasses.Field, path: str) -> str:

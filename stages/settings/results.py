@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from stages.errors import UserError
-from stages.settings.ranges import check, choice, number
+from stages.settings.ranges import check, choice, number, option
 from stages.targets import target_of
 
 
+@option("evaluate", "evaluate")
 @dataclass(kw_only=True)
 class EvaluateSettings:
     """Metrics on the test split with their intervals, by class and of calibration; the hardest mistakes; timing."""
@@ -49,6 +50,7 @@ class FormatSettings:
     least_agreement: float = number(0.995, at_least=0, at_most=1, unit="of the examples, with the same class")
 
 
+@option("format", "saved_model")
 @dataclass(kw_only=True)
 class SavedModelSettings(FormatSettings):
     """TensorFlow's own format, with signatures for pixels and encoded images."""
@@ -56,6 +58,7 @@ class SavedModelSettings(FormatSettings):
     _target_: str = "stages.exporters.saved_model.SavedModel"
 
 
+@option("format", "keras")
 @dataclass(kw_only=True)
 class KerasSettings(FormatSettings):
     """A `.keras` file of Keras' own layers."""
@@ -63,6 +66,7 @@ class KerasSettings(FormatSettings):
     _target_: str = "stages.exporters.keras_file.KerasFile"
 
 
+@option("format", "litert_float32")
 @dataclass(kw_only=True)
 class LiteRTSettings(FormatSettings):
     """A LiteRT (TensorFlow Lite) file."""
@@ -73,6 +77,7 @@ class LiteRTSettings(FormatSettings):
     representative_examples: int = number(200, at_least=1, at_most=10_000, unit="training examples, for int8")
 
 
+@option("format", "litert_float16")
 @dataclass(kw_only=True)
 class LiteRTFloat16Settings(LiteRTSettings):
     """A LiteRT file whose weights have 11 bits."""
@@ -81,6 +86,7 @@ class LiteRTFloat16Settings(LiteRTSettings):
     largest_difference: float | None = number(0.05, at_least=0, at_most=1, unit="of a probability")
 
 
+@option("format", "litert_int8")
 @dataclass(kw_only=True)
 class LiteRTInt8Settings(LiteRTSettings):
     """A LiteRT file in whole numbers of 8 bits, which move probabilities much where two classes are close."""
@@ -90,6 +96,7 @@ class LiteRTInt8Settings(LiteRTSettings):
     least_agreement: float = number(0.99, at_least=0, at_most=1, unit="of the examples, with the same class")
 
 
+@option("format", "onnx")
 @dataclass(kw_only=True)
 class OnnxSettings(FormatSettings):
     """An ONNX file."""
@@ -111,6 +118,7 @@ RELOAD = "EXPORT_RELOAD"
 """Environment variable with the default of `export.reload`, for all runs of a shell."""
 
 
+@option("export", "export")
 @dataclass(kw_only=True)
 class ExportSettings:
     """Formats of the trained model, each reloaded and compared with it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.ranges import choice, number
+from stages.settings.ranges import choice, number, option
 
 DEVICE = re.compile(r"/?(device:)?(cpu|gpu|tpu):\d{1,3}", re.IGNORECASE)
 
@@ -26,11 +26,13 @@ class StrategySettings:
     deterministic: bool = II("deterministic")
 
 
+@option("strategy", "default")
 @dataclass(kw_only=True)
 class DefaultSettings(StrategySettings):
     """TensorFlow without a strategy: one replica, where TensorFlow puts it."""
 
 
+@option("strategy", "one_device")
 @dataclass(kw_only=True)
 class OneDeviceSettings(StrategySettings):
     """One replica on one device."""
@@ -63,6 +65,7 @@ class DevicesSettings(StrategySettings):
             )
 
 
+@option("strategy", "mirrored")
 @dataclass(kw_only=True)
 class MirroredSettings(DevicesSettings):
     """One replica on each device, variables mirrored, gradients summed."""
@@ -71,6 +74,7 @@ class MirroredSettings(DevicesSettings):
     """The way in which gradients are summed: `auto` is NCCL between GPUs, else on one device."""
 
 
+@option("strategy", "central_storage")
 @dataclass(kw_only=True)
 class CentralStorageSettings(DevicesSettings):
     """One replica on each device, the variables on one of them or on the CPU."""
@@ -83,6 +87,7 @@ class CentralStorageSettings(DevicesSettings):
         check_device(f"{path}.parameter_device", self.parameter_device)
 
 
+@option("strategy", "model_parallel")
 @dataclass(kw_only=True)
 class ModelParallelSettings(DevicesSettings):
     """One replica, the layers of its model on several devices."""
@@ -92,6 +97,7 @@ class ModelParallelSettings(DevicesSettings):
     devices in order, by the bytes of their weights."""
 
 
+@option("strategy", "multi_worker")
 @dataclass(kw_only=True)
 class MultiWorkerSettings(StrategySettings):
     """One replica in each worker process (on each of its GPUs), variables mirrored, gradients summed by collectives."""
@@ -101,6 +107,7 @@ class MultiWorkerSettings(StrategySettings):
     """Between workers: `auto` is NCCL for GPUs, else gRPC in a ring."""
 
 
+@option("strategy", "parameter_server")
 @dataclass(kw_only=True)
 class ParameterServerSettings(StrategySettings):
     """Workers compute gradients, each at its own pace, and apply them to variables on servers."""
@@ -112,6 +119,7 @@ class ParameterServerSettings(StrategySettings):
     )
 
 
+@option("strategy", "tpu")
 @dataclass(kw_only=True)
 class TpuSettings(StrategySettings):
     """One replica on each core of a TPU."""

@@ -9,9 +9,10 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.optimizer import ScheduleSettings
-from stages.settings.ranges import choice, holds, number
+from stages.settings.ranges import choice, holds, number, option
 
 
+@option("train", "loop")
 @dataclass(kw_only=True)
 class TrainSettings:
     """The training loop, for every strategy and precision."""
@@ -128,6 +129,7 @@ class TrainSettings:
         )
 
 
+@option("train", "fit")
 @dataclass(kw_only=True)
 class FitSettings(TrainSettings):
     """Keras' `Model.fit`, for strategies under which it gives the same weights.

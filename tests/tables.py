@@ -1,4 +1,4 @@
-"""`python -m pipeline.tables`: rewrites the tables of README.md and docs/ that are generated from the code and conf/.
+"""`python -m tests.tables`: rewrites the tables of README.md and docs/ that are generated from the code and conf/.
 
 Each stands between `<!-- name:begin -->` and `<!-- name:end -->`.
 """
