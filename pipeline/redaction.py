@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from urllib.parse import quote, unquote, urlsplit
 
 from pipeline.paths import CONF
+from stages.settings.places import resolved
 
 MASK = "***"
 
@@ -247,7 +248,7 @@ def _masked(match: re.Match[str]) -> str:
 
 def _secrets(name: str, value: str) -> Iterator[str]:
     """Yield the secrets in a value: all of it, and its longer lines, under a secret name; credentials of addresses."""
-    is_path = value.startswith(("/", "~")) and Path(value).expanduser().exists()
+    is_path = value.startswith(("/", "~")) and (path := resolved(value)) is not None and path.exists()
     if is_secret_name(name) and not is_path and not _is_word(name, value):
         yield value.strip()
         yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= PLAIN_FROM)
