@@ -136,6 +136,17 @@ MUTATIONS = (
         "tests/pipeline/planning/test_resume.py", "-k", "identity",
     ),
     mutation(
+        "pipeline/comparison/compared_run.py", " and self.pruned_after is None", "",
+        "tests/pipeline/search/test_search.py", "-k", "what_it_says",
+    ),
+    mutation(
+        "pipeline/search/results.py", 'chosen["sweep"] = "none"', 'chosen["sweep"] = composed.choices["sweep"]',
+        "tests/pipeline/search/test_best.py", "-k", "very_settings and sweep",
+    ),
+    mutation(
+        "pipeline/search/study.py", "journal.truncate(", "abs(", "tests/pipeline/search/test_study.py", "-k", "whole",
+    ),
+    mutation(
         "pipeline/tracking/journal.py", "return not self.unsent and", "return True and",
         "tests/pipeline/run_folder/test_settle.py", "-k", "closed",
     ),
