@@ -11,13 +11,12 @@ import numpy as np
 from stages.distribution.collectives import is_chief
 from stages.evaluation.against import check_other, check_same_examples, compare_predictions
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
-from stages.evaluation.intervals import resampled
+from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
 from stages.evaluation.metrics import CALIBRATION, LEAST, LOG_LOSS, metrics_of
 from stages.evaluation.predicted import NAME, Predicted, read_predictions
 from stages.evaluation.predictions import write_predictions
 from stages.evaluation.report import Report, draw_mistakes, draw_reliability
 from stages.evaluation.test_set import facts_of
-from stages.evaluation.timing import time_inference
 from stages.plots.charts import plot_confusion
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
@@ -58,7 +57,6 @@ def evaluate(
             files[""] = path = folder / NAME
         scores = write_predictions(path, dataset.test, dataset.class_names, score)
         with read_predictions(path) as predicted:
-            timed = time_inference(trained.model, dataset.test, batch_size) if settings.timing else {}
             report = _report(predicted, scores.loss, dataset, settings)
             if folder is not None:
                 files["plots"] = _draw(predicted, scores, report.metrics.values, dataset, settings, folder)
@@ -69,7 +67,7 @@ def evaluate(
         files["report"] = report.write(folder)
     for note in report.notes[1:]:
         reporter.log(note)
-    metrics = {**report.values, **_ends(report), **{f"evaluate/{name}": value for name, value in timed.items()}}
+    metrics = {**report.values, **_ends(report)}
     summary: dict[str, Any] = {**facts_of(dataset.test)}
     if report.intervals:
         summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
@@ -112,32 +110,24 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
         f"{len(predicted):,} test examples. {_explained(settings)}",
         *_missing(predicted, metrics.support, dataset),
     ]
-    if not settings.resamples:
-        return Report(values, metrics, dataset.class_names, notes=notes)
-    drawn = resampled(predicted, settings.calibration_bins, settings.resamples)
-    intervals = {f"test/{name}": ends for name, ends in drawn.intervals(settings.confidence).items()}
+    found = intervals_of(predicted, metrics.values, settings.confidence)
+    intervals = {f"test/{name}": ends for name, ends in found.items()}
     clipped = _clipped(predicted)
     if f"test/{LOG_LOSS}" in intervals and not clipped:  # the penalties in the loss count as constant
         more = loss - metrics.values[LOG_LOSS]
         low, high = intervals[f"test/{LOG_LOSS}"]
         intervals["test/loss"] = (low + more, high + more)
-    by_class = drawn.intervals_by_class(settings.confidence)
-    agreed = [name for name in values if name not in intervals and name.removeprefix("test/") in drawn.values]
-    if agreed:
-        notes.append(f"{', '.join(agreed)}: all resamples agree, so there is no interval")
-    return Report(values, metrics, dataset.class_names, intervals, by_class, [*notes, *clipped])
+    return Report(values, metrics, dataset.class_names, intervals, [*notes, *clipped])
 
 
 def _explained(settings: EvaluateSettings) -> str:
-    """Returns what the intervals and the calibration error of a report are."""
-    bins = settings.calibration_bins
-    calibration = f"test/ece: expected calibration error of the predicted class, {bins} bins of equal width."
-    if not settings.resamples:
-        return calibration
+    """Return what the intervals and the calibration error of a report are."""
     return (
-        f"low, high: {100 * settings.confidence:g} % interval of {settings.resamples:,} bootstrap resamples of the "
-        "examples (percentile; exact for fractions of 0 or 1); it does not show how results vary with the seed. "
-        f"{calibration}"
+        f"low, high: {100 * settings.confidence:g} % interval over the test examples; it does not show how results "
+        f"vary with the seed. Without one: log loss of fewer than {LEAST_FOR_LOSS} examples, means over classes of "
+        f"which one has fewer than {LEAST_OF_CLASS}, and what no example changes, such as a perfect ranking. test/ece: "
+        f"expected calibration error of the predicted class, {settings.calibration_bins} bins of equal width; few "
+        "examples overstate it, so it has none either."
     )
 
 

@@ -15,7 +15,7 @@ from stages.settings.data import ImageFolderSettings, ImagesSettings, SyntheticS
 from stages.settings.images import AugmentSettings
 from stages.settings.model import MlpSettings, ModelSettings
 from stages.settings.optimizer import SgdSettings
-from stages.settings.results import EvaluateSettings, ExportSettings
+from stages.settings.results import ExportSettings
 from stages.settings.strategy import DevicesSettings
 from stages.settings.train import FitSettings, TrainSettings
 
@@ -200,12 +200,6 @@ UNUSED: tuple[Unused, ...] = (
         has("model", ModelSettings, lambda model: isinstance(model.network, MlpSettings) and not model.network.hidden),
         "model.network.hidden=[], and it follows each hidden layer",
         "model.network.hidden=[256,256]",
-    ),
-    Unused(
-        r"evaluate\.confidence",
-        has("evaluate", EvaluateSettings, lambda evaluate: not evaluate.resamples and evaluate.against is None),
-        "evaluate.resamples=0 gives no intervals",
-        "evaluate.resamples=1000",
     ),
     Unused(
         r"export\.reload_seconds",

@@ -86,7 +86,7 @@ def _metrics(summary: Summary) -> str:
         explained = "Of the test split of the data above."
     if intervals:
         explained += (
-            f" low, high: {100 * summary.facts['confidence']:g} % bootstrap interval over the test examples; "
+            f" low, high: {100 * summary.facts['confidence']:g} % interval over the test examples; "
             "it does not show how results vary with the seed."
         )
     return "\n".join(["## Metrics", "", explained, "", *rows])

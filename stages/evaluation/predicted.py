@@ -73,7 +73,7 @@ def read_predictions(path: Path) -> Iterator[Predicted]:
             all_labels[rows], all_classes[rows] = labels, classes
             of_label[rows], of_predicted[rows] = values[numbers, labels], values[numbers, classes]
             table[:, rows] = values.T
-            is_in_top[rows] = _is_in_top(values, labels)
+            is_in_top[rows] = top_hits(values, labels)
             is_finite = is_finite and bool(np.isfinite(values).all())
         yield Predicted(all_labels, all_classes, table, of_label, of_predicted, is_in_top, is_finite)
 
@@ -83,7 +83,7 @@ def class_names_of(file: pq.ParquetFile) -> tuple[str, ...]:
     return tuple(json.loads(file.schema_arrow.metadata[b"class_names"]))
 
 
-def _is_in_top(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def top_hits(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns whether fewer than five classes come before the label; of equal probabilities the later class does."""
     own = probabilities[np.arange(len(labels)), labels][:, np.newaxis]
     is_later = np.arange(probabilities.shape[1]) > labels[:, np.newaxis]

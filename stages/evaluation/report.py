@@ -1,7 +1,7 @@
 """Files of an evaluation: its metrics as CSV and Markdown, a table of the classes, and plots."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +22,15 @@ BY_CLASS = "test_by_class.csv"
 class Report:
     """Metrics of the test split, with their intervals.
 
-    values: by their full names; intervals, by_class: their lower and upper ends, as far as there are intervals.
+    values: by their full names; intervals: their lower and upper ends, as far as there are intervals.
     notes: sentences on what the numbers are, and on what is missing.
     """
 
     values: Mapping[str, float]
     metrics: Metrics
     class_names: Sequence[str]
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    by_class: Mapping[str, np.ndarray] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    intervals: Mapping[str, tuple[float, float]]
+    notes: Sequence[str]
 
     def write(self, folder: Path) -> tuple[Path, ...]:
         """Writes the tables to `folder`; returns their paths."""
@@ -44,16 +43,10 @@ class Report:
         return folder / METRICS, folder / METRICS_TABLE, folder / BY_CLASS
 
     def _of_classes(self) -> list[Sequence[object]]:
-        header = ["class"]
-        columns: list[list[object]] = [list(self.class_names)]
-        for name, values in self.metrics.by_class.items():
-            parts = {name: values}
-            if name in self.by_class:
-                parts |= {f"{name}_low": self.by_class[name][:, 0], f"{name}_high": self.by_class[name][:, 1]}
-            header += parts
-            columns += [["" if np.isnan(value) else float(value) for value in part] for part in parts.values()]
-        columns.append([int(examples) for examples in self.metrics.support])
-        return [[*header, "examples"], *zip(*columns, strict=True)]
+        parts = self.metrics.by_class
+        columns = [["" if np.isnan(value) else float(value) for value in values] for values in parts.values()]
+        rows = zip(self.class_names, *columns, map(int, self.metrics.support), strict=True)
+        return [["class", *parts, "examples"], *rows]
 
 
 def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path) -> Path:

@@ -30,7 +30,6 @@ UNUSED = {
     "augment.where=model": "nothing in augment changes single images",
     "augment.where=input augment.mixup=0.2": "nothing in augment changes single images",
     "augment.without_color=skip augment=flip": "neither augment.saturation nor augment.hue",
-    "evaluate.confidence=0.9 evaluate.resamples=0": "gives no intervals",
     "export.reload_seconds=30 export.reload=here": "waits for no other process",
     "export.formats.litert_float32.representative_examples=9 export=litert": "they are for int8",
     "data.test_fraction=0.3 data=synthetic": "data.test_examples says how many",

@@ -15,7 +15,7 @@ from tests.pipeline.experiments import experiment
 pytestmark = pytest.mark.slow
 
 SMALL = ("data=synthetic", "data.examples=200", "model=mlp", "train.epochs=1", "tracking=off", "pipeline.export=null")
-CHEAP = ("pipeline.inspect=null", "evaluate.resamples=50", "evaluate.timing=false", "evaluate.mistakes=0")
+CHEAP = ("pipeline.inspect=null", "evaluate.mistakes=0")
 
 
 def run(outputs: Path, *overrides: str) -> int:

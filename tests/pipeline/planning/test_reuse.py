@@ -246,10 +246,10 @@ def test_data_of_other_classes_is_refused(trained: Path, outputs: Path) -> None:
 
 
 def test_settings_of_a_skipped_stage_are_refused(trained: Path, outputs: Path) -> None:
-    words = ["from=export", f"run={trained}", "evaluate.resamples=5", f"outputs={outputs}", "dry_run=true"]
+    words = ["from=export", f"run={trained}", "evaluate.mistakes=5", f"outputs={outputs}", "dry_run=true"]
     done = commands.run(*words, trains=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "evaluate.resamples has no effect: from=export leaves it out" in done.stderr
+    assert "evaluate.mistakes has no effect: from=export leaves it out" in done.stderr
 
 
 def test_several_runs_are_refused_in_a_sweep(trained: Path, outputs: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeyp
 
     def taken(batch_size: int | None) -> int:
         lines.clear()
-        settings = EvaluateSettings(batch_size=batch_size, timing=False, mistakes=0, resamples=0)
+        settings = EvaluateSettings(batch_size=batch_size, mistakes=0)
         return evaluate(trained, dataset, where, settings, reporter=Lines()).record.params["batch_size"]
 
     dataset, where, lines = real_digits(64), one_device(), list[str]()
