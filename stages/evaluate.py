@@ -110,7 +110,7 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
         f"{len(predicted):,} test examples. {_explained(settings)}",
         *_missing(predicted, metrics.support, dataset),
     ]
-    found = intervals_of(predicted, metrics.values, settings.confidence)
+    found = intervals_of(predicted, settings.confidence)
     intervals = {f"test/{name}": ends for name, ends in found.items()}
     clipped = _clipped(predicted)
     if f"test/{LOG_LOSS}" in intervals and not clipped:  # the penalties in the loss count as constant

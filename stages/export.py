@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from stages.errors import UserError
+from stages.exporters import standalone
 from stages.exporters.comparison import Compared, Reference, lines, refuse_beyond_limits, write_tables
 from stages.exporters.exporter import Exporter
-from stages.exporters.fresh_process import fresh_processes
+from stages.exporters.fresh_process import FreshProcess, take
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.safe_places import safe_place
@@ -38,27 +39,36 @@ def export(
     exporters = _exporters(settings)
     place = folder / "export"
     place.mkdir(exist_ok=True)
-    runtimes = {exporter.runtime for exporter in exporters.values() if exporter.loader is not None}
-    with fresh_processes(runtimes if settings.reload == "process" else set()) as processes:
-        model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
+    model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
+    policy = trained.model.policy
+    process = take() if settings.reload == "process" else None
+    reload = partial(_reload, process, settings.reload_seconds)
+    paths: dict[str, Path] = {}
+    rows: list[Compared] = []
+    try:
         reference = Reference.of(trained.model, dataset, settings.compared_examples)
-        paths: dict[str, Path] = {}
-        rows: list[Compared] = []
         for name, exporter in exporters.items():
             path = paths[name] = place / _file(name, exporter.suffix)
             reporter.doing(f"export {name}")
             atomic_write(path, partial(exporter.write, model, dataset))
             safe_place()
             if exporter.loader is not None:
-                process = processes.get(exporter.runtime)
-                rows.append(reference.compare(name, path, exporter.loader, process, settings.reload_seconds))
+                rows.append(reference.compare(name, path, exporter, exporter.limit(policy), reload))
             safe_place()
+    finally:
+        if process is not None:
+            process.close()
     if len(rows) > 1:
         for line in lines(rows):
             reporter.log(f"export      {line}")
     tables = write_tables(rows, place)
-    refuse_beyond_limits(rows, exporters, trained.model.policy)
+    refuse_beyond_limits(rows, exporters, policy)
     return _exported(paths, rows, tables, dataset)
+
+
+def _reload(process: FreshProcess | None, seconds: float, order: dict[str, Any]) -> float:
+    """Carry out an order of `stages.exporters.standalone`, here or in `process`; return the milliseconds it tells."""
+    return standalone.measure(**order) if process is None else float(process.ask(order, seconds)["milliseconds"])
 
 
 def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> None:

@@ -16,7 +16,6 @@ from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.earlier import other_run
 from pipeline.planning.job import Job, PrunedError, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.ahead import reloading
 from pipeline.run.begin import Run, begin, describe
 from pipeline.run.binding import bind, resolve_local_weights, resolve_other_run
 from pipeline.run.end import end, fail, note_pruned, register, share_results
@@ -53,8 +52,6 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 signals.on_forced_exit(lambda request: mark_killed(folder, job.experiment, request, console))
             )
             with console.working("starting TensorFlow and MLflow"), _importing():
-                if task is None:  # members of a cluster share the cores with each other
-                    resources.enter_context(reloading(plan, job.experiment))
                 with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                     stages = resolve_local_weights(bind(plan, job.experiment), job.experiment)
                     stages = resolve_other_run(stages, other_run(job.experiment))

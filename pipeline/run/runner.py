@@ -21,6 +21,7 @@ from pipeline.system import machine, pulse, signals
 from pipeline.tracking.run_copy import RESULTS
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
+from stages.exporters import fresh_process
 from stages.results import Dataset, Exported, Model, Record
 from stages.reuse import Reuse, reuse_of
 from stages.safe_places import on_safe_place
@@ -57,11 +58,16 @@ class StageRunner:
         """
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
         on_safe_place(_visit_safe_place)
-        for index, stage in enumerate(stages):
-            if stage.planned.is_needed:
-                result = self._timed(stage, stages[index + 1 :])
-                self._record(stage, result)
-                self._results[stage.planned.makes] = result
+        try:
+            for index, stage in enumerate(stages):
+                if stage.planned.is_needed:
+                    if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
+                        fresh_process.prestart()
+                    result = self._timed(stage, stages[index + 1 :])
+                    self._record(stage, result)
+                    self._results[stage.planned.makes] = result
+        finally:
+            fresh_process.end_prestarted()
         _visit_safe_place()
         for leave in self._on_exit:
             with signals.interruptible():
@@ -133,6 +139,12 @@ class StageRunner:
             self.console.warn(
                 f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
             )
+
+
+def _reloads(later: Sequence[BoundStage]) -> bool:
+    """Return whether one of the stages `later` exports, and reloads its files in a fresh process."""
+    exports = [stage.settings for stage in later if stage.planned.is_needed and stage.planned.saved is None]
+    return any(isinstance(settings, ExportSettings) and settings.reload == "process" for settings in exports)
 
 
 def _visit_safe_place() -> None:

@@ -21,6 +21,9 @@ from pipeline.system.processes import process_started
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request
 from stages.exporters import fresh_process
+from stages.settings.model import ModelSettings
+from stages.settings.results import ExportSettings
+from stages.targets import target_of
 
 TIMEOUT_GRACE_SECONDS = 60.0
 """Seconds that a job may exceed `job_timeout_seconds` by, to save and end, before it is killed."""
@@ -57,7 +60,7 @@ class JobProcess:
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        self._process = slot.start(_work, (_placed(job), slot.environment(job.experiment), fresh_process.servers()))
+        self._process = slot.start(_work, (_placed(job), slot.environment(job.experiment), _reloads_afresh(job)))
         hang_seconds = job.experiment.hang_seconds
         limit = job.experiment.job_timeout_seconds
         self._watch = Watch(self._process, hang_seconds) if hang_seconds is not None else None
@@ -134,15 +137,31 @@ def _without_empty(file: Path) -> None:
             file.unlink()
 
 
+_reloaded: set[tuple[Path, str]] = set()
+"""Sweeps, by their folder, and what a job of theirs exports: a network, in formats."""
+
+
+def _reloads_afresh(job: Job) -> bool:
+    """Return whether `job` is the first of its sweep with this network and formats: further ones reload in their own
+    process, since a fresh one that imports TensorFlow costs as much as many a job."""
+    assert job.folder is not None
+    model, export = job.experiment.of("model", ModelSettings), job.experiment.of("export", ExportSettings)
+    kind = (job.folder.parent, f"{model and target_of(model.network)} {export and export.formats}")
+    is_first = kind not in _reloaded
+    _reloaded.add(kind)
+    return is_first
+
+
 def _placed(job: Job) -> Job:
     """Returns `job` as the process of its slot runs it, whose engine is at work already."""
     experiment = job.experiment
     return replace(job, experiment=replace(experiment, cluster=experiment.cluster.of_placed_job()))
 
 
-def _work(own: Pulse, job: Job, variables: Mapping[str, str], servers: Mapping[str, str]) -> None:
+def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool) -> None:
     assert job.folder is not None
-    fresh_process.use_servers(servers)
+    if not reloads_afresh:
+        fresh_process.reload_here()
     os.environ.update(variables)
     job.folder.mkdir(parents=True, exist_ok=True)
     streams.append_to(job.folder / OUTPUT)

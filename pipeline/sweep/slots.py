@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from pipeline.cluster.task import cluster_settings, workers_of
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
-from pipeline.run.ahead import reloading_for_jobs
 from pipeline.run.engine import engine_of
 from pipeline.system import machine
 from pipeline.system.environment import thread_variables
@@ -93,11 +92,7 @@ def opened(slots: Sequence[Slot], experiments: Sequence[Experiment], console: Co
     if experiments[0].cluster.submits_jobs:
         yield slots
         return
-    elsewhere = any(experiment.cluster.places_jobs for experiment in experiments)
-    with ExitStack() as started:
-        if not elsewhere:
-            started.enter_context(reloading_for_jobs(experiments))
-        starts = started.enter_context(engine_of(experiments[0]).starts(len(slots), experiments, console))
+    with engine_of(experiments[0]).starts(len(slots), experiments, console) as starts:
         yield [replace(slot, start=start) for slot, start in zip(slots, starts, strict=True)]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from stages.evaluation import metrics as names
 from stages.evaluation.metrics import averaged, losses, ranked_classes
-from stages.evaluation.predicted import Predicted
+from stages.evaluation.predicted import TOP, Predicted
 from stages.safe_places import safe_place
 
 LEAST_OF_CLASS = 5
@@ -28,24 +28,34 @@ LEAST_FOR_LOSS = 100
 Ends = tuple[float, float]
 
 
-def intervals_of(predicted: Predicted, values: dict[str, float], confidence: float) -> dict[str, Ends]:
-    """Return the lower and upper end of the interval of each metric that the predictions allow one for.
+Estimate = tuple[float, np.ndarray]
+"""A metric, and the influence of each example on it, float64 [n]."""
 
-    Args:
-        values: the metrics of the predictions, by name.
-    """
+
+def intervals_of(predicted: Predicted, confidence: float) -> dict[str, Ends]:
+    """Return the lower and upper end of the interval of each metric that the predictions allow one for."""
     count = len(predicted)
-    found: dict[str, Ends | None] = {names.ACCURACY: fraction_interval(int(predicted.correct.sum()), count, confidence)}
-    if names.TOP_ACCURACY in values:
-        found[names.TOP_ACCURACY] = fraction_interval(int(predicted.is_in_top.sum()), count, confidence)
-    influences = _of_classes(predicted)
-    if predicted.is_finite:
-        if count >= LEAST_FOR_LOSS:
-            found[names.LOG_LOSS] = interval(values[names.LOG_LOSS], losses(predicted), confidence, math.inf)
-        influences |= _of_rankings(predicted)
-    for name in influences.keys() & values.keys():
-        found[name] = interval(values[name], influences[name], confidence)
+    fractions = {names.ACCURACY: predicted.correct}
+    if predicted.is_finite and predicted.num_classes > TOP:
+        fractions[names.TOP_ACCURACY] = predicted.is_in_top
+    found: dict[str, Ends | None] = {
+        name: fraction_interval(int(is_hit.sum()), count, confidence) for name, is_hit in fractions.items()
+    }
+    for name, (value, influences) in estimates_of(predicted).items():
+        highest = math.inf if name == names.LOG_LOSS else 1.0
+        found[name] = interval(value, influences, confidence, highest)
     return {name: ends for name, ends in found.items() if ends is not None}
+
+
+def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
+    """Return the metrics that have an interval by influences; not those that have too few examples for one."""
+    found = _of_classes(predicted)
+    if predicted.is_finite:
+        found |= _of_rankings(predicted)
+        if len(predicted) >= LEAST_FOR_LOSS:
+            by_example = losses(predicted)
+            found[names.LOG_LOSS] = float(by_example.mean()), by_example
+    return found
 
 
 def fraction_interval(hits: int, examples: int, confidence: float) -> Ends:
@@ -83,8 +93,8 @@ def interval(value: float, influences: np.ndarray, confidence: float, highest: f
     return odds / (odds + factor), odds * factor / (1 + odds * factor)
 
 
-def _of_classes(predicted: Predicted) -> dict[str, np.ndarray]:
-    """Return the influences on the macro means; none where a class has too few examples."""
+def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
+    """Return the macro means; none where a class has too few examples."""
     size, count = predicted.num_classes, len(predicted)
     labels, classes = predicted.labels, predicted.predicted
     hits = np.bincount(labels[predicted.correct], minlength=size) / count
@@ -94,36 +104,40 @@ def _of_classes(predicted: Predicted) -> dict[str, np.ndarray]:
         return {}
     by_hit = predicted.correct.astype(np.float64)
 
-    def ratio(factor: int, of_labels: np.ndarray, of_chosen: np.ndarray) -> np.ndarray:
-        """Return the influences on the mean of factor · hits / (part of support + part of chosen)."""
+    def ratio(factor: int, of_labels: np.ndarray, of_chosen: np.ndarray) -> Estimate:
+        """Return the mean over classes of factor · hits / (of_labels · support + of_chosen · chosen)."""
         below = of_labels * support + of_chosen * chosen
         scale = np.divide(1.0, below, out=np.zeros(size), where=below > 0)
         values = factor * hits * scale
         lost = (of_labels * values * scale)[labels] + (of_chosen * values * scale)[classes]
-        return np.asarray((factor * by_hit * scale[labels] - lost) / is_there.sum())
+        return float(values[is_there].mean()), (factor * by_hit * scale[labels] - lost) / is_there.sum()
 
     one, none = np.ones(size), np.zeros(size)
     parts = {"precision": (1, none, one), "recall": (1, one, none), "f1": (2, one, one)}
     return {names.MACRO[name]: ratio(*part) for name, part in parts.items()}
 
 
-def _of_rankings(predicted: Predicted) -> dict[str, np.ndarray]:
-    """Return the influences on ROC-AUC and average precision; none where a class has too few examples."""
+def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
+    """Return ROC-AUC and average precision, one-vs-rest; none where a class has too few examples."""
     support = np.bincount(predicted.labels, minlength=predicted.num_classes)
     ranked = ranked_classes(predicted)
     chosen = np.flatnonzero(averaged(ranked)) + (1 if predicted.num_classes == 2 else 0)
     fewest = np.minimum(support, len(predicted) - support)[chosen]
     if not len(chosen) or fewest.min() < LEAST_OF_CLASS:
         return {}
-    sums = np.zeros((2, len(predicted)))
+    values, influences = np.zeros(2), np.zeros((2, len(predicted)))
     for number in chosen:
-        sums += _of_ranking(predicted.labels == number, predicted.probabilities[number])
+        of_one, by_example = _of_ranking(predicted.labels == number, predicted.probabilities[number])
+        values += of_one / len(chosen)
+        influences += by_example / len(chosen)
         safe_place()
-    return dict(zip((names.ROC_AUC, names.AVERAGE_PRECISION), sums / len(chosen), strict=True))
+    return dict(
+        zip((names.ROC_AUC, names.AVERAGE_PRECISION), zip(map(float, values), influences, strict=True), strict=True)
+    )
 
 
-def _of_ranking(is_positive: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return the influence of each example on the ROC-AUC and the average precision of one class, float64 [2, n].
+def _of_ranking(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ROC-AUC and average precision of one class, float64 [2], and the influences on them, float64 [2, n].
 
     On the area it is the fraction of the other kind that the example is ranked correctly against. The average precision
     is the mean over the positives of T / N, the positives among the examples with at least their score: an example
@@ -138,7 +152,8 @@ def _of_ranking(is_positive: np.ndarray, scores: np.ndarray) -> np.ndarray:
     above = positives - np.cumsum(of_positives) + of_positives / 2
     area = np.where(is_positive, below[level], above[level])
     area /= np.where(is_positive, count - positives, positives)
-    area -= area[is_positive].mean()
+    value = area[is_positive].mean()
+    area -= value
     area *= count / np.where(is_positive, positives, count - positives)
     true, ranked = (np.cumsum(part[::-1])[::-1] for part in (of_positives, of_all))
     precision = true / ranked
@@ -146,4 +161,4 @@ def _of_ranking(is_positive: np.ndarray, scores: np.ndarray) -> np.ndarray:
     gained = np.cumsum(of_positives / ranked)
     lost = np.cumsum(of_positives * precision / ranked)
     average = is_positive * (precision[level] - mean + gained[level]) - lost[level]
-    return np.stack([area, average * (count / positives)])
+    return np.array([value, mean]), np.stack([area, average * (count / positives)])

@@ -1,7 +1,7 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.exporters import standalone
 from stages.exporters.exporter import Exporter
-from stages.exporters.fresh_process import Reloader
 from stages.networks.inference_memory import scoring_batch
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
@@ -20,6 +18,10 @@ from stages.storage.atomic import write_csv
 
 CALLS = 30
 """Calls of which the median time is the latency of one example."""
+
+NEAR_TIE = 0.1
+"""Difference between a model's probabilities of two classes below which either is its answer, at most: a file that is
+allowed to differ by more (int8) is not allowed any other class."""
 
 LEAST_USABLE = 0.5
 """Agreement of classes up to which a file is taken for broken: its limit is not suggested to be lowered."""
@@ -29,8 +31,9 @@ LEAST_USABLE = 0.5
 class Compared:
     """A file, reloaded, against the model.
 
-    max_abs_diff: of a probability; nan where either has one. agreement: fraction of the examples with the same class.
-    bytes: of the file or folder. milliseconds: median time of one example.
+    max_abs_diff: of a probability; nan where either has one. agreement: fraction of the examples that get the model's
+    class, or another that the model finds as likely, up to the difference that is allowed. bytes: of the file or
+    folder. milliseconds: median time of one example.
     """
 
     name: str
@@ -96,8 +99,14 @@ class Reference:
         answers = [predict(tf.constant(part, tf.float32)).numpy() for part in parts]
         return cls(images, np.concatenate(answers), batch)
 
-    def compare(self, name: str, path: Path, loader: Path, process: Reloader | None, seconds: float) -> Compared:
-        """Reloads the file `path`, in `process` or, if that is None, here.
+    def compare(
+        self, name: str, path: Path, exporter: Exporter, allowed: float, reload: Callable[[dict[str, Any]], float]
+    ) -> Compared:
+        """Compare the answers of the file `path`, reloaded, with the model's.
+
+        Args:
+            allowed: difference in a probability.
+            reload: carries out an order of `stages.exporters.standalone`, and returns the milliseconds of an example.
 
         Raises:
             UserError: where it cannot be reloaded.
@@ -106,13 +115,10 @@ class Reference:
             images, answers = Path(folder, "images.npy"), Path(folder, "answers.npy")
             np.save(images, self.images)
             order: dict[str, Any] = {
-                "loader": str(loader), "path": str(path), "images": str(images), "answers": str(answers),
+                "loader": str(exporter.loader), "path": str(path), "images": str(images), "answers": str(answers),
                 "batch": self.batch, "calls": CALLS,
             }  # fmt: skip
-            if process is not None:
-                milliseconds = process.ask(order, seconds)["milliseconds"]
-            else:
-                milliseconds = standalone.measure(**order)
+            milliseconds = reload(order)
             rows = np.load(answers)
         if rows.shape != self.expected.shape:
             raise UserError(
@@ -120,7 +126,8 @@ class Reference:
                 f"{self.expected.shape}",
                 "export=saved_model",
             )
-        agreement = float(np.mean(rows.argmax(axis=1) == self.expected.argmax(axis=1)))
+        answers_given = self.expected[np.arange(len(rows)), rows.argmax(axis=1)]
+        agreement = float(np.mean(self.expected.max(axis=1) - answers_given <= min(allowed, NEAR_TIE)))
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         size = sum(file.stat().st_size for file in files)
         return Compared(name, path, float(np.max(np.abs(rows - self.expected))), agreement, size, milliseconds)

@@ -18,17 +18,14 @@ class Exporter:
 
     suffix: of the file, whose name is that of the format in `export.formats`, or `model` where that is the suffix;
         empty for a folder.
-    runtime: the module that reloads the file, or several by commas of which the first that is installed does; the fresh
-        process imports it while the file is still being written.
     loader: a Python file that imports nothing of this project, with a function `load(path)` that returns another one,
         from pixels, uint8 or float32 [N, H, W, C], to probabilities, an array [N, classes]. None: files are not
         reloaded.
     largest_difference: of a probability from the model's; None: see `limit`. least_agreement: fraction of the examples
-        that get the model's class. Beyond these the stage fails.
+        that get the model's class, near ties aside. Beyond these the stage fails.
     """
 
     suffix: ClassVar[str] = ""
-    runtime: ClassVar[str] = ""
     loader: ClassVar[Path | None] = None
 
     largest_difference: float | None = None

@@ -21,7 +21,6 @@ class KerasFile(Exporter):
     """A functional model in the precision it was trained in: scaling, network, and a softmax where it has none."""
 
     suffix = ".keras"
-    runtime = "keras"
     loader = LOADERS / "keras_file.py"
 
     def check(self, model: Model, dataset: Dataset) -> None:

@@ -23,7 +23,6 @@ class LiteRT(Exporter):
     """
 
     suffix = ".tflite"
-    runtime = "ai_edge_litert.interpreter,tensorflow"
     loader = LOADERS / "litert.py"
 
     weights: str = "float32"

@@ -21,7 +21,6 @@ class OnnxFile(Exporter):
     """
 
     suffix = ".onnx"
-    runtime = "onnxruntime"
     loader = LOADERS / "onnx_file.py"
 
     opset: int = 18

@@ -16,7 +16,6 @@ from stages.results import Dataset, Model
 class SavedModel(Exporter):
     """A folder whose signatures are those of `Serving`."""
 
-    runtime = "tensorflow"
     loader = LOADERS / "saved_model.py"
 
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from pipeline import paths
 from pipeline.api import compose
 from stages.errors import UserError
-from stages.exporters import fresh_process
 from tests.conftest import ROOT
 
 
@@ -26,13 +25,12 @@ def test_a_removed_working_directory_is_named(module: str, tmp_path: Path) -> No
 
 
 def test_a_directory_that_is_removed_later_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages and the process that reloads an export do without it; what begins is refused."""
+    """Messages do without it; what begins is refused."""
     place = tmp_path / "gone"
     place.mkdir()
     monkeypatch.chdir(place)
     assert paths.shorter(place / "run") == "run"
     place.rmdir()
     assert paths.shorter(place / "run") == str(place / "run")
-    assert Path(fresh_process._directory()).is_dir()
     with pytest.raises(UserError, match="the working directory is gone"):
         compose(["model=mlp"])

@@ -8,13 +8,9 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from benchmarks.coverage import coverage
-from stages.evaluation import intervals
-from stages.evaluation.intervals import LEAST_OF_CLASS, fraction_interval, intervals_of
-from stages.evaluation.metrics import metrics_of
+from stages.evaluation.intervals import LEAST_OF_CLASS, estimates_of, fraction_interval, intervals_of
 from stages.evaluation.predicted import Predicted, read_predictions
 from tests.stages.evaluation import made
-
-BINS = 15
 
 
 def read(folder: Path, labels: np.ndarray, values: np.ndarray) -> Predicted:
@@ -41,18 +37,20 @@ def test_influences_are_derivatives_by_an_examples_weight(classes: int, parts: i
     """Also where many probabilities are equal."""
     labels = np.random.default_rng(1).integers(classes, size=120)
     predicted = read(tmp_path, labels, made.probabilities(labels, classes, parts))
-    influences = intervals._of_classes(predicted) | intervals._of_rankings(predicted)
-    assert influences.keys() == weighted(predicted, np.ones(120)).keys()
+    estimates = estimates_of(predicted)
+    by_example = estimates.pop("log_loss")[1]
+    np.testing.assert_allclose(by_example, -np.log(np.maximum(predicted.of_label, np.finfo(np.float32).eps)), rtol=1e-6)
+    for name, value in weighted(predicted, np.ones(120)).items():
+        assert estimates[name][0] == pytest.approx(value, rel=1e-9), name
     step = 1e-5
     for example in range(0, 120, 7):
         change = step * (np.arange(120) == example)
         above, below = (weighted(predicted, 1 + sign * change) for sign in (1, -1))
-        for name, values in influences.items():
+        for name, (_, influences) in estimates.items():
             derivative = 120 * (above[name] - below[name]) / (2 * step)
-            assert values[example] == pytest.approx(derivative, abs=1e-5), name
+            assert influences[example] == pytest.approx(derivative, abs=1e-5), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2 classes, 79 : 21", "10, few mistakes"])
 def test_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
     """In 95 of 100 samples, but for the noise of 100; `python -m benchmarks.coverage` has more."""
@@ -76,7 +74,7 @@ def test_no_interval_is_without_width(examples: int, tmp_path: Path) -> None:
     """Of predictions that are all correct and equally sure, and of a single one."""
     labels = np.arange(examples) % 2
     predicted = read(tmp_path, labels, np.eye(2, dtype=np.float32)[labels] * 0.4 + np.float32(0.3))
-    [(name, (low, high))] = intervals_of(predicted, metrics_of(predicted, BINS).values, 0.95).items()
+    [(name, (low, high))] = intervals_of(predicted, 0.95).items()
     assert name == "accuracy"
     assert low < high == 1
 
@@ -85,7 +83,7 @@ def test_means_over_classes_need_some_examples_of_each(tmp_path: Path) -> None:
     labels = np.repeat([0, 1, 2], [60, 60, LEAST_OF_CLASS])
     for kept in (slice(None), slice(0, -1)):
         predicted = read(tmp_path, labels[kept], made.probabilities(labels, 3)[kept])
-        found = intervals_of(predicted, metrics_of(predicted, BINS).values, 0.95)
+        found = intervals_of(predicted, 0.95)
         means = {"macro_precision", "macro_recall", "macro_f1", "roc_auc", "average_precision"}
         assert found.keys() & means == (means if kept == slice(None) else set())
         assert {"accuracy", "log_loss"} <= found.keys()

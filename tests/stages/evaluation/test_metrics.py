@@ -77,7 +77,7 @@ def test_absent_classes_are_left_out(tmp_path: Path) -> None:
     assert list(np.isnan(found.by_class["roc_auc"])) == [False, True, False, True, False]
     assert found.values["roc_auc"] == np.nanmean(found.by_class["roc_auc"])
     assert found.support.tolist() == [20, 0, 20, 0, 20]
-    intervals = intervals_of(whole, found.values, 0.95)
+    intervals = intervals_of(whole, 0.95)
     assert {"roc_auc", "average_precision"} <= intervals.keys()
     assert all(np.isfinite(ends).all() for ends in intervals.values())
 
@@ -88,7 +88,7 @@ def test_a_single_class_has_no_ranking(classes: int, tmp_path: Path) -> None:
     labels = np.ones(20, int)
     whole = read(tmp_path, labels, made.probabilities(labels, classes))
     found = metrics_of(whole, BINS).values
-    for values in (found, intervals_of(whole, found, 0.95)):
+    for values in (found, intervals_of(whole, 0.95)):
         assert {"roc_auc", "average_precision"}.isdisjoint(values)
         assert all(np.isfinite(value).all() for value in values.values())
 
@@ -100,7 +100,7 @@ def test_probabilities_that_are_no_numbers_leave_the_classes(tmp_path: Path) -> 
     whole = read(tmp_path, labels, values)
     names = {"accuracy", "macro_precision", "macro_recall", "macro_f1"}
     found = metrics_of(whole, BINS).values
-    assert found.keys() == intervals_of(whole, found, 0.95).keys() == names
+    assert found.keys() == intervals_of(whole, 0.95).keys() == names
 
 
 def test_bins_and_their_gaps_are_those_of_scikit_learn(tmp_path: Path) -> None:
