@@ -16,6 +16,7 @@ import pytest
 
 from stages.errors import UserError
 from stages.export import export
+from stages.exporters.comparison import Reference
 from stages.exporters.keras_file import lasting_classifier
 from stages.exporters.litert import LiteRT
 from stages.exporters.saved_model import SavedModel
@@ -206,6 +207,24 @@ def test_a_format_beyond_its_limits_fails_with_what_to_set(tmp_path: Path) -> No
     assert 0 < result.max_abs_diff <= float(value)
     with pytest.raises(UserError, match=r"gives \d+.\d+% of the examples the model's class. Expected at least 99.50%"):
         exported(tmp_path, trained(one_device()), skewed={**given, "by": 40.0, "largest_difference": 1.0})
+
+
+@pytest.mark.parametrize(("gap", "agreement"), [(0.9e-4, 1.0), (3e-4, 0.0)])
+def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
+    gap: float, agreement: float, tmp_path: Path
+) -> None:
+    """Two classes that are `gap` apart, which the file has the other way round."""
+    expected = np.tile(np.float32([0.5, 0.5 - gap]), (100, 1))
+    reference = Reference(np.zeros((100, 1, 1, 1), np.uint8), expected, 64)
+    file = tmp_path / "model"
+    file.touch()
+
+    def reload(order: dict[str, Any]) -> float:
+        np.save(order["answers"], expected[:, ::-1])
+        return 1.0
+
+    compared = reference.compare("saved_model", file, SavedModel(), SavedModel().limit("float32"), reload)
+    assert compared.agreement == agreement
 
 
 def by_rows(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
