@@ -60,12 +60,14 @@ def run_it(comparison: Comparison) -> str | None:
         return None
     run = row.runs[0]
     left_out = (*OF_THE_COMMAND, *(["seed"] if len(row.runs) > 1 else []))
-    words = [line for line in run.overrides if split_override(line)[0].partition(".")[0] not in left_out]
+    words = [
+        _typed(line) for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out
+    ]
     if any(split_override(line)[0] == "experiment" for line in words):
         words.append("sweep=none")  # the experiment's file may say itself what varies
     own = any(
-        (CONF / group).is_dir() and not (CONF / group / f"{option}.yaml").is_file()
-        for group, option in run.choices.items()
+        option and (CONF / group).is_dir() and not (CONF / group / f"{option}.yaml").is_file()
+        for group, option in run.summary.choices.items()
     )
     return f"python -m pipeline {'--config-dir … ' if own else ''}{shlex.join(words)}".rstrip()
 
@@ -83,6 +85,16 @@ def pruned_line(comparison: Comparison) -> str | None:
     return f"pruned: {', '.join(parts)}" if parts else None
 
 
+def _typed(line: str) -> str:
+    """Return an override as Hydra reads it, its value quoted where that has signs of Hydra's grammar."""
+    name, equals, value = line.partition("=")
+    is_whole = value[:1] + value[-1:] in ("[]", "{}", "''", '""') and len(value) > 1
+    if is_whole or "${" in value or not set(value) & set("()[]{},'\"\\"):
+        return line
+    escaped = value.replace("'", "\\'")
+    return f"{name}{equals}'{escaped}'"
+
+
 def sentences(comparison: Comparison) -> list[str]:
     """Return what each row changes against the baseline, that of the row to take first."""
     base = comparison.baseline
@@ -95,7 +107,8 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def unfinished_line(run: ComparedRun) -> str:
     """Return what became of a run that has not finished, and why."""
-    return f"job {run.number} {run.status}: {run.reason or run.folder.name}"
+    status = run.status if run.pruned_after is None else f"PRUNED after epoch {run.pruned_after}"
+    return f"job {run.number} {status}: {run.reason or run.folder.name}"
 
 
 def _sentence(comparison: Comparison, base: Row, row: Row) -> str:

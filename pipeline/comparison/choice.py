@@ -131,7 +131,7 @@ def _tied(rows: Sequence[Row], best: Row, metric: str) -> tuple[str, tuple[Row, 
     pooled = pooled_variance([[*row.by_seed(lambda run: run.metrics.get(metric)).values()] for row in [best, *others]])
     if pooled is not None:
         return "runs", tuple(row for row in others if not _is_told(best, row, metric, pooled))
-    numbers = [run.validation_examples for row in (best, *others) for run in row.runs]
+    numbers = [run.summary.facts.get("data", {}).get("val_examples") for row in (best, *others) for run in row.runs]
     if not all(numbers) or not all(_has_mean(row, ACCURACY) for row in (best, *others)):
         return "", ()
     return "examples", tuple(row for row in others if not _is_told_by_examples(best, row, min(filter(None, numbers))))

@@ -10,7 +10,7 @@ from pipeline.comparison.compared_run import ComparedRun
 from pipeline.comparison.rows import Row, pair, rows_of
 from stages.errors import UserError
 from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, pooled_between_seeds
-from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
+from stages.evaluation.test_set import EXAMPLES
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ def _differences(
     rows: Sequence[Row], base: Row | None
 ) -> tuple[dict[Row, AccuracyDifference], dict[Row, int], list[str]]:
     """Return each row's difference from the baseline, the runs that it does not count, and what forbids one."""
-    tested = [run for row in rows for run in row.runs if run.test_set is not None]
+    tested = [run for row in rows for run in row.runs if EXAMPLES in run.summary.facts]
     warnings = []
-    if any(not _is_same_test_set(run, tested[0]) for run in tested):
+    if not all(run.is_tested_as(tested[0]) for run in tested):
         warnings.append(
             "the runs were tested on different test sets: accuracies are not of the same examples, and those of other "
             "examples than the baseline's have no interval and no p"
@@ -140,7 +140,7 @@ def _differences(
     pooled = pooled_between_seeds([np.stack([*found.values()]) for row in rows if (found := row.by_seed(correct))])
     differences, left_out, without = {}, {}, []
     for row in rows:
-        if row is base or not any(_is_same_test_set(run, base.runs[0]) for run in row.runs):
+        if row is base or not any(run.is_tested_as(base.runs[0]) for run in row.runs):
             continue
         if not row.by_seed(correct):
             without.append(row.label)
@@ -160,15 +160,7 @@ def _correct(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarr
     """
     answers: dict[int, np.ndarray] = {}
     for run in [*base.runs, *(run for row in rows if row is not base for run in row.runs)]:
-        if _is_same_test_set(run, base.runs[0]) and (correct := run.correct()) is not None and len(correct):
+        if run.is_tested_as(base.runs[0]) and (correct := run.correct()) is not None and len(correct):
             answers[run.number] = correct
     length = len(next(iter(answers.values()), ()))
     return lambda run: found if (found := answers.get(run.number)) is not None and len(found) == length else None
-
-
-def _is_same_test_set(run: ComparedRun, other: ComparedRun) -> bool:
-    """Return whether both were tested on the same examples, of the same pixels where their images are of one size."""
-    if run.test_set is None or other.test_set is None:
-        return False
-    facts, others = (dict(zip((EXAMPLES, PIXELS), digests, strict=True)) for digests in (run.test_set, other.test_set))
-    return is_same_test_set(facts, others)

@@ -56,7 +56,7 @@ class Row:
     def values(self, name: str) -> list[float]:
         """Return a metric, or `seconds`, of each run that has it."""
         if name == "seconds":
-            return [run.seconds for run in self.runs]
+            return [run.summary.seconds for run in self.runs]
         return [run.metrics[name] for run in self.runs if name in run.metrics]
 
     def mean(self, name: str) -> float | None:
@@ -85,12 +85,12 @@ class Row:
 
     @property
     def replicas(self) -> int:
-        return self.runs[0].replicas
+        return self.runs[0].summary.replicas or 1
 
     @property
     def where(self) -> str:
         """The devices, such as `2 GPUs`."""
-        devices = self.runs[0].devices
+        devices = self.runs[0].summary.facts.get("devices") or ()
         kinds = {device.rpartition("device:")[2].partition(":")[0] for device in devices} if devices else set()
         if len(kinds) != 1:
             return f"{self.replicas} replica{'s' * (self.replicas != 1)}"

@@ -15,6 +15,7 @@ from scipy import stats
 
 from pipeline.comparison.compared_run import ComparedRun
 from pipeline.comparison.comparison import Comparison, compare_runs
+from pipeline.run_folder.summary import Summary
 
 EXAMPLES = 400
 ACCURACY = 0.9
@@ -72,16 +73,12 @@ def simulate(rows: Sequence[str], between: float, random: np.random.Generator, g
                 "val/best_loss": float(random.lognormal(-1 - (name == "b") * 10 * gain, 0.1)),
                 "train/images_per_second": float(random.lognormal(7, SPEED_SPREAD)),
             }
-            run = SimulatedRun(
-                number=len(runs),
-                folder=Path(f"{name}{seed}"),
-                status="PRUNED" if is_pruned else "FINISHED",
-                settings={"model": name, "seed": seed},
-                metrics=metrics,
-                monitor="val/best_loss",
-                test_set=("a", "b"),
-                answers=answers,
+            facts = {"test_examples": "a"} | ({"pruned_after_epoch": 1} if is_pruned else {})
+            summary = Summary(
+                None, "FINISHED", "x", "", {}, metrics=metrics, weights={"monitor": "val_loss"}, facts=facts
             )
+            settings = {"model": name, "seed": seed}
+            run = SimulatedRun(len(runs), Path(f"{name}{seed}"), "FINISHED", settings, summary, answers=answers)
             runs.append(run)
     return compare_runs("a simulation", runs)
 

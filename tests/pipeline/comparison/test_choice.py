@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
 from pipeline.comparison.answer import choice, run_it, sentences
 from pipeline.comparison.compared_run import read_finished
 from pipeline.comparison.comparison import Comparison, compare_runs
@@ -143,6 +145,15 @@ def test_single_runs_are_told_apart_by_their_validation_examples(
     comparison = compared(tmp_path, *made)
     assert (comparison.best is comparison.rows[0]) == is_tied
     assert ("by one run each and so few validation examples" in choice(comparison)) == is_tied
+
+
+@pytest.mark.parametrize("name", ["a b", "50 % (a)", "it's", "a,b", "[x", "back\\\\slash"])
+def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+    comparison = compare(make_sweep(tmp_path / "s", [MadeRun({"tracking.note": name, "seed": "1"}, ANSWERS[0])]))
+    words = shlex.split(str(run_it(comparison)))
+    composer = Composer(read_arguments(words[3:]))
+    assert not composer.is_sweep
+    assert composer.one().document.tracking.note == name
 
 
 def test_the_command_of_a_row_is_one_run(tmp_path: Path) -> None:
