@@ -53,8 +53,8 @@ def client(outputs: Path) -> MlflowClient:
     return MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
 
 
-def only_run(outputs: Path) -> Run:
-    [own] = client(outputs).search_experiments(filter_string="name = 'tried'")
+def only_run(outputs: Path, experiment: str = "tried") -> Run:
+    [own] = client(outputs).search_experiments(filter_string=f"name = '{experiment}'")
     [run] = client(outputs).search_runs([own.experiment_id])
     return run
 

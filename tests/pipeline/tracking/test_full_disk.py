@@ -1,6 +1,7 @@
 """A store whose disk takes no more ends the wait at once, in the words of a full disk; what it misses is sent later."""
 
 import errno
+import json
 import os
 import shutil
 import sqlite3
@@ -14,6 +15,9 @@ import pytest
 
 from pipeline.system.streams import no_room
 from pipeline.tracking.tracker import Patience, RunSpec, open_tracker
+from tests import commands
+from tests.conftest import ROOT
+from tests.pipeline.experiments import SMALL, TRAINED
 from tests.pipeline.run.test_disk import mount
 from tests.pipeline.tracking.journals import LOCAL, client, only_run
 
@@ -56,6 +60,37 @@ def test_a_store_that_takes_no_more_is_not_waited_for(disk: Path, tmp_path: Path
     assert tracker.no_room is None
     assert only_run(disk).info.status == "FINISHED"
     assert len(client(disk).get_metric_history(str(tracker.run_id), "a/0")) == 100
+
+
+FILLS = """
+def finish(trained, settings):
+    with open(settings["filler"], "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            return None
+"""
+
+
+def test_a_run_whose_store_is_full_at_its_end_has_finished_and_says_so(disk: Path, outputs: Path) -> None:
+    """With exit code 1, in the words of a full disk; the same command sends the rest, and trains nothing."""
+    (outputs / "mlflow.db").unlink(missing_ok=True)
+    (outputs / "mlflow.db").symlink_to(disk / "mlflow.db")
+    (outputs / "own_filler.py").write_text(FILLS)
+    variables = {**os.environ, "PYTHONPATH": f"{outputs}:{ROOT}"}
+    given = [*SMALL, *TRAINED, f"outputs={outputs}", "+pipeline.finish=done"]
+    given.append(f"+finish={{_target_: own_filler.finish, filler: {disk / 'filler'}}}")
+    done = commands.run(*given, cwd=outputs, env=variables)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "error: recording: the store's database cannot be written (No space left on device)" in done.stdout
+    [path] = outputs.glob("runs/*/*/summary.json")
+    assert json.loads(path.read_text())["status"] == "FINISHED"
+    (disk / "filler").unlink()
+    again = commands.run(*given, cwd=outputs, env=variables)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "nothing is trained" in again.stdout
+    assert only_run(outputs, "synthetic_mlp").info.status == "FINISHED"
 
 
 @pytest.mark.smoke
