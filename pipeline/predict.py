@@ -18,10 +18,10 @@ from pipeline.serving.classification import encoded_function, load, scores
 from pipeline.serving.models import saved_model
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
+from stages.data.convert import SUFFIXES
 from stages.errors import UserError
 from stages.settings.places import regular_file
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 TOP = 3
 """Classes that are printed of each image."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.serving.classification import encoded_function, scores
 from pipeline.serving.limits import App, BodyLimit, PlainErrors
 from pipeline.system.environment import quiet_stderr
+from stages.data.convert import FORMATS
 
 if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
@@ -21,7 +22,7 @@ MOST_BYTES = 16 * 2**20
 """Bytes of a request, unless another limit is given."""
 
 JSON = "application/json"
-ENCODED = ("image/jpeg", "image/png", "application/octet-stream")
+ENCODED = ("image/jpeg", "image/png", "image/bmp", "image/gif", "image/webp", "application/octet-stream")
 """Content types of one encoded image."""
 
 
@@ -53,7 +54,8 @@ def build_app(folder: Path, most_bytes: int = MOST_BYTES) -> App:
     """Returns the application that serves the MLflow model in `folder`, as ASGI.
 
         POST /invocations: pixels, as MLflow's scoring server takes them; probabilities.
-        POST /images: one JPEG or PNG, or JSON {"images": [<base64>, …]}; class, score and probabilities of each.
+        POST /images: one JPEG, PNG, BMP, GIF or WebP, or JSON {"images": [<base64>, …]}; class, score and
+            probabilities of each.
         GET /ping: 200 once the model is loaded.
 
     Args:
@@ -108,4 +110,4 @@ def _classified(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | st
         return answers
     if len(encoded) == 1:
         return str(answers[0])
-    return f"images {', '.join(map(str, invalid))} (counted from 0) cannot be decoded: JPEG, PNG, BMP or GIF expected"
+    return f"images {', '.join(map(str, invalid))} (counted from 0) cannot be decoded: {', '.join(FORMATS)} expected"

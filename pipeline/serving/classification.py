@@ -1,11 +1,11 @@
 """Classification of encoded images by a SavedModel that has been exported."""
 
-import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pipeline.system.environment import quiet_stderr
+from stages.data.convert import decode_each
 from stages.errors import UserError
 
 BYTES = "serve_bytes"
@@ -40,16 +40,14 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
         classify: the signature `serve_bytes` of a SavedModel.
     """
     tensorflow = import_module("tensorflow")
-    try:
-        answer = classify(tensorflow.constant(encoded, tensorflow.string))
-    except tensorflow.errors.OpError as error:
-        if len(encoded) != 1:  # the error does not say which of them it is
-            return [answer for image in encoded for answer in scores(classify, [image])]
-        reason = re.search(r"a (BMP of|GIF whose) [^\"'\]]*", error.message)
-        why = reason.group() if reason else "JPEG, PNG, BMP or GIF expected"
-        return [f"the image cannot be decoded: {why}"]
-    names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
-    return [
-        {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}
-        for name, score, row in zip(names, best, rows, strict=True)
-    ]
+
+    def classified(contents: list[bytes]) -> list[dict[str, Any]]:
+        answer = classify(tensorflow.constant(contents, tensorflow.string))
+        names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
+        return [
+            {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}
+            for name, score, row in zip(names, best, rows, strict=True)
+        ]
+
+    answers = decode_each(encoded, classified, tensorflow.errors.OpError)
+    return [answer if isinstance(answer, dict) else f"the image cannot be decoded: {answer}" for answer in answers]

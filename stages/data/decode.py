@@ -1,50 +1,43 @@
-"""From the bytes of a JPEG, PNG, BMP or GIF to an image of the wanted shape."""
+"""From the bytes of JPEGs and PNGs to pixels, by one function of TensorFlow for training and for exported models.
 
-import io
-import re
+Other formats are converted to PNG first (`stages.data.convert`), also by the commands that use exported models. So the
+pixels of a file are the same to the bit wherever it is decoded.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import PIL
-from PIL import Image, ImageOps, UnidentifiedImageError
+import tensorflow as tf
 
-from stages.data.source import InvalidImageError
+from stages.data.convert import MOST_PIXELS, InvalidImageError, decode_each
 
-VERSION = 2
+VERSION = 3
 """Of the decoding, and part of a cache's name: raise it with every change of the pixels that `Decoder` returns."""
 
-FORMATS = ("JPEG", "PNG", "BMP", "GIF")
-MOST_PIXELS = 80_000_000
-"""Limit for an image; a larger one counts as damaged. 240 MB decoded."""
-
-_ADDRESS = re.compile(r"<[^<>]* object at 0x[0-9a-fA-F]+>")
+AT_ONCE = 2
+"""Images of a batch that are decoded at the same time: each may take MOST_PIXELS."""
 
 ORIENTATION = 0x0112
-"""EXIF tag of the camera's orientation."""
+"""EXIF tag of the camera's orientation, 1 to 8."""
 
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""From its values to the transposition that puts the image upright, as in `ImageOps.exif_transpose`."""
+_EXIF = b"Exif\x00\x00"
+_EXIF_BYTES = 2**16
+_MOST_TAGS = 128
+_TRANSPOSED = (5, 6, 7, 8)
+_REVERSED = ((3, 4, 7, 8), (2, 3, 6, 7))
+"""Orientations of images whose rows, or columns, come in reverse order once they are transposed."""
 
 
 @dataclass(frozen=True)
 class Decoder:
     """Decodes to `image_shape`, (H, W, C) with C 1 or 3, uint8.
 
-    In this order, so that anybody can repeat it from the bytes: Pillow decodes every pixel (libjpeg's `draft`, which is
-    faster, gives other pixels), `ImageOps.exif_transpose`, `convert` to `L` or `RGB`, and Pillow's bilinear filter over
-    all pixels that fall into one. Of an animation the first frame is taken; transparency is left out; of 16 bits the
-    upper 8 are taken.
-
-    resize: `stretch` both sides, `crop` the middle to the aspect (`ImageOps.fit`), or `pad` with black around the
-    whole image (`ImageOps.pad`).
+    resize: `stretch` both sides, `crop` the middle to the aspect, or `pad` with black around the whole image.
+    min_side: pixels; an image with a smaller side cannot be used.
     """
 
     image_shape: tuple[int, int, int]
@@ -54,59 +47,161 @@ class Decoder:
     @property
     def key(self) -> str:
         """Part of a cache's name: differs where the same bytes decode to other pixels."""
-        return repr((VERSION, PIL.__version__, self.image_shape, self.resize, self.min_side))
+        return repr((VERSION, tf.__version__, PIL.__version__, self.image_shape, self.resize, self.min_side))
 
-    def __call__(self, content: bytes) -> np.ndarray:
-        """Returns uint8 [H, W, C].
+    def __call__(self, contents: Sequence[bytes]) -> list[np.ndarray | InvalidImageError]:
+        """Return each image, uint8 [H, W, C], or why it cannot be used."""
+        images = decode_each(contents, self._decoded, tf.errors.OpError)
+        return [
+            image if isinstance(image, InvalidImageError) or min(sides) >= self.min_side else self._small(sides)
+            for image, sides in (pair if isinstance(pair, tuple) else (pair, ()) for pair in images)
+        ]
 
-        Raises:
-            InvalidImageError: where the bytes are no image, or end too soon, or it is smaller than `min_side` or larger
-                than MOST_PIXELS.
-        """
-        height, width, channels = self.image_shape
-        try:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    raise InvalidImageError(f"{image.width}×{image.height} pixels, over {MOST_PIXELS // 10**6} million")
-                if min(image.size) < self.min_side:
-                    raise InvalidImageError(f"{image.width}×{image.height} pixels, a side under {self.min_side}")
-                mode = "L" if channels == 1 else "RGB"
-                upright = _eight_bits(_upright(image))
-                upright.info.pop("transparency", None)  # left out, of which Pillow would warn for some palettes
-                pixels = upright.convert(mode)
-        except InvalidImageError:
-            raise
-        except UnidentifiedImageError as error:  # its text has the address of an object
-            kinds = ", ".join(FORMATS)
-            why = f"cannot identify it as one of {kinds}" if content else "an empty file"
-            raise InvalidImageError(why) from error
-        except Exception as error:  # what Pillow raises for damage has no common class
-            raise InvalidImageError(_ADDRESS.sub("the image", str(error)) or type(error).__name__) from error
-        return np.asarray(self._resized(pixels)).reshape(height, width, channels)
+    def _decoded(self, contents: list[bytes]) -> list[tuple[np.ndarray, list[int]]]:
+        images, sides = _batch_decoder(self.image_shape, self.resize)(tf.constant(contents, tf.string))
+        return list(zip(images.numpy(), sides.numpy().tolist(), strict=True))
 
-    def _resized(self, image: Image.Image) -> Image.Image:
-        size = (self.image_shape[1], self.image_shape[0])
-        if image.size == size:
-            return image
-        if self.resize == "crop":
-            return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
-        if self.resize == "pad":
-            return ImageOps.pad(image, size, Image.Resampling.BILINEAR)
-        return image.resize(size, Image.Resampling.BILINEAR)
+    def _small(self, sides: Sequence[int]) -> InvalidImageError:
+        height, width = sides
+        return InvalidImageError(f"{width}×{height} pixels, a side under {self.min_side}")
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Returns an image put upright by its EXIF tag. Pillow's `exif_transpose` fails where other tags are invalid."""
-    image.load()
-    try:
-        turn = TURNS.get(int(image.getexif().get(ORIENTATION, 1)))
-    except Exception:  # a tag may hold anything
-        turn = None
-    return image if turn is None else image.transpose(turn)
+Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Returns the upper 8 bits of an image of 16: Pillow's own conversion would clip values at 255."""
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
+@functools.cache
+def _batch_decoder(image_shape: tuple[int, int, int], resize: str) -> Callable[[tf.Tensor], Batch]:
+    function: Callable[[tf.Tensor], Batch] = tf.function(
+        lambda contents: decode(contents, image_shape, resize), [tf.TensorSpec([None], tf.string)], autograph=False
+    )
+    return function
+
+
+def decode(contents: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -> Batch:
+    """Return images, uint8 [n, H, W, C], of JPEGs and PNGs, string [n], and their own heights and widths, int32 [n, 2].
+
+    A JPEG is put upright by its EXIF tag, transparency is left out, of 16 bits the upper 8 are taken. Resizing is
+    bilinear over all pixels that fall into one, within 1 of 255 of Pillow's. To be traced; the graph raises
+    InvalidArgumentError for other bytes, damage, and more than MOST_PIXELS.
+
+    Args:
+        image_shape: (H, W, C) with C 1 or 3.
+        resize: see `Decoder`.
+    """
+
+    def one(content: tf.Tensor) -> Batch:
+        is_jpeg = tf.strings.substr(content, 0, 2) == b"\xff\xd8"
+        is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
+        known = tf.debugging.Assert(is_jpeg | is_png, ["neither JPEG nor PNG: convert it"])
+        with tf.control_dependencies([known]):
+            pixels = tf.cond(is_png, lambda: _png(content), lambda: _jpeg(content))
+        sides = tf.shape(pixels)[:2]
+        return _resized(_gray(pixels) if image_shape[-1] == 1 else pixels, image_shape, resize), sides
+
+    with tf.device("/cpu:0"):
+        batch: Batch = tf.map_fn(
+            one,
+            contents,
+            fn_output_signature=(tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec([2], tf.int32)),
+            parallel_iterations=AT_ONCE,
+        )
+    return batch
+
+
+def _png(content: tf.Tensor) -> tf.Tensor:
+    """Return uint8 [h, w, 3]."""
+    head = _head(content, 24)
+    with tf.control_dependencies([_refuse_large(_number(head, 16, 4), _number(head, 20, 4))]):
+        return tf.io.decode_png(content, 3)
+
+
+def _jpeg(content: tf.Tensor) -> tf.Tensor:
+    """Return uint8 [h, w, 3], upright."""
+    height, width, _ = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(content), tf.int64), 3)
+    with tf.control_dependencies([_refuse_large(height, width)]):
+        pixels = tf.io.decode_jpeg(content, 3, dct_method="INTEGER_ACCURATE")
+    parts = tf.strings.split([content], _EXIF, maxsplit=1).values
+
+    def upright() -> tf.Tensor:
+        is_segment = tf.strings.substr(parts[0], -4, 2) == b"\xff\xe1"
+        orientation = tf.where(is_segment, _orientation(parts[1]), 1)
+        return tf.cond(orientation == 1, lambda: pixels, lambda: _turned(pixels, orientation))
+
+    return tf.cond((tf.size(parts) > 1) & (tf.strings.length(parts[0]) >= 4), upright, lambda: pixels)
+
+
+def _orientation(tiff: tf.Tensor) -> tf.Tensor:
+    """Return the orientation in the first directory of EXIF data, int32, 1 to 8; 1 where it is absent or invalid."""
+    data = tf.pad(_head(tiff, _EXIF_BYTES), [[0, 2 + 12 * _MOST_TAGS]])
+    is_little = data[0] == ord("I")
+    directory = tf.minimum(_number(data, 4, 4, is_little), _EXIF_BYTES)
+    count = _number(data, directory, 2, is_little)
+    tags = tf.reshape(data[directory + 2 : directory + 2 + 12 * _MOST_TAGS], [_MOST_TAGS, 12])
+    wanted = tf.where(is_little, [0x12, 1, 3, 0, 1, 0, 0, 0], [1, 0x12, 0, 3, 0, 0, 0, 1])  # one number of 16 bits
+    is_inside = tf.range(_MOST_TAGS, dtype=tf.int64) < count
+    is_it = is_inside & tf.reduce_all(tf.cast(tags[:, :8], tf.int32) == wanted, axis=1)
+    values = tf.cast(tf.where(is_little, tags[:, 8], tags[:, 9]), tf.int32)
+    value = tf.reduce_sum(tf.where(is_it, values, 0))
+    return tf.where((value >= 1) & (value <= 8), value, 1)
+
+
+def _turned(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Return an image [h, w, C] put upright: transposed first, then turned."""
+    orders = [(1, 0, 2) if value in _TRANSPOSED else (0, 1, 2) for value in range(9)]
+    is_reversed = [[value in values for values in _REVERSED] for value in range(9)]
+    axes = tf.reshape(tf.where(tf.gather(is_reversed, orientation)), [-1])
+    return tf.reverse(tf.transpose(pixels, tf.gather(orders, orientation)), axes)
+
+
+def _gray(rgb: tf.Tensor) -> tf.Tensor:
+    """Return uint8 [h, w, 1]: luma of ITU-R 601-2 in fixed point, as Pillow's; gray stays as it is."""
+    gray = tf.matmul(tf.cast(rgb, tf.int32), [[19595], [38470], [7471]])  # of 2**16
+    return tf.cast(tf.bitwise.right_shift(gray + 2**15, 16), tf.uint8)
+
+
+def _resized(pixels: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -> tf.Tensor:
+    """Return uint8 `image_shape` from [h, w, C], which is not copied where it has that size."""
+    size, own = tf.constant(image_shape[:2]), tf.shape(pixels)[:2]
+
+    def resized() -> tf.Tensor:
+        sides, wanted = tf.cast(own, tf.float32), tf.cast(size, tf.float32)
+        scale, translation = wanted / sides, tf.zeros([2])
+        if resize == "crop":
+            scale = tf.fill([2], tf.reduce_max(scale))
+            translation = (wanted - sides * scale) / 2
+        elif resize == "pad":
+            inside = tf.maximum(tf.round(sides * tf.reduce_min(scale)), 1)
+            scale, translation = inside / sides, tf.round((wanted - inside) / 2)
+        [image] = tf.unstack(
+            tf.raw_ops.ScaleAndTranslate(
+                images=pixels[None],
+                size=size,
+                scale=scale,
+                translation=translation,
+                kernel_type="triangle",
+                antialias=True,
+            ),
+            1,
+        )
+        return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
+
+    return tf.ensure_shape(tf.cond(tf.reduce_all(own == size), lambda: pixels, resized), image_shape)
+
+
+def _refuse_large(height: tf.Tensor, width: tf.Tensor) -> tf.Operation:
+    """Refuse an image by its header, before memory is taken for its pixels."""
+    why = f"an image of over {MOST_PIXELS // 10**6} million pixels"
+    return tf.debugging.Assert(height * width <= MOST_PIXELS, [why])
+
+
+def _head(content: tf.Tensor, count: int) -> tf.Tensor:
+    """Return the first bytes of a string, uint8 [count]; 0 past its end."""
+    part = tf.io.decode_raw(tf.strings.substr(content, 0, count), tf.uint8, fixed_length=count)
+    return tf.ensure_shape(part, [count])
+
+
+def _number(data: tf.Tensor, begin: int | tf.Tensor, count: int, is_little: tf.Tensor | bool = False) -> tf.Tensor:
+    """Return the whole number, int64, in `count` bytes of `data`, uint8 [n]."""
+    powers = 256 ** np.arange(count, dtype=np.int64)
+    digits = tf.ensure_shape(tf.cast(data[begin : begin + count], tf.int64), [count])
+    return tf.reduce_sum(digits * tf.where(is_little, powers, powers[::-1]))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.source import Invalid, InvalidImageError, Listing, Source, UnusableError
+from stages.data.source import Invalid, Listing, Source, UnusableError
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe, digest, empty
 from stages.reporter import Reporter
@@ -87,7 +87,7 @@ def remaining(source: Source, listing: Listing) -> Listing:
     for label in classes:
         numbers = np.flatnonzero(listing.labels == label)
         looked_at = numbers[: max(1, LOOKED_AT // len(classes))]
-        results = zip(looked_at, _read(source, looked_at), strict=True)
+        results = zip(looked_at, source.read(looked_at), strict=True)
         good = [int(number) for number, result in results if not isinstance(result, Invalid)]
         usable += [*good, *(map(int, numbers[len(looked_at) :]) if good else ())]
     return listing.only(np.sort(np.array(usable, np.int64)))
@@ -103,7 +103,7 @@ def decoded(
         for start in range(0, count, chunk):
             numbers = range(start, min(start + chunk, count))
             blocks = np.array_split(numbers, 2 * WORKERS)  # an image may be too little for a task
-            results = [*chain.from_iterable(pool.map(lambda block: _read(source, block), blocks))]
+            results = [*chain.from_iterable(pool.map(source.read, blocks))]
             invalid = [result for result in results if isinstance(result, Invalid)]
             if invalid and on_error == "fail":
                 raise UnusableError(invalid, remaining(source, listing))
@@ -121,24 +121,11 @@ def read_all(source: Source, listing: Listing, numbers: np.ndarray) -> np.ndarra
     Raises:
         UnusableError: where one cannot be used.
     """
-    results = _read(source, numbers)
+    results = source.read(numbers)
     invalid = [result for result in results if isinstance(result, Invalid)]
     if invalid:
         raise UnusableError(invalid, remaining(source, listing))
     return np.stack(results)  # type: ignore[arg-type]
-
-
-def _read(source: Source, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
-    together = source.read_together(numbers)
-    if together is not None:
-        return list(together)
-    results: list[np.ndarray | Invalid] = []
-    for number in numbers:
-        try:
-            results.append(source.read(int(number)))
-        except InvalidImageError as error:
-            results.append(Invalid(source.where(int(number)), str(error)))
-    return results
 
 
 def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> Contents:

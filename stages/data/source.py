@@ -1,10 +1,12 @@
 """Sources of images: their listing and their reading, before anything is decoded."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from stages.data.convert import InvalidImageError
 
 
 @dataclass(frozen=True)
@@ -14,10 +16,6 @@ class Invalid:
     where: str
     why: str
     expected: str = "images that can be decoded"
-
-
-class InvalidImageError(Exception):
-    """An image that cannot be used; its text says why."""
 
 
 class UnusableError(Exception):
@@ -75,19 +73,12 @@ class Source(ABC):
         """Returns the examples; may take as long as reading the whole source."""
 
     @abstractmethod
-    def read(self, number: int) -> np.ndarray:
-        """Returns an image, uint8 [H, W, C]; safe in several threads at once.
+    def read(self, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
+        """Returns images, uint8 [H, W, C], or why they cannot be used; safe in several threads at once.
 
-        Raises:
-            InvalidImageError: where the image cannot be used.
+        Args:
+            numbers: int64 [n].
         """
-
-    def read_together(self, numbers: np.ndarray) -> np.ndarray | None:
-        """Returns the images of `numbers`, uint8 [n, H, W, C], where that is faster than `read` for each.
-
-        None where they cannot be read together, or one cannot be used: then each is read by itself.
-        """
-        return None
 
     @abstractmethod
     def where(self, number: int) -> str:
@@ -96,3 +87,33 @@ class Source(ABC):
     def file(self, number: int) -> str | None:
         """Returns the path of an example's file in the source, by its number before any was left out; None: no file."""
         return None
+
+
+class EncodedSource(Source):
+    """Images that are files, or records, of any format and size. decode: see `stages.data.decode.Decoder`."""
+
+    decode: Callable[[Sequence[bytes]], Sequence[np.ndarray | InvalidImageError]]
+
+    @abstractmethod
+    def content(self, number: int) -> bytes:
+        """Returns the bytes of an image.
+
+        Raises:
+            InvalidImageError: where there are none.
+        """
+
+    def read(self, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
+        """See `Source`."""
+        contents: dict[int, bytes] = {}
+        results: dict[int, np.ndarray | InvalidImageError] = {}
+        for number in map(int, numbers):
+            try:
+                contents[number] = self.content(number)
+            except InvalidImageError as error:
+                results[number] = error
+        results |= zip(contents, self.decode(list(contents.values())), strict=True)
+        ordered = [(number, results[number]) for number in map(int, numbers)]
+        return [
+            Invalid(self.where(number), str(result)) if isinstance(result, InvalidImageError) else result
+            for number, result in ordered
+        ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from stages.exporters import encoded_images
+from stages.data.decode import decode
 from stages.exporters.exporter import LOADERS, Exporter
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
@@ -33,7 +33,7 @@ class Serving(tf.Module):
 
         serving_default(images): float32 [N, H, W, C].
         serve_uint8(images): uint8 [N, H, W, C].
-        serve_bytes(encoded): string [N], each a JPEG or PNG (BMP, GIF) of any size; it becomes pixels as in
+        serve_bytes(encoded): string [N], each a JPEG or PNG of any size; it becomes pixels by the function of the
             training. Only for images of 1 or 3 channels.
 
     `class_names` are UTF-8, string [classes], in the order of the probabilities. A tf.Module, because a Keras 3 model
@@ -80,12 +80,7 @@ class Serving(tf.Module):
 
     def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         shape, (low, high) = self.dataset.image_shape, self.dataset.pixel_range
-        with tf.device("/cpu:0"):
-            pixels = tf.map_fn(
-                lambda content: encoded_images.decode(content, shape, self.dataset.resize),
-                encoded,
-                fn_output_signature=tf.TensorSpec(shape, tf.uint8),
-            )
+        pixels, _ = decode(encoded, shape, self.dataset.resize)
         if (low, high) == (0.0, 255.0):
             return self._serve(pixels)
         return self._serve(tf.cast(pixels, tf.float32) * ((high - low) / 255) + low)

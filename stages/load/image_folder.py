@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.class_folders import split_folders
+from stages.data.convert import SUFFIXES, InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Invalid, InvalidImageError, Listing, Source
+from stages.data.source import EncodedSource, Invalid, Listing
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
 from stages.settings.places import regular_file
 from stages.text_names import printable
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 
 
 def image_folder(
@@ -39,14 +38,14 @@ def image_folder(
     return load(ImageFolderSource(settings), settings, reporter, folder, cache)
 
 
-class ImageFolderSource(Source):
+class ImageFolderSource(EncodedSource):
     """Image files by number: splits in their order, in each the classes, in each the files by name."""
 
     def __init__(self, settings: ImageFolderSettings) -> None:
         self._root = settings.folder
         self.name = self._root.name
         self.image_shape = settings.shape((None, None, 3))
-        self._decode = Decoder(self.image_shape, settings.resize, settings.min_side)
+        self.decode = decode = Decoder(self.image_shape, settings.resize, settings.min_side)
         self._splits, names = split_folders(self._root)
         passed_over: Counter[str] = Counter()
         for folder in {self._root, *self._splits.values()}:
@@ -65,7 +64,7 @@ class ImageFolderSource(Source):
         self._names = tuple(names)
         self.passed_over = dict(passed_over.most_common())
         self.warnings = tuple(_look_alike(names))
-        self.fingerprint = self._fingerprint()
+        self.fingerprint = self._fingerprint(decode.key)
 
     def listing(self) -> Listing:
         """Returns the files; a class without training images is invalid, and left out where that is allowed.
@@ -115,12 +114,11 @@ class ImageFolderSource(Source):
         self._files = [path for path, keep in zip(self._files, usable, strict=True) if keep]
         return listing.only(np.flatnonzero(usable))
 
-    def read(self, number: int) -> np.ndarray:
+    def content(self, number: int) -> bytes:
         try:
-            content = regular_file(self._files[number]).read_bytes()
+            return regular_file(self._files[number]).read_bytes()
         except OSError as error:
             raise InvalidImageError(error.strerror or str(error)) from error
-        return self._decode(content)
 
     def where(self, number: int) -> str:
         return str(self._files[number])
@@ -128,8 +126,8 @@ class ImageFolderSource(Source):
     def file(self, number: int) -> str | None:
         return printable(self._listed[number].relative_to(self._root).as_posix())
 
-    def _fingerprint(self) -> str:
-        content = hashlib.sha256(repr((self._decode.key, self._names)).encode(errors="surrogateescape"))
+    def _fingerprint(self, key: str) -> str:
+        content = hashlib.sha256(repr((key, self._names)).encode(errors="surrogateescape"))
         for path in self._files:
             try:
                 status = path.stat()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.loading import load
-from stages.data.source import Listing, Source
+from stages.data.source import Invalid, Listing, Source
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.seeds import derive
@@ -45,7 +45,10 @@ class SyntheticSource(Source):
         parts = {"train": np.arange(self._examples), "test": np.arange(self._examples, len(labels))}
         return Listing(labels, parts, tuple(f"place {index}" for index in range(self._classes)))
 
-    def read(self, number: int) -> np.ndarray:
+    def read(self, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
+        return [self._image(int(number)) for number in numbers]
+
+    def _image(self, number: int) -> np.ndarray:
         random = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, number]))
         pixels = random.integers(0, 128, self.image_shape, dtype=np.uint8)
         rows, columns = self.image_shape[0] // 4, self.image_shape[1] // 4

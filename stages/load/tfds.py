@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from io import FileIO
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,11 @@ import tensorflow as tf
 import tensorflow_datasets
 from tensorflow_datasets.core.registered import DatasetNotFoundError
 
-from stages.data import plain_png, tfds_folder
+from stages.data import tfds_folder
+from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Invalid, InvalidImageError, Listing, Source
+from stages.data.source import EncodedSource, Invalid, Listing
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -41,7 +40,7 @@ def tfds(
     return load(TfdsSource(settings), settings, reporter, folder, cache)
 
 
-class TfdsSource(Source):
+class TfdsSource(EncodedSource):
     """A prepared set of TFDS: its TFRecord files, any record of which is one read at a known offset."""
 
     def __init__(self, settings: TfdsSettings) -> None:
@@ -58,8 +57,8 @@ class TfdsSource(Source):
         self._parts = {name: _instructions(builder, name, split, settings) for name, split in splits.items() if split}
         self.name = builder.info.full_name
         self.image_shape = settings.shape((image.shape[0], image.shape[1], image.shape[2]))
-        self._decode = Decoder(self.image_shape, settings.resize, settings.min_side)
-        self.fingerprint = _fingerprint(builder, splits, self._decode, (self._image_key, self._label_key))
+        self.decode = decode = Decoder(self.image_shape, settings.resize, settings.min_side)
+        self.fingerprint = _fingerprint(builder, splits, decode, (self._image_key, self._label_key))
         self._records: list[tuple[Path, int, int]] = []
 
     def listing(self) -> Listing:
@@ -98,30 +97,10 @@ class TfdsSource(Source):
             parts[name] = np.array(in_split, np.int64)
         return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(invalid))
 
-    def read(self, number: int) -> np.ndarray:
+    def content(self, number: int) -> bytes:
         path, offset, length = self._records[number]
         with _opened(path) as file:
-            return self._decode(self._content(_read(file, offset, length)))
-
-    def read_together(self, numbers: np.ndarray) -> np.ndarray | None:
-        """See `Source`: of plain PNGs."""
-        if min(self.image_shape[:2]) < self._decode.min_side:
-            return None
-        contents = []
-        records = [self._records[number] for number in numbers]
-        for path, group in groupby(records, key=itemgetter(0)):
-            with _opened(path) as file:
-                for _, offset, length in group:
-                    try:
-                        contents.append(self._content(_read(file, offset, length)))
-                    except InvalidImageError:
-                        return None
-                    if not plain_png.is_plain(contents[-1], self.image_shape):
-                        return None
-        return plain_png.decode(contents, self.image_shape)
-
-    def _content(self, record: bytes) -> bytes:
-        content = _example(record)[self._image_key].bytes_list.value
+            content = _example(_read(file, offset, length))[self._image_key].bytes_list.value
         if not content:
             raise InvalidImageError("a record without an image")
         return bytes(content[0])

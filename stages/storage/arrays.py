@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from stages.settings.places import regular_file
+
 FACTS = "facts.json"
 _BLOCK = 2**20
 
@@ -69,8 +71,7 @@ def read_arrays(folder: Path, name: str, expected: Expected) -> ArrayFolder:
     """
     folder.lstat()
     try:
-        _refuse_irregular(folder / FACTS)
-        content = json.loads((folder / FACTS).read_bytes())
+        content = json.loads(regular_file(folder / FACTS).read_bytes())
         if content.pop("checksum") != _checksum(content):
             raise DamagedError(f"the checksum of {FACTS} does not fit")
         if content["name"] != name:
@@ -86,7 +87,7 @@ def read_arrays(folder: Path, name: str, expected: Expected) -> ArrayFolder:
 
 
 def _array(path: Path, hashed: int, digest: str, size: int) -> np.ndarray:
-    _refuse_irregular(path)
+    regular_file(path)
     if path.stat().st_size != size:
         raise DamagedError(f"{path.name} has {path.stat().st_size:,} bytes in place of {size:,}")
     if _file_digest(path, hashed) != digest:
@@ -101,11 +102,6 @@ def _check(key: str, array: np.ndarray, dtype: np.dtype, shape: Sequence[int | N
     if array.dtype != dtype or not fits:
         sides = ", ".join("any" if side is None else str(side) for side in shape)
         raise DamagedError(f"{key} is {array.dtype} {array.shape} in place of {dtype} ({sides})")
-
-
-def _refuse_irregular(path: Path) -> None:
-    if not path.is_file():  # a pipe would never end
-        raise DamagedError(f"{path.name} is {'no file' if path.exists() else 'missing'}")
 
 
 def _header_length(path: Path) -> int:

@@ -123,13 +123,13 @@ import sys, time
 from pathlib import Path
 from stages.load import image_folder as module
 from tests.stages.images import settings
-read = module.ImageFolderSource.read
+content = module.ImageFolderSource.content
 def slow(self, number):
     sys.stdout.write("decodes\n")  # at once: threads do not mix their lines
     sys.stdout.flush()
     time.sleep(0.05)
-    return read(self, number)
-module.ImageFolderSource.read = slow
+    return content(self, number)
+module.ImageFolderSource.content = slow
 dataset = module.image_folder(settings(Path(sys.argv[1])), cache=Path(sys.argv[2]))
 print(dataset.fingerprint)
 """
