@@ -7,8 +7,8 @@ import tensorflow as tf
 from pipeline.run_folder.summary import Summary
 
 NAMES = ("black :cat:", "tab\tbed", "long " * 30)
-IMAGE = b"BM" + bytes(30)
-"""What the export takes for an image, as it begins like a bitmap."""
+IMAGE = b"\xff\xd8" + bytes(30)
+"""What the export takes for an image, as it begins like a JPEG."""
 
 
 def write_run(folder: Path, run_id: str | None, config: str | None) -> Path:
@@ -24,7 +24,7 @@ def write_export(folder: Path) -> None:
     """Writes a SavedModel that answers each image with the same probabilities of `NAMES`."""
 
     def classify(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
-        good = tf.reduce_all(tf.strings.substr(encoded, 0, 2) == "BM")
+        good = tf.reduce_all(tf.strings.substr(encoded, 0, 2) == b"\xff\xd8")
         with tf.control_dependencies([tf.debugging.Assert(good, ["no image"])]):
             rows = tf.tile([[0.2, 0.7, 0.1]], [tf.size(encoded), 1])
         return {

@@ -166,7 +166,7 @@ def test_a_class_is_told_where_it_lies(tmp_path: Path) -> None:
 def test_files_that_are_passed_over_are_counted_by_kind(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images", suffix=".JPG")
     inside = root / "class 0"
-    for name in ("a.txt", "b.TXT", "c.webp", "README", ".hidden.png", "deeper/d.webp", ".git/e.png"):
+    for name in ("a.txt", "b.TXT", "c.tif", "README", ".hidden.png", "deeper/d.tif", ".git/e.png"):
         (inside / name).parent.mkdir(exist_ok=True)
         (inside / name).write_text("no image")
     (root / "MANIFEST").write_text("sums")
@@ -178,7 +178,7 @@ def test_files_that_are_passed_over_are_counted_by_kind(tmp_path: Path) -> None:
     dataset = image_folder(settings(root), reporter)
     counted = {
         "2 .txt",
-        "2 .webp",
+        "2 .tif",
         "1 without a suffix",
         "2 hidden",
         "1 links to folders",
@@ -186,7 +186,7 @@ def test_files_that_are_passed_over_are_counted_by_kind(tmp_path: Path) -> None:
     }
     assert set(dataset.record.params["passed_over"].split(", ")) == counted
     assert dataset.record.params["data/passed_over"] == 9
-    assert any("passed over 9 files" in line and "2 .webp" in line for line in reporter.lines)
+    assert any("passed over 9 files" in line and "2 .tif" in line for line in reporter.lines)
     assert sum(len(split) for split in dataset.splits.values()) == 26
     (inside / "broken.png").symlink_to(tmp_path / "nowhere.png")
     assert "broken.png: No such file" in str(refused(image_folder, settings(root)))
@@ -263,9 +263,9 @@ def test_folders_that_are_no_classes_are_refused_before_tensorflow_starts(tmp_pa
 
 def test_what_is_no_image_is_said_without_an_address(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images")
-    webp = tmp_path / "one.webp"
-    Image.new("RGB", (9, 9)).save(webp)
-    for content, said in ((b"", "an empty file"), (b"text", "cannot identify"), (webp.read_bytes(), "JPEG, PNG, BMP")):
+    tiff = tmp_path / "one.tif"
+    Image.new("RGB", (9, 9)).save(tiff)
+    for content, said in ((b"", "an empty file"), (b"text", "cannot identify"), (tiff.read_bytes(), "JPEG, PNG, BMP")):
         (root / "class 1" / "003.png").write_bytes(content)
         error = refused(image_folder, settings(root))
         assert str(root / "class 1" / "003.png") in str(error)

@@ -48,7 +48,7 @@ def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
     dataset = image_folder(settings(root))
     assert [len(split) for split in dataset.splits.values()] == [8, 8, 8]
     expected = Image.fromarray(image(213)).resize((16, 16), Image.Resampling.BILINEAR)
-    np.testing.assert_array_equal(dataset.test.images[7], np.asarray(expected))
+    np.testing.assert_allclose(dataset.test.images[7].astype(int), np.asarray(expected), atol=1)
     (root / "train" / "c0" / "1.png").write_bytes(b"no image")  # all that follow are numbered anew
     for cache in (None, tmp_path / "cache"):
         left = image_folder(settings(root, on_error="skip"), cache=cache)
@@ -146,10 +146,10 @@ def test_a_photo_is_put_upright_and_odd_notes_of_a_camera_harm_nothing(tmp_path:
         notes[0x0112] = orientation
         for tag, value in odd.items():
             notes[tag] = value
-        Image.fromarray(pixels).save(tmp_path / "class 0" / f"00{index}.png", exif=notes)
+        Image.fromarray(pixels).save(tmp_path / "class 0" / f"00{index}.jpg", exif=notes, quality=100, subsampling=0)
     shown = np.concatenate([split.images for split in image_folder(settings(tmp_path)).splits.values()])
     for expected in (np.rot90(pixels, -1), pixels):
-        assert any(np.array_equal(one, expected) for one in shown)
+        assert any(np.allclose(one.astype(int), expected, atol=4) for one in shown)
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
