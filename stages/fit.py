@@ -1,32 +1,34 @@
-"""Training by Keras' `Model.fit`, which users know, and which checks the training loop."""
+"""Training by Keras' `Model.fit`, for networks that have a `train_step` of their own."""
 
-from collections.abc import Sequence
+import math
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from stages.callbacks.best_weights import BestWeights
 from stages.callbacks.build import build_callbacks, prepare_callbacks
-from stages.callbacks.callback_list import Callbacks
-from stages.callbacks.timing import Timing
-from stages.checkpoints.files import Checkpoints, newest
-from stages.checkpoints.forks import forked, with_schedule
+from stages.checkpoints.files import Checkpoint, Checkpoints, newest
+from stages.checkpoints.progress import Progress
 from stages.checkpoints.saved import restore_trained, save_trained
-from stages.checkpoints.state import State, progress_of
-from stages.data.batches import InputFunction, distributed, evaluation_input, steps_per_epoch, training_input
+from stages.data.batches import distributed, evaluation_input, training_input
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
-from stages.networks.inference_memory import scoring_batch
 from stages.networks.precision import keras_floats
 from stages.optimization.losses import accuracy, class_weight, class_weights, cross_entropy
-from stages.optimization.optimizers import Rate, build_optimizer, exclude_from_decay, learning_rate
-from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Model, Record, Split, Strategy, Trained
+from stages.optimization.optimizers import Rate, build_optimizer, exclude_from_decay, last_rate, learning_rate
+from stages.reporter import Reporter, Silent, Stop
+from stages.results import Dataset, Model, Record, Strategy, Trained, as_number
 from stages.reuse import allow_reuse
+from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
-from stages.training.fit_report import FitReport
-from stages.training.memory import check_memory, gpu_peak
+from stages.training.epoch_metrics import epoch_line, epoch_metrics, report_completed
 from stages.training.outcome import result_of, write_files
 
 
@@ -38,130 +40,191 @@ def fit(
     reporter: Reporter | None = None,
     folder: Path | None = None,
 ) -> Trained:
-    """Trains `model` in place by `Model.fit`, on the batches of the training loop.
+    """Train `model` in place by `Model.fit`, on the batches of the training loop; metrics are Keras' own.
 
-    Arguments, result and files are those of `stages.train.train`.
+    Arguments, result and files are those of `stages.train.train`. A run resumes at the end of its last epoch, with
+    callbacks that start again.
 
     Raises:
-        UserError: where Keras would compute other numbers than one device.
+        UserError: where Keras would average over replicas whose batches differ in size.
     """
-    timing = Timing()
+    per_epoch = _steps_per_epoch(settings, strategy, len(dataset.train))
+    network, scaling = model.network.core, model.network.get_layer("scaling")
     reporter = reporter or Silent()
-    if warning := settings.check_share(strategy.in_sync, len(dataset.train)):
-        reporter.warn(warning)
-    _check_batches(settings, strategy, dataset.train)
-    with timing.of("build"):
-        needed = check_memory(model, dataset, strategy, settings)
-    per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-    place = folder / "checkpoints" if folder is not None else None
-    checkpoint = newest(place, reporter.warn) if place is not None else None
-    if checkpoint is not None:
-        checkpoint = with_schedule(forked(checkpoint, model.network), per_epoch)
-    with timing.of("build"):
-        rate = _compile(
-            model, strategy, settings, per_epoch, progress_of(checkpoint).shift if checkpoint is not None else 0
-        )
-    best, callbacks = build_callbacks(settings, reporter, folder=folder, metrics=model.metrics)
-    # Validation swaps the EMA in by itself; this one does for the callbacks after it.
-    ema = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if settings.optimizer.ema_use else []
-    all_callbacks = [*ema, *callbacks.callbacks]
+    place = folder / "checkpoints" / "fit" if folder is not None else None
     weights = class_weights(settings.class_weights, dataset)
-    validation = _Validation(model, dataset.val, strategy, settings.steps_per_call or 1)
+    by_class = None if weights is None else tf.constant(weights, tf.float64)
+
+    def for_training(images: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        weights = () if by_class is None else (class_weight(labels, by_class),)
+        return scaling(images), labels, *weights
+
+    def for_validation(images: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return scaling(images), labels
+
     with keras_floats(model.policy), reporter.stopping() as stop:  # Keras makes its losses at the first step
-        state = State(strategy, model, dataset, settings, all_callbacks)
-        checkpoints = Checkpoints(place, settings, reporter.is_secret)
-        report = FitReport(dataset, settings, rate, reporter, state, checkpoints, stop, validation.score, checkpoint)
-        first_step = report.progress.epoch * per_epoch
-        training = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
-        report.callbacks = Callbacks(
-            [*all_callbacks, report],
-            reporter.warn,
-            timing,
-            names=callbacks.names,
-            add_history=True,  # Keras' fit returns it
-            model=model.network,
-            verbose=0,
+        rate = _compile(model, strategy, settings, per_epoch, reporter)
+        best, callbacks = build_callbacks(settings, reporter, folder=folder, metrics=model.metrics)
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True) if settings.optimizer.ema_use else None
+        checkpoints = Checkpoints(place, settings)
+        report = _Report(rate, best, swap, settings, len(dataset.train), checkpoints, reporter, stop)
+        first = report.restore(network, newest(place, reporter.warn) if place is not None else None)
+        prepare_callbacks(callbacks, settings, bool(first))
+        batches = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
+        size = _validation_batch(len(dataset.val), strategy.in_sync)
+        validation = evaluation_input(dataset.val, size, passes=settings.epochs)
+        network.fit(
+            distributed(strategy.distribution, lambda context: batches(context).map(for_training)),
+            steps_per_epoch=per_epoch,
+            initial_epoch=first,
             epochs=settings.epochs,
-            steps=per_epoch,
+            validation_data=distributed(strategy.distribution, lambda context: validation(context).map(for_validation)),
+            validation_steps=-(-len(dataset.val) // size),
+            callbacks=[*([swap] if swap else []), *callbacks.callbacks, report],
+            shuffle=False,  # the input is
+            verbose=0,
         )
-        prepare_callbacks(report.callbacks, settings, checkpoint is not None)
-        batches = distributed(strategy.distribution, _weighted(training, weights))
-        _run(model.network, batches, validation, report)
-    report.progress.outside = dict(report.callbacks.outside)
     reporter.doing("writing the best weights")
-    if settings.restore_best:
-        best.restore()
-    params = {"jit": "on" if settings.jit == "on" else "off", "steps_per_call": settings.steps_per_call or 1, **needed}
-    files = write_files(model, report.progress, best, folder)
-    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary=validation_facts(dataset))
-    return result_of(model, report.progress, best, settings, record)
+    network.set_weights(best.weights if settings.restore_best else report.last_weights)
+    progress = report.progress
+    record = Record(files=write_files(model, progress, best, folder), summary=validation_facts(dataset))
+    if place is not None:
+        shutil.rmtree(place, ignore_errors=True)
+    return result_of(model, progress, best, settings, record)
 
 
 allow_reuse(fit, save_trained, restore_trained)
 
 
-def _run(network: keras.Model, batches: Any, validation: "_Validation", report: FitReport) -> None:
-    """Runs the epochs that are left; if none is, the callbacks alone: the run was interrupted after training."""
-    if report.progress.finished:
-        report.callbacks.on_train_begin()
-        report.callbacks.on_train_end()
-        return
-    settings = report.settings
-    network.fit(
-        batches,
-        steps_per_epoch=steps_per_epoch(report.dataset.train, settings.batch_size),
-        initial_epoch=report.progress.epoch,
-        epochs=settings.epochs,
-        validation_data=validation.input(settings.epochs),
-        validation_steps=validation.steps,
-        callbacks=report.callbacks,
-        shuffle=False,  # the input is
-        verbose=0,
-    )
+@dataclass(eq=False)
+class _Report(keras.callbacks.Callback):
+    """Reports and saves each epoch; the last of all callbacks, so that it sees what they add to the logs.
 
+    swap: puts the EMA into the network. progress: what is done, and the metrics of each epoch.
+    """
 
-def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, shift: int) -> Rate:
-    chosen = settings.optimizer
-    options: dict[str, Any] = {"global_clipnorm": chosen.clip_norm or None}
-    if chosen.ema_momentum:
-        options |= {"use_ema": True, "ema_momentum": chosen.ema_momentum}
-    with strategy.distribution.scope(), keras_floats(model.policy):  # dtype of Keras' losses and means
-        peak = chosen.learning_rate
-        rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, shift, policy=model.policy)
-        optimizer = build_optimizer(chosen, rate, model.policy, **options)
-        exclude_from_decay(optimizer, model.network, chosen)
-        loss = cross_entropy(model.outputs, settings.label_smoothing)
-        for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
-            network.compile(
-                optimizer,
-                loss,
-                metrics=[accuracy],
-                jit_compile=settings.jit == "on",
-                steps_per_execution=settings.steps_per_call or 1,
+    rate: Rate
+    best: BestWeights
+    swap: keras.callbacks.SwapEMAWeights | None
+    settings: FitSettings
+    examples: int
+    checkpoints: Checkpoints
+    reporter: Reporter
+    stop: Stop
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._per_epoch = -(-self.examples // self.settings.batch_size)
+        self._began: float | None = None  # of a step; None for the first, which is traced
+
+    def restore(self, network: keras.Model, checkpoint: Checkpoint | None) -> int:
+        """Restore a checkpoint of `fit`; return the number of epochs that are done."""
+        if checkpoint is None:
+            return 0
+        for index, variable in enumerate([*network.variables, *network.optimizer.variables]):
+            variable.assign(checkpoint.arrays[f"variable.{index}"])
+        self.best.weights = [checkpoint.arrays[f"best.{index}"] for index in range(len(network.weights))]
+        self.best.best_epoch, self.best.best_value = checkpoint.facts["best"]
+        if self.swap is not None:
+            self.swap._ema_weights_in_model = True
+        self.progress = Progress.of(checkpoint.facts["progress"])
+        self.reporter.resumed(self.progress.step)
+        report_completed(self.progress, [], self.settings.epochs, self.reporter)
+        return self.progress.epoch
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        now, progress = time.perf_counter(), self.progress
+        steps = batch + 1 - progress.done
+        progress.done += steps
+        progress.step += steps
+        if self._began is not None:
+            progress.clock.add(now - self._began, steps, min(steps * self.settings.batch_size, self.examples))
+        note = f"epoch {progress.epoch + 1}/{self.settings.epochs}  loss {(logs or {}).get('loss', math.nan):.4f}"
+        total = self._per_epoch * self.settings.epochs
+        self.reporter.progress(progress.step, total, progress.clock.per_second, note)
+        self._end_if_asked()
+        self._began = time.perf_counter()
+
+    def on_test_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        self.reporter.doing("validating")
+
+    def on_test_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        safe_place()
+        self._end_if_asked()
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        self._began = None if self._began is None else time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        numbers = {name: number for name, value in (logs or {}).items() if (number := as_number(value)) is not None}
+        self.last_weights = self.model.get_weights()
+        finite = zip(self.model.weights, (np.isfinite(values).all() for values in self.last_weights), strict=True)
+        wrong = [variable.path for variable, is_finite in finite if not is_finite]
+        if wrong or not math.isfinite(numbers.get("loss", 0.0)):
+            problem = f"training diverged by epoch {epoch + 1}: the loss is {numbers.get('loss')}"
+            if wrong:
+                problem = f"training diverged by epoch {epoch + 1}: {wrong[0]} has values that are not finite"
+            raise UserError(
+                problem, "finite losses", f"optimizer.learning_rate={self.settings.optimizer.learning_rate / 10:g}"
             )
-        model.network.optimizer.build(model.network.trainable_variables)  # a loss scale around it, too
+        numbers = {"learning_rate": last_rate(self.model.optimizer, self.rate)} | numbers
+        progress = self.progress
+        progress.epoch, progress.done = epoch + 1, 0
+        progress.rows.append(epoch_metrics(numbers, progress.clock, self.reporter.warn))
+        self.reporter.metrics(progress.rows[-1], step=epoch + 1)
+        self.reporter.log(epoch_line(epoch, self.settings.epochs, self._per_epoch, numbers, progress.clock))
+        progress.finished = self.model.stop_training or progress.epoch == self.settings.epochs
+        variables = [*self.model.variables, *self.model.optimizer.variables]
+        arrays = {f"variable.{index}": np.array(variable) for index, variable in enumerate(variables)}
+        arrays |= {f"best.{index}": array for index, array in enumerate(self.best.weights)}
+        facts = {
+            "step": progress.step,
+            "progress": asdict(progress),
+            "best": [self.best.best_epoch, self.best.best_value],
+        }
+        self.checkpoints.save(Checkpoint(facts, arrays))
+
+    def on_train_end(self, logs: Mapping[str, float] | None = None) -> None:
+        self.checkpoints.wait()
+
+    def _end_if_asked(self) -> None:
+        if self.stop.requested:
+            self.checkpoints.wait()
+            self.stop.now()
+
+
+def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, reporter: Reporter) -> Rate:
+    chosen, network = settings.optimizer, model.network.core
+    options: dict[str, Any] = {"global_clipnorm": chosen.clip_norm or None}
+    if chosen.ema_use:  # an EMA that is kept and not used would end as the weights
+        options |= {"use_ema": True, "ema_momentum": chosen.ema_momentum}
+    with strategy.distribution.scope():
+        rate = learning_rate(chosen.learning_rate, settings.schedule, per_epoch, settings.epochs, policy=model.policy)
+        optimizer = build_optimizer(chosen, rate, model.policy, **options)
+        left_out = exclude_from_decay(optimizer, network, chosen)
+        if left_out:
+            reporter.log(f"weight decay leaves out {left_out}")
+        loss = cross_entropy(model.outputs, settings.label_smoothing)
+        steps = settings.steps_per_call or 1
+        network.compile(
+            optimizer, loss, metrics=[accuracy], jit_compile=settings.jit == "on", steps_per_execution=steps
+        )
+        network.optimizer.build(network.trainable_variables)  # a loss scale around it, too
     return rate
 
 
-def _check_batches(settings: FitSettings, strategy: Strategy, split: Split) -> None:
-    replicas = strategy.in_sync
-    remainder = len(split) % settings.batch_size
-    if settings.batch_size % replicas or remainder % replicas:
+def _steps_per_epoch(settings: FitSettings, strategy: Strategy, examples: int) -> int:
+    """Number of steps of an epoch; UserError where the replicas' batches differ in size."""
+    replicas, size = strategy.in_sync, settings.batch_size
+    settings.check_share(replicas, examples)
+    per_epoch, last = -(-examples // size), examples % size or size
+    if size % replicas or last % replicas:
         raise UserError(
-            f"train=fit averages the replicas' means, which is wrong where per-replica batches differ: "
-            f"{replicas} replicas, "
-            f"train.batch_size={settings.batch_size}, a last batch of {remainder or settings.batch_size} "
-            "(github.com/keras-team/keras/issues/19891)",
+            f"train=fit averages the replicas' means, which is wrong where per-replica batches differ: {replicas} "
+            f"replicas, train.batch_size={size}, a last batch of {last} (github.com/keras-team/keras/issues/19891)",
             f"batches that {replicas} divides, or train=loop, which is correct for all",
             "train=loop",
-        )
-    per_epoch = steps_per_epoch(split, settings.batch_size)
-    if (settings.checkpoint_every_steps or 0) % per_epoch:
-        raise UserError(
-            f"train.checkpoint_every_steps={settings.checkpoint_every_steps} with train=fit: it is saved at the ends "
-            f"of epochs alone, of {per_epoch} steps",
-            f"a multiple of {per_epoch}, or train=loop",
-            f"train.checkpoint_every_steps={per_epoch}",
         )
     if per_epoch % (settings.steps_per_call or 1):
         raise UserError(
@@ -169,45 +232,10 @@ def _check_batches(settings: FitSettings, strategy: Strategy, split: Split) -> N
             f"a train.steps_per_call that divides {per_epoch}",
             "train.steps_per_call=1",
         )
+    return per_epoch
 
 
-class _Validation:
-    """Validation by Keras: `passes` whole ones in each call, or it would go beyond its number of steps."""
-
-    def __init__(self, model: Model, split: Split, strategy: Strategy, passes: int) -> None:
-        self._network = model.network
-        self._split = split
-        self._strategy = strategy
-        self._passes = passes
-        self._size = _validation_batch(len(split), strategy.in_sync, scoring_batch(model.network, strategy))
-
-    @property
-    def steps(self) -> int:
-        return steps_per_epoch(self._split, self._size) * self._passes
-
-    def input(self, epochs: int = 1) -> Any:
-        """Returns the batches of as many validations."""
-        batches = evaluation_input(self._split, self._size, passes=epochs * self._passes)
-        return distributed(self._strategy.distribution, batches)
-
-    def score(self) -> dict[str, float]:
-        """Returns loss and accuracy of the network as it is."""
-        scores: dict[str, float] = self._network.evaluate(self.input(), steps=self.steps, verbose=0, return_dict=True)
-        return scores
-
-
-def _validation_batch(examples: int, replicas: int, at_most: int) -> int:
-    """Returns a batch size with which even the last batch gives every replica at least one example.
-
-    The largest up to 256 and `at_most`; else the smallest above.
-    """
-    fitting = min(256, at_most)
-    sizes = [*range(fitting, replicas - 1, -1), *range(fitting + 1, fitting + 1 + replicas)]
+def _validation_batch(examples: int, replicas: int) -> int:
+    """Largest batch size up to 256 with which even the last batch gives every replica an example."""
+    sizes = [*range(256, replicas - 1, -1), *range(257, 257 + replicas)]
     return next(size for size in sizes if examples % size == 0 or examples % size >= replicas)
-
-
-def _weighted(source: InputFunction, weights: Sequence[float] | None) -> InputFunction:
-    if weights is None:
-        return source
-    by_class = tf.constant(weights, tf.float64)
-    return lambda context: source(context).map(lambda x, y, w: (x, y, w * class_weight(y, by_class)))

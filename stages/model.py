@@ -80,7 +80,8 @@ def model(
     keras.utils.set_random_seed(derive(settings.seed, "model"))
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)
-    _refuse_own_steps(network.core)
+    if not network.trainable_variables:
+        raise UserError(f"{network.name} has no weights that are trained", "at least one", "trainable layers")
     _refuse_own_loss(network, dataset)
     loaded = load_weights(network, settings)
     if settings.frozen:
@@ -229,18 +230,6 @@ def _scaled(scaling: Normalization, dataset: Dataset, network: keras.Model, poli
     except ValueError as error:  # Keras' error for inputs that do not fit
         expected = f"a single input, of images of shape {dataset.image_shape}"
         raise UserError(f"the network cannot take the images ({one_line(error)})", expected, fix) from error
-
-
-def _refuse_own_steps(core: keras.Model) -> None:
-    for name in ("train_step", "test_step"):
-        if getattr(type(core), name) is not getattr(keras.Model, name):
-            raise UserError(
-                f"{type(core).__name__} has a {name} of its own, which the training loop would not call",
-                ("compute_loss", "add_loss", "metrics"),
-                "a network without it, or a custom stage in the place of train",
-            )
-    if not core.trainable_variables:
-        raise UserError(f"{core.name} has no weights that are trained", "at least one", "trainable layers")
 
 
 def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:

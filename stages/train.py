@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import keras
+
 from stages.callbacks.best_weights import save_weights
 from stages.callbacks.build import build_callbacks
 from stages.callbacks.timing import Timing
@@ -14,6 +16,7 @@ from stages.checkpoints.saved import restore_trained, save_trained
 from stages.checkpoints.state import progress_of, restore_weights
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
+from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizes_by_batch
 from stages.optimization.losses import class_weights
@@ -54,6 +57,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         UserError: where the replicas cannot share the batch, the loss is no longer finite, the checkpoint belongs to
             another training, or one cannot be written.
     """
+    _refuse_own_steps(model.network.core)
     timing = Timing()
     reporter = reporter or Silent()
     if warning := settings.check_share(strategy.in_sync, len(dataset.train)):
@@ -104,6 +108,16 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
 
 
 allow_reuse(train, save_trained, restore_trained)
+
+
+def _refuse_own_steps(network: keras.Model) -> None:
+    for name in ("train_step", "test_step"):
+        if getattr(type(network), name) is not getattr(keras.Model, name):
+            raise UserError(
+                f"{type(network).__name__} has a {name} of its own, which the training loop would not call",
+                "train=fit, which does; or compute_loss, add_loss and metrics instead of it",
+                "train=fit",
+            )
 
 
 def _starting_point(training: Training, plan: Sequence[Phase], place: Path | None) -> tuple[Checkpoint | None, int]:

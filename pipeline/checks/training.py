@@ -11,7 +11,6 @@ from pipeline.checks.refusal import (
     last_batch,
     policy,
     runs_under,
-    steps_per_epoch,
 )
 from pipeline.config.experiment import Experiment
 from stages.settings.strategy import (
@@ -55,19 +54,6 @@ def _with_fit(problem: str, reason: str, when: FitCondition, replicas: bool = Fa
 
     on_replicas = " on several replicas" if replicas else ""
     return Refusal(applies, f"{problem} with train=fit{on_replicas}", reason, "train=loop", "train=loop")
-
-
-def _loses_ema(settings: FitSettings, experiment: Experiment) -> bool:
-    return bool(settings.optimizer.ema_use and settings.early_stopping_patience and not settings.restore_best)
-
-
-def _saves_within_epochs(settings: FitSettings, experiment: Experiment) -> bool:
-    steps = steps_per_epoch(experiment)
-    return (
-        settings.checkpoint_every_steps is not None
-        and steps is not None
-        and settings.checkpoint_every_steps % steps > 0
-    )
 
 
 def _per_replica_batches_differ(settings: FitSettings, experiment: Experiment) -> bool:
@@ -116,19 +102,14 @@ TRAINING = (
         replicas=True,
     ),
     _with_fit(
-        "optimizer.ema_use, train.early_stopping_patience and train.restore_best=false",
-        "a run that stops early ends without its EMA",
-        _loses_ema,
+        "optimizer.ema_momentum and optimizer.ema_use=false",
+        "Keras ends with the EMA as the weights wherever it keeps one",
+        lambda settings, _: settings.optimizer.ema_momentum > 0 and not settings.optimizer.ema_use,
     ),
     _with_fit(
         "precision=float16",
         "Keras scales the loss in mixed precision alone",
         lambda _, experiment: policy(experiment) == "float16",
-    ),
-    _with_fit(
-        "train.checkpoint_every_steps={checkpoint_every_steps}",
-        "it is saved at the ends of epochs alone, of {steps_per_epoch} steps",
-        _saves_within_epochs,
     ),
     _with_fit(
         "{replicas} replicas, train.batch_size={batch_size} and a last batch of {last_batch}",

@@ -182,7 +182,12 @@ UNUSED: tuple[Unused, ...] = (
         "neither augment.saturation nor augment.hue is set",
         "augment.saturation=0.2",
     ),
-    Unused(r"train\.cache_features", has("train", FitSettings), "train=fit caches none", "train=loop"),
+    Unused(
+        r"train\.(cache_features|checkpoint\w+)",
+        has("train", FitSettings),
+        "train=fit saves each epoch, and caches no features",
+        "train=loop",
+    ),
     Unused(
         r"train\.cache_features",
         has("model", ModelSettings, lambda model: not model.frozen),

@@ -233,12 +233,6 @@ def _check_trainer(experiment: Experiment, before: Mapping[str, Any], now: Mappi
             f"{was}; or, for its weights alone, fork=null and model.weights=runs:/<its id>",
             was,
         )
-    if was == "train=fit" and before.get("optimizer.ema_use") and experiment.fork_weights == "last":
-        raise UserError(
-            f"fork={experiment.fork} with fork_weights=last: train=fit has left the EMA in its weights",
-            "fork_weights=best, or a run that was trained by train=loop",
-            "fork_weights=best",
-        )
 
 
 def _decisive(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

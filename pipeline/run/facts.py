@@ -59,7 +59,7 @@ def show_summary(summary: Summary, how_to_open: str | None, console: Console) ->
         rows += zip(("open", ""), how_to_open.splitlines(), strict=False)
     rows += run_facts(summary)
     may_resume = debug_kind(summary.choices) is None
-    if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").glob("*.npz")):
+    if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
         rows.append(("resume", f"{resuming_command()}  (from its last checkpoint)"))
     console.log()
     for label, text in rows:

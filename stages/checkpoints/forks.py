@@ -57,8 +57,6 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     place = f"epoch {epoch}" if is_whole else f"epoch {epoch + 1}, step {facts['step']}"
     best = best_of(checkpoint)
     value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""
-    # By fit, whose optimizer then holds the weights that were not reported.
-    swapped = any(callback["kind"] == "SwapEMAWeights" for callback in facts["callbacks"])
     if origin["weights"] == LAST:
         origin["what"] = f"weights of {place} (the last)"
         return replace(checkpoint, facts={**facts, "forked": origin})
@@ -71,7 +69,7 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
             origin["what"] = f"weights of {place} (best and last{value})"
         else:
             origin["what"] = f"weights of epoch {best.epoch} (best{value})"
-    if not swapped and (chosen is None or (is_whole and chosen.epoch == epoch)):
+    if chosen is None or (is_whole and chosen.epoch == epoch):
         return replace(checkpoint, facts={**facts, "forked": origin})
     origin["fresh"] = True
     facts |= {"forked": origin, "callbacks": [], "parts": {**facts["parts"], EMA: None}}

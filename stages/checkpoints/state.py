@@ -26,8 +26,7 @@ class State:
     """The variables and callbacks of a training. notes: the parts that a fork has not restored.
 
     Args:
-        step: of the training loop; None for Keras' `fit`, whose only state between epochs is the model's, and which
-            cannot start within one.
+        step: of the training loop.
     """
 
     def __init__(
@@ -37,19 +36,18 @@ class State:
         dataset: Dataset,
         settings: TrainSettings,
         callbacks: Sequence[keras.callbacks.Callback],
-        step: Step | None = None,
+        step: Step,
     ) -> None:
         self.notes: list[str] = []
         self._strategy = strategy
         self._callbacks = callbacks
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-        self._begins_within = step is not None
         optimizer = model.network.optimizer
         self._trained = list(model.network.trainable_variables)
         self._iterations = optimizer.iterations
         rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none for a schedule
         excluded = {id(v) for v in (self._iterations, *rates)}
-        scale, self._ema = (step.loss_scale, step.ema) if step else (None, None)
+        scale, self._ema = step.loss_scale, step.ema
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.variables),
             "optimizer": [v for v in optimizer.variables if id(v) not in excluded],
@@ -58,7 +56,7 @@ class State:
             "loss scale": [scale.value, scale.good_steps, scale.skipped_steps] if scale else [],
             EMA: list(self._ema.values) if self._ema else [],
         }
-        self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)] if step else []
+        self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)]
         self._initial: list[dict[str, Any]] = [{} for _ in callbacks]
         forms = {
             name: [(f"{v.name} " if name == "model" else "") + _form(v) for v in part]
@@ -126,7 +124,7 @@ class State:
         for name in parts:
             for index, variable in enumerate(self._parts[name]):
                 variable.assign(checkpoint.arrays[f"{name}.{index}"])
-        progress = progress_of(checkpoint, self._begins_within and facts["order"] == self._facts["order"])
+        progress = progress_of(checkpoint, facts["order"] == self._facts["order"])
         if fork:
             self._start_fork(checkpoint, progress, parts)
         else:
@@ -184,9 +182,6 @@ class State:
         )
         difference = difference or _variable_difference("sums", facts, current)
         allowed = "a checkpoint of the same data and the same model"
-        if not difference and fork and "SwapEMAWeights" in [callback["kind"] for callback in facts["callbacks"]]:
-            difference = "its weights are an EMA (train=fit, optimizer.ema_use)"
-            allowed = "fork_weights=best, or a fork of a run by train=loop"
         if not difference and not fork:
             saved = {
                 "optimizer": facts["optimizer"],

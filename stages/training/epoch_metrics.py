@@ -74,5 +74,7 @@ def epoch_line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str,
     remaining = (
         f"  {steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds:.0f} s left" if epoch + 1 < epochs else ""
     )
-    means = "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
+    means = "  ".join(
+        f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy") if name in logs
+    )
     return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{remaining}"

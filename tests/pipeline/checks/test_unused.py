@@ -24,7 +24,7 @@ UNUSED = {
     "schedule.decay_epochs=[10,40] schedule=step": "train.epochs=30 end before",
     "schedule.patience=5 schedule=plateau train.epochs=5": "train.epochs=5 end before",
     "train.early_stopping_patience=3 train.epochs=3": "train.epochs=3 end before",
-    "train.cache_features=off train=fit model=mobilenet_v2 model.frozen=true": "train=fit caches none",
+    "train.cache_features=off train=fit model=mobilenet_v2 model.frozen=true": "train=fit saves each epoch, and caches",
     "train.cache_features=off": "model.frozen=false",
     "train.cache_features=off model=mobilenet_v2 model.frozen=true augment=flip": "augment=flip changes the images",
     "augment.where=model": "nothing in augment changes single images",

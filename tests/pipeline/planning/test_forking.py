@@ -53,12 +53,6 @@ def test_another_trainer_is_refused_with_its_own(tmp_path: Path) -> None:
         check_fork(experiment("fork=1a", f"train={by}", *ema), made)
         with pytest.raises(UserError, match=f"trained by train={by}, and this is train={other}.*Try: train={by}"):
             check_fork(experiment("fork=1a", f"train={other}", *ema), made)
-        last = experiment("fork=1a", f"train={by}", "fork_weights=last")
-        if by == "loop":
-            check_fork(last, made)
-            continue
-        with pytest.raises(UserError, match=r"left the EMA in its weights.*Try: fork_weights=best"):
-            check_fork(last, made)
 
 
 def test_a_fork_without_an_epoch_left_is_refused(run: Summary) -> None:

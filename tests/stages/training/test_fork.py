@@ -94,7 +94,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
     "EMA of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
     "the last": ("loop", {"restore_best": False}, {}, None),
     "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
-    "fit with EMA": ("fit", {"optimizer": EMA}, {"optimizer": EMA}, None),
 }  # fmt: skip
 
 
@@ -139,7 +138,7 @@ def test_where_the_best_is_the_last_both_are_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
-@pytest.mark.parametrize("by", ["loop", "fit"])
+@pytest.mark.parametrize("by", ["loop"])
 def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(
     by: str, source: Source, tmp_path: Path
 ) -> None:
