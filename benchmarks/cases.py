@@ -22,7 +22,13 @@ from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.data import DigitsSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
-from stages.settings.optimizer import AdamSettings, AdamWSettings, ScheduleSettings, SgdSettings
+from stages.settings.optimizer import (
+    AdamSettings,
+    AdamWSettings,
+    CustomOptimizerSettings,
+    ScheduleSettings,
+    SgdSettings,
+)
 from stages.settings.train import TrainSettings
 from stages.training.loop import Loop
 from stages.training.parameter_server import Coordinated
@@ -132,6 +138,31 @@ COMBINED: dict[str, Case] = {
         policy="float64",
         train=_sgd(learning_rate=0.05, clip_norm=0.5, accumulation=3, ema_momentum=0.9),
     ),
+    "Nadam: float16, clipped, an EMA, decay, an overflow": Case(
+        bound=2e-2,
+        policy="mixed_float16",
+        overflow=True,
+        train={
+            "optimizer": CustomOptimizerSettings(
+                _target_="keras.optimizers.Nadam", clip_norm=0.5, ema_momentum=0.9, weight_decay=0.1
+            )
+        },
+    ),
+    "Muon: clipped, in 2 parts, an EMA, decay": Case(
+        bound=2e-7,
+        examples=195,
+        train={
+            "batch_size": 63,
+            "optimizer": CustomOptimizerSettings(
+                _target_="keras.optimizers.Muon",
+                learning_rate=1e-3,
+                clip_norm=0.5,
+                accumulation=2,
+                ema_momentum=0.9,
+                weight_decay=0.1,
+            ),
+        },
+    ),
 }
 """What several of them ask for at once: a test that trains it has tried each."""
 
@@ -192,7 +223,7 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
         step.ema.assign_to_weights()
     if step.loss_scale is not None:
         means["skipped_steps"] = float(step.loss_scale.skipped_steps.numpy())
-        means["loss_scale"] = float(step.loss_scale.value.numpy())
+        means["loss_scale"] = float(step.loss_scale.dynamic_scale.numpy())
     return flat(built.network), means
 
 

@@ -4,9 +4,8 @@ import math
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -72,14 +71,15 @@ def fit(
         prepare_callbacks(callbacks, settings, bool(first))
         batches = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
         size = _validation_batch(len(dataset.val), strategy.in_sync)
-        validation = evaluation_input(dataset.val, size, passes=settings.epochs)
+        passes = settings.steps_per_call or 1  # whole ones, in each call
+        validation = evaluation_input(dataset.val, size, passes=settings.epochs * passes)
         network.fit(
             distributed(strategy.distribution, lambda context: batches(context).map(for_training)),
             steps_per_epoch=per_epoch,
             initial_epoch=first,
             epochs=settings.epochs,
             validation_data=distributed(strategy.distribution, lambda context: validation(context).map(for_validation)),
-            validation_steps=-(-len(dataset.val) // size),
+            validation_steps=-(-len(dataset.val) // size) * passes,
             callbacks=[*([swap] if swap else []), *callbacks.callbacks, report],
             shuffle=False,  # the input is
             verbose=0,
@@ -196,12 +196,11 @@ class _Report(keras.callbacks.Callback):
 
 def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, reporter: Reporter) -> Rate:
     chosen, network = settings.optimizer, model.network.core
-    options: dict[str, Any] = {"global_clipnorm": chosen.clip_norm or None}
-    if chosen.ema_use:  # an EMA that is kept and not used would end as the weights
-        options |= {"use_ema": True, "ema_momentum": chosen.ema_momentum}
+    if not chosen.ema_use:  # an EMA that is kept and not used would end as the weights
+        chosen = replace(chosen, ema_momentum=0.0)
     with strategy.distribution.scope():
         rate = learning_rate(chosen.learning_rate, settings.schedule, per_epoch, settings.epochs, policy=model.policy)
-        optimizer = build_optimizer(chosen, rate, model.policy, **options)
+        optimizer = build_optimizer(chosen, rate, model.policy)
         left_out = exclude_from_decay(optimizer, network, chosen)
         if left_out:
             reporter.log(f"weight decay leaves out {left_out}")

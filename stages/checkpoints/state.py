@@ -46,15 +46,16 @@ class State:
         self._trained = list(model.network.trainable_variables)
         self._iterations = optimizer.iterations
         rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none for a schedule
-        excluded = {id(v) for v in (self._iterations, *rates)}
         scale, self._ema = step.loss_scale, step.ema
+        ema = list(self._ema.values) if self._ema else []
+        excluded = {id(v) for v in (self._iterations, *rates, *ema)}
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.variables),
             "optimizer": [v for v in optimizer.variables if id(v) not in excluded],
             "steps": [self._iterations],
             "rate": rates,
-            "loss scale": [scale.value, scale.good_steps, scale.skipped_steps] if scale else [],
-            EMA: list(self._ema.values) if self._ema else [],
+            "loss scale": scale.own_variables if scale else [],
+            EMA: ema,
         }
         self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)]
         self._initial: list[dict[str, Any]] = [{} for _ in callbacks]

@@ -95,12 +95,40 @@ def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
     layer.__dict__[name] = value
 
 
-def takes_weight_decay(optimizer: keras.optimizers.Optimizer, variable: tf.Variable) -> bool:
-    """Returns whether `optimizer` applies weight decay to `variable`; see `Optimizer.exclude_from_weight_decay`.
+def expect_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
+    """Have `optimizer.apply` take gradients that are already summed over the replicas.
 
-    Keras 3.15: `Optimizer._use_weight_decay`.
+    Keras 3.15: `TFOptimizer._all_reduce_sum_gradients`, which returns pairs of gradient and variable.
     """
-    return bool(optimizer._use_weight_decay(variable))
+    optimizer._all_reduce_sum_gradients = list
+
+
+def count_in_place(optimizer: keras.optimizers.Optimizer) -> None:
+    """Have `optimizer` count steps in one operation: Keras reads, adds and writes, so that workers lose counts.
+
+    Keras 3.15: `Variable.assign_add`.
+    """
+    iterations = optimizer.iterations
+    iterations.assign_add = lambda value: iterations.value.assign_add(tf.cast(value, iterations.value.dtype))
+
+
+def write_from_any_replica(variables: Sequence[keras.Variable | tf.Variable]) -> None:
+    """Have replicas that share `variables`, as under central storage, assign the value that each of them has.
+
+    TensorFlow 2.21: an `AggregatingVariable` without an aggregation refuses assignments in a replica.
+    """
+    for variable in variables:
+        value = getattr(variable, "value", variable)
+        if type(value).__name__ == "AggregatingVariable":
+            value._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+def averages_of(optimizer: keras.optimizers.Optimizer) -> tuple[list[Any], list[keras.Variable]]:
+    """Return the variables that `optimizer` trains, and the EMA of each.
+
+    Keras 3.15: `Optimizer._trainable_variables` and `_model_variables_moving_average`.
+    """
+    return list(optimizer._trainable_variables), list(optimizer._model_variables_moving_average)
 
 
 def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *names: str) -> list[tf.Variable]:
@@ -110,23 +138,6 @@ def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *name
     """
     index = optimizer._get_variable_index(variable)
     return [getattr(optimizer, name)[index].value for name in names]
-
-
-_APPLIES = (
-    "apply", "apply_gradients", "iterations", "learning_rate", "_backend_apply_gradients", "_backend_update_step",
-    "_apply_weight_decay", "_filter_empty_gradients", "_overwrite_variables_directly_with_gradients",
-    "finalize_variable_values",
-)  # fmt: skip
-
-
-def overridden_beside_update_step(optimizer: keras.optimizers.Optimizer) -> list[str]:
-    """Returns the methods that `optimizer` overrides in applying gradients, other than `update_step`.
-
-    Keras 3.15: `BaseOptimizer.apply`.
-    """
-    return [
-        name for name in _APPLIES if getattr(type(optimizer), name) is not getattr(keras.optimizers.Optimizer, name)
-    ]
 
 
 def untracked_variables(optimizer: keras.optimizers.Optimizer) -> list[str]:

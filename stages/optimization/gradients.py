@@ -52,7 +52,6 @@ class Gradients:
 
     dtype: of weights, losses and counts: float32, or float64 for a network in float64.
     variables: the trained TensorFlow variables; of a partitioned one, its shards.
-    constraints: the Keras constraint of each of `variables`, or None.
     state: Keras variables that a training step changes as well, such as the moving statistics of BatchNorm.
     metrics: Keras variables of the network's own metrics.
     graph: of one computation, for batches of any size.
@@ -73,7 +72,6 @@ class Gradients:
         random = {id(variable) for variable in self._random}
         self._untrained = [v for v in network.non_trainable_variables if id(v) not in random]
         self.variables = [shard for variable in self._trainable for shard in shards(variable)]
-        self.constraints = [variable.constraint for variable in self._trainable for _ in shards(variable)]
         self.metrics = [variable for metric in model.metrics for variable in metric.variables]
         self._changed: list[int] = []
         # Traced once and on one device: inside a replica, Keras divides losses of its own (`Loss`, `add_loss`) by the

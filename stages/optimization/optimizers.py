@@ -27,39 +27,46 @@ from stages.targets import made
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
-def build_optimizer(
-    settings: OptimizerSettings, rate: Rate, policy: str = "float32", **options: Any
-) -> keras.optimizers.Optimizer:
-    """Returns the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
+def build_optimizer(settings: OptimizerSettings, rate: Rate, policy: str = "float32") -> keras.optimizers.Optimizer:
+    """Return the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
 
-    Clipping, accumulation and the EMA are the training loop's; `options` turn on Keras' own.
+    Accumulation is the training loop's.
 
     Args:
         policy: of the network that is trained.
     """
+    if settings.ema_momentum and policy in ("bfloat16", "float16"):
+        raise UserError(
+            f"optimizer.ema_momentum with precision={policy}: an average of so few digits does not move",
+            "mixed precision, whose variables are float32",
+            f"precision=mixed_{policy}",
+        )
     with keras_floats(policy):  # the dtype of the rate's variable
-        return _built(settings, _exact(rate, policy), policy, **options)
+        optimizer = _built(settings, _exact(rate, policy), policy)
+    if settings.clip_norm:
+        optimizer.global_clipnorm = _exact(settings.clip_norm, policy)
+    if settings.ema_momentum:
+        optimizer.use_ema, optimizer.ema_momentum = True, _exact(settings.ema_momentum, policy)
+    return optimizer
 
 
-def _built(settings: OptimizerSettings, rate: Rate, policy: str, **options: Any) -> keras.optimizers.Optimizer:
-    common = {"weight_decay": settings.weight_decay or None, **options}
+def _built(settings: OptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
+    decay = _exact(settings.weight_decay, policy)
     if isinstance(settings, SgdSettings):
         momentum = _exact(settings.momentum, policy)
-        return keras.optimizers.SGD(rate, momentum=momentum, nesterov=settings.nesterov, **common)
+        return keras.optimizers.SGD(rate, momentum=momentum, nesterov=settings.nesterov, weight_decay=decay or None)
     if isinstance(settings, AdamSettings):
         numbers = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
-        common |= {name: _exact(number, policy) for name, number in numbers.items()}
+        exact = {name: _exact(number, policy) for name, number in numbers.items()}
         if isinstance(settings, AdamWSettings):
-            return keras.optimizers.AdamW(rate, **{**common, "weight_decay": settings.weight_decay})
-        return keras.optimizers.Adam(rate, **common)
+            return keras.optimizers.AdamW(rate, weight_decay=decay, **exact)
+        return keras.optimizers.Adam(rate, weight_decay=decay or None, **exact)
     if isinstance(settings, CustomOptimizerSettings):
-        return _custom(settings, rate, policy, options)
+        return _custom(settings, rate, policy)
     raise UserError(f"optimizer={settings} is of no known kind", ("sgd", "adam", "adamw"), "optimizer=adam")
 
 
 _SETTINGS_INSTEAD = {
-    "clipnorm": "optimizer.clip_norm",
-    "clipvalue": "optimizer.clip_norm",
     "global_clipnorm": "optimizer.clip_norm",
     "use_ema": "optimizer.ema_momentum",
     "gradient_accumulation_steps": "optimizer.accumulation",
@@ -68,21 +75,15 @@ _SETTINGS_INSTEAD = {
 """From arguments of `keras.optimizers.Optimizer` that change how it applies gradients to the settings instead."""
 
 
-def _custom(
-    settings: CustomOptimizerSettings, rate: Rate, policy: str, options: dict[str, Any]
-) -> keras.optimizers.Optimizer:
-    """Returns the optimizer that `settings` name.
-
-    Args:
-        options: of Keras' own clipping and EMA.
-    """
+def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
+    """Return the optimizer that `settings` name."""
     if policy in ("bfloat16", "float16"):
         raise UserError(
             f"optimizer=custom with precision={policy}: nobody knows whether its state fits into half precision",
             "optimizer=sgd, or mixed, mixed_bfloat16, mixed_float16, whose variables are float32",
             f"precision=mixed_{policy}",
         )
-    arguments = {**settings.arguments, **{name: value for name, value in options.items() if value is not None}}
+    arguments = dict(settings.arguments)
     if settings.weight_decay:
         arguments["weight_decay"] = settings.weight_decay
     arguments = {name: _exact(value, policy) for name, value in arguments.items()}
@@ -93,7 +94,7 @@ def _custom(
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UserError(f"{place} is no Keras optimizer", "a subclass of keras.optimizers.Optimizer")
     for name, setting in _SETTINGS_INSTEAD.items():
-        if getattr(optimizer, name, None) and name not in options:
+        if getattr(optimizer, name, None):
             raise UserError(f"{place} sets {name}, which training does by itself", f"{setting} instead of it")
     expected = rate(0) if callable(rate) else rate
     actual = keras.ops.convert_to_numpy(optimizer.learning_rate)

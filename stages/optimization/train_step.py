@@ -8,11 +8,9 @@ import tensorflow as tf
 
 from stages.data.batches import Batch, first_row_of_step, fixed_rows_of
 from stages.distribution.accumulators import Totals
-from stages.optimization.ema import EMA
+from stages.optimization.exact_apply import EMA, prepare
 from stages.optimization.gradients import Gradients
-from stages.optimization.loss_scale import LossScale
 from stages.optimization.optimizers import exclude_from_decay
-from stages.optimization.update import Update
 from stages.results import Strategy
 from stages.settings.train import TrainSettings
 
@@ -41,21 +39,15 @@ class Step:
         self.optimizer = optimizer
         self.gradients = gradients
         self._model = model = gradients.model
-        self._clip_norm = settings.optimizer.clip_norm
         self._examples = examples
         self._batch_size = settings.batch_size
         self._fixed_rows = fixed_rows_of(settings.batch_size, strategy.in_sync, strategy.fixed_shapes)
-        variables = gradients.variables
-        scaled = model.policy in ("mixed_float16", "float16")
         with strategy.distribution.scope():
             self.totals = Totals(loss=(), correct=(), examples=())
-            self.loss_scale = LossScale(settings.batch_size) if scaled else None
-            momentum = settings.optimizer.ema_momentum
-            self.ema = EMA(variables, momentum) if momentum else None
             self.not_decayed = exclude_from_decay(optimizer, model.network, settings.optimizer)
-            whole = model.network.trainable_variables  # some of Keras' optimizers need a variable's path
-            optimizer.build(whole if len(whole) == len(variables) else variables)
-        self._update = Update(optimizer, self.gradients, self.loss_scale, self.ema)
+            self.loss_scale = prepare(optimizer, gradients, strategy, model.policy)
+        self.ema = EMA(optimizer) if settings.optimizer.ema_momentum else None
+        self._state = [variable.value for variable in gradients.state]
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> None:
         """Takes `step` of the run with its per-replica batch."""
@@ -64,7 +56,9 @@ class Step:
     @tf.autograph.experimental.do_not_convert  # no control flow for AutoGraph, half of a run's tracing
     def _train(self, batch: Batch, step: tf.Tensor) -> None:
         replica = tf.distribute.get_replica_context()
-        scale = tf.constant(1.0, self.gradients.dtype) if self.loss_scale is None else self.loss_scale.factor()
+        scale = tf.constant(1.0, self.gradients.dtype)
+        if self.loss_scale is not None:  # that of the mean
+            scale = self.loss_scale.dynamic_scale / float(self._batch_size)
         place = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
         first_row = first_row_of_step(step, self._examples, self._batch_size, place, self._fixed_rows)
         result = self.gradients(batch, step, first_row, scale)
@@ -77,14 +71,21 @@ class Step:
         if replica.num_replicas_in_sync > 1:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
             state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]
-        means = [tf.cast(tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)), g.dtype) for g in gradients]
+        size = 1.0 if self.loss_scale is None else float(self._batch_size)
+        # Not narrower than float32, in which Keras finds their norm.
+        means = [tf.cast(g, _wide(g)) * size / tf.cast(count, _wide(g)) for g in gradients]
         finite = tf.constant(True)
         if self.loss_scale is not None:
-            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in means])
-        if self._clip_norm:
-            means = clip_by_global_norm(means, self._clip_norm)
-        replica.merge_call(self._update, args=(means, state, finite))
+            finite = self.loss_scale.check_finite(means)
+            state = [tf.where(finite, new, old) for new, old in zip(state, self._state, strict=True)]
+        if state:
+            replica.merge_call(self._assign_state, args=(state,))
+        (self.loss_scale or self.optimizer).apply(means)
         self._add(result.sums, result.metrics, finite)
+
+    def _assign_state(self, distribution: tf.distribute.Strategy, values: Sequence[tf.Tensor]) -> None:
+        for variable, value in zip(self._state, values, strict=True):
+            distribution.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
 
     def means(self) -> dict[str, float]:
         """Returns the mean `loss` and `accuracy` of the examples in `totals`, and the network's own metrics."""
@@ -117,13 +118,6 @@ class Step:
         self.totals.add(**sums)
         for variable, value in zip(self.gradients.metrics, metrics, strict=True):
             variable.value.assign_add(value)  # by its growth: in one variable for many replicas, each counts once
-
-
-def clip_by_global_norm(gradients: Sequence[tf.Tensor], limit: float) -> list[tf.Tensor]:
-    """Returns `gradients` scaled so that the norm of all together, computed in float32 or wider, is at most `limit`."""
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in gradients]))
-    factor = limit / tf.maximum(norm, limit)
-    return [tf.cast(tf.cast(g, tf.float64) * factor, g.dtype) for g in gradients]
 
 
 def _wide(value: tf.Tensor) -> tf.DType:

@@ -8,7 +8,7 @@ from typing import Protocol
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import any_worker, has_workers
 from stages.errors import UserError
-from stages.optimization.loss_scale import LEAST
+from stages.optimization.exact_apply import LEAST_SCALE
 from stages.optimization.optimizers import last_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
@@ -224,11 +224,11 @@ class Epochs:
         if scale is None:
             return {}
         skipped = float(scale.skipped_steps.numpy())
-        return {"train/loss_scale": float(scale.value.numpy()), "train/skipped_steps": skipped}
+        return {"train/loss_scale": float(scale.dynamic_scale.numpy()), "train/skipped_steps": skipped}
 
     def _check_finite(self, loss: float) -> None:
         scale = self._built.step.loss_scale
-        if scale is not None and float(scale.value.numpy()) < LEAST:
+        if scale is not None and float(scale.dynamic_scale.numpy()) < LEAST_SCALE:
             raise self._diverged("float16 overflows however small the loss is scaled")
         if scale is None and not math.isfinite(loss):  # with a scale, steps that overflow are skipped and not counted
             raise self._diverged(f"the loss is {loss}")

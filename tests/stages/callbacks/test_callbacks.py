@@ -175,13 +175,15 @@ def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:
 
 
 def test_the_loss_scale_is_carried_into_the_next_phase() -> None:
-    from stages.optimization.loss_scale import LossScale
+    from stages.optimization.exact_apply import LossScale
 
-    before, after = LossScale(64), LossScale(64)
-    for variable, value in ((before.value, 4.0), (before.good_steps, 7), (before.skipped_steps, 2)):
+    before, after = LossScale(keras.optimizers.SGD()), LossScale(keras.optimizers.SGD())
+    for scale in (before, after):
+        scale.build([keras.Variable(1.0)])
+    for variable, value in zip(before.own_variables, (4.0, 7, 2), strict=True):
         variable.assign(value)
     after.continue_from(before)
-    assert [float(one.numpy()) for one in (after.value, after.good_steps, after.skipped_steps)] == [4.0, 7.0, 2.0]
+    assert [float(one.numpy()) for one in after.own_variables] == [4.0, 7.0, 2.0]
 
 
 @pytest.mark.smoke

@@ -18,6 +18,7 @@ from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
 from stages.optimization.jit import choose_jit
+from stages.optimization.optimizers import build_optimizer
 from stages.results import Strategy
 from stages.settings.optimizer import AdamSettings, SgdSettings
 from stages.settings.strategy import (
@@ -78,7 +79,8 @@ CHOSEN: Mapping[str, list[str]] = {
     "model_parallel 2": [*PLACED, "Adam, dropout"],  # a loss of its own is refused, XLA elsewhere
 }  # fmt: skip
 PAIRS = [(name, where) for where in STRATEGIES for name in CHOSEN[where]]
-ON_WORKERS = [*PLACED, "own loss, penalty and metric", "Adam, dropout"]
+NADAM, MUON = list(COMBINED)[1:]
+ON_WORKERS = [NADAM, MUON, *PLACED, "own loss, penalty and metric", "Adam, dropout"]
 """Cases of two processes; their collectives cannot send bfloat16, and XLA compiles nothing that lies between them."""
 
 
@@ -159,6 +161,13 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere(
     assert means["skipped_steps"] == 1
     assert means["loss_scale"] == 2.0**14
     assert_trained(OVERFLOW, weights)  # by the other steps
+
+
+def test_an_overflow_in_one_of_two_workers_skips_a_step_of_any_optimizer(
+    two_workers: Mapping[str, np.ndarray],
+) -> None:
+    assert float(two_workers[f"{NADAM}/skipped_steps"]) == 1
+    assert float(two_workers[f"{NADAM}/loss_scale"]) == 2.0**14
 
 
 @pytest.mark.parametrize("where", ["mirrored 3", "central_storage 2", "model_parallel 2"])
@@ -242,18 +251,11 @@ class Odd(keras.Model):
         return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True))
 
 
-class Stepping(keras.Model):
-    """A functional network with a step of its own."""
-
-    def train_step(self, data: Any) -> Any:
-        raise AssertionError
-
-
-def odd(input_shape: tuple[int, ...], num_classes: int, kind: str = "Odd", batch_norm: bool = False) -> keras.Model:
+def odd(input_shape: tuple[int, ...], num_classes: int, batch_norm: bool = False) -> keras.Model:
     inputs = keras.Input(input_shape)
     outputs = keras.layers.Flatten()(inputs)
     outputs = keras.layers.BatchNormalization(synchronized=True)(outputs) if batch_norm else outputs
-    return globals()[kind](inputs, keras.layers.Dense(num_classes)(outputs))
+    return Odd(inputs, keras.layers.Dense(num_classes)(outputs))
 
 
 def test_a_loss_without_sample_weights_is_honoured() -> None:
@@ -267,7 +269,6 @@ def test_a_loss_without_sample_weights_is_honoured() -> None:
     ("given", "where", "message"),
     [
         ({}, "model_parallel 2", "model_parallel cannot take Odd apart"),
-        ({"kind": "Stepping"}, "default", "Stepping has a train_step of its own"),
         ({"batch_norm": True}, "mirrored 2", "a synchronized BatchNorm and a custom compute_loss"),
     ],
 )
@@ -277,12 +278,11 @@ def test_a_network_that_would_be_trained_wrong_is_refused(given: dict[str, Any],
         run(case, STRATEGIES[where]())
 
 
-def test_an_ema_of_half_precision_keep_float32() -> None:
-    case = dataclasses.replace(CASES["bfloat16"], train={"optimizer": SgdSettings(ema_momentum=0.99)})
-    made, dataset = STRATEGIES["default"](), real_digits(64)
-    loop = start(made, build(case, made, dataset), dataset, settings(optimizer=SgdSettings(ema_momentum=0.99)))
-    assert loop.step.ema is not None
-    assert {value.dtype for value in loop.step.ema.values} == {tf.float32}
+@pytest.mark.smoke
+@pytest.mark.parametrize("policy", ["bfloat16", "float16"])
+def test_an_ema_of_half_precision_is_refused(policy: str) -> None:
+    with pytest.raises(UserError, match=f"does not move.*Try: precision=mixed_{policy}"):
+        build_optimizer(SgdSettings(ema_momentum=0.99), 0.01, policy)
 
 
 @pytest.mark.smoke

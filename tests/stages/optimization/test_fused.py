@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from stages.networks.precision import cast_exactly
-from stages.optimization.update import update_step_of
+from stages.optimization.exact_apply import update_step_of
 from stages.results import Strategy
 from tests.stages.experiments import mirrored, one_device
 

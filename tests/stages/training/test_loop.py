@@ -134,7 +134,7 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere() -> None:
     step = loop.step
     assert step.loss_scale is not None
     assert int(step.loss_scale.skipped_steps.numpy()) == 1
-    assert float(step.loss_scale.value.numpy()) == 2.0**14
+    assert float(step.loss_scale.dynamic_scale.numpy()) == 2.0**14
     assert int(step.optimizer.iterations.numpy()) == 9
     assert float(step.totals.read()["examples"]) == 640 - 64
     assert np.isfinite(means["loss"])
