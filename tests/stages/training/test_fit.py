@@ -120,7 +120,7 @@ def test_an_ema_in_use_is_the_result_of_a_run_that_stops_early() -> None:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = epoch == 1
 
-    given = {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False}
+    given: dict[str, Any] = {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False}
     stopped, _ = run(callbacks=[Stopping()], **given)
     whole, _ = run(epochs=2, **given)
     np.testing.assert_allclose(weights(stopped), weights(whole), atol=1e-7)
