@@ -30,8 +30,13 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
     """
 
     def build(self, variables: list[tf.Variable]) -> None:
+        """As Keras' own, which does not track what the inner optimizer makes: no checkpoint would have it."""
+        self.inner_optimizer.build(variables)
+        initial = keras.initializers.Constant(self.initial_scale)
+        self.dynamic_scale = self.add_variable((), initial, "float32", aggregation="none", name="dynamic_scale")
+        self.step_counter = self.add_variable((), dtype="int32", aggregation="none", name="step_counter")
         self.skipped_steps = self.add_variable((), dtype="int32", aggregation="none", name="skipped_steps")
-        super().build(variables)
+        keras.optimizers.Optimizer.build(self, variables)
 
     def _stateful_handle_finite_grads(
         self, grads: list[tf.Tensor], trainable_variables: list[tf.Variable] | None
@@ -144,16 +149,17 @@ def update_step_of(optimizer: keras.optimizers.Optimizer) -> UpdateStep:
     float32 Keras' Adam differs from its own formula by up to 2.4e-5 of an update, as it rounds `1 - beta_2` in one
     place and `beta_2` in another; the operation rounds `beta_2` alone.
     """
+    own = optimizer.update_step
     if type(optimizer) in (keras.optimizers.Adam, keras.optimizers.AdamW) and not optimizer.amsgrad:
         fused = _adam(optimizer)
     elif type(optimizer) is keras.optimizers.SGD and optimizer.momentum:
         fused = _momentum(optimizer)
     else:
-        return optimizer.update_step
+        return own
 
     def update_step(gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> None:
         is_wide = variable.dtype in (tf.float32, tf.float64)
-        (fused if is_wide else optimizer.update_step)(gradient, variable, rate)
+        (fused if is_wide else own)(gradient, variable, rate)
 
     return update_step
 
