@@ -71,11 +71,11 @@ class Step:
         if replica.num_replicas_in_sync > 1:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
             state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]
-        size = 1.0 if self.loss_scale is None else float(self._batch_size)
         # Not narrower than float32, in which Keras finds their norm.
-        means = [tf.cast(g, _wide(g)) * size / tf.cast(count, _wide(g)) for g in gradients]
+        means = [tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)) for g in gradients]
         finite = tf.constant(True)
         if self.loss_scale is not None:
+            means = [mean * tf.cast(self.loss_scale.dynamic_scale, mean.dtype) for mean in means]  # a power of two
             finite = self.loss_scale.check_finite(means)
             state = [tf.where(finite, new, old) for new, old in zip(state, self._state, strict=True)]
         if state:

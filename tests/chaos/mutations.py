@@ -51,7 +51,7 @@ MUTATIONS = (
         "stages/optimization/train_step.py", "_weighted(result.state, examples, replica)", "result.state",
         f"{STRATEGIES}::test_a_strategy_equals_one_device[BatchNorm synchronized-mirrored 2]",
     ),
-    mutation("stages/optimization/train_step.py", "/ tf.cast(count, _wide(g))", "", NUMPY),
+    mutation("stages/optimization/train_step.py", "tf.cast(count * scale,", "tf.cast(scale,", NUMPY),
     mutation("stages/networks/keras_internals.py", "optimizer._all_reduce_sum_gradients = list", "pass", NUMPY),
     mutation("stages/optimization/losses.py", "(1.0 - label_smoothing) * plain", "plain", NUMPY),
     mutation("stages/optimization/optimizers.py", "self.peak * (step + 1.0)", "self.peak * step", NUMPY),
