@@ -26,7 +26,7 @@ def page(comparison: Comparison, figures: Figures | None = None) -> str:
     Args:
         figures: of the comparison; None: they are drawn here.
     """
-    import jinja2  # which comes with MLflow
+    import jinja2
 
     figures = figures or draw(comparison)
     columns = [column for column in columns_of(comparison) if column.heading]
