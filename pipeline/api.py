@@ -18,7 +18,7 @@ from pipeline.planning.inherited import inherit_overrides
 from pipeline.run_folder.runs import Runs, epoch_metrics, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.serving.rebuilt import rebuilt_model
-from pipeline.sweep.catalog import status_now
+from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow
 from stages.errors import UserError
@@ -52,7 +52,7 @@ class Run:
     @property
     def status(self) -> str:
         """`RUNNING`, `FINISHED`, `FAILED`, `KILLED`, or `INTERRUPTED`: no process works on it any more."""
-        return status_now(self.summary.status, self.folder)
+        return current_status(self.summary.status, self.folder)
 
     @property
     def metrics(self) -> dict[str, float]:

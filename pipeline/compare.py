@@ -15,8 +15,8 @@ from pipeline.comparison.page import write
 from pipeline.comparison.tables import notes, terminal_table
 from pipeline.paths import shorter
 from pipeline.run_folder.runs import Runs
-from pipeline.sweep.catalog import run_entry, runs_in, select
 from pipeline.sweep.index import compare, find_sweep, latest
+from pipeline.sweep.select import run_entry, select
 from stages.errors import UserError
 
 EXAMPLES = """what to compare:
@@ -100,7 +100,7 @@ def _of_runs(
     """Compares the runs that are named, all of them where none is, as far as they match every filter."""
     filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
     named = [run_entry(Runs(outputs, print_warning).find(word)) for word in words if word not in filters]
-    entries = select(named or runs_in(outputs, print_warning), filters)
+    entries = select(named or [run_entry(run) for run in Runs(outputs, print_warning).all()], filters)
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
     different = {entry.folder.resolve(): entry for entry in entries}.values()  # a run that is named twice is one

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.paths import shorter
-from pipeline.sweep.catalog import CatalogEntry, read_catalog, select
+from pipeline.sweep.select import Entry, read_entries, select
 from stages.errors import UserError
 
 LONGEST_LINE = 10_000
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _list(options: argparse.Namespace) -> int:
     if options.last is not None and options.last < 1:
         raise UserError(f"--last={options.last}", "1 run or more", "--last=1")
-    entries = select(read_catalog(options.outputs, print_warning), options.filter)
+    entries = select(read_entries(options.outputs, print_warning), options.filter)
     if options.last is not None:
         entries = entries[-options.last :]
     if options.json:
@@ -48,7 +48,7 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _table(entries: Sequence[CatalogEntry]) -> Table:
+def _table(entries: Sequence[Entry]) -> Table:
     tests = [name for name in ("test/accuracy", "test/loss") if any(name in entry.metrics for entry in entries)]
     table = Table(box=None, pad_edge=False)
     for name in ("id", "status", "experiment", "started"):

@@ -11,7 +11,7 @@ from typing import NoReturn
 from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.sweep.catalog import CatalogEntry, find_entry, read_catalog
+from pipeline.sweep.select import Entry, read_entries, select
 from pipeline.system import environment
 from pipeline.system.ports import HOST, free_port
 from stages.errors import UserError
@@ -46,14 +46,14 @@ def _page(text: str | None, outputs: Path) -> str:
     Raises:
         UserError: where nothing is tracked under `outputs`, or by another version of MLflow.
     """
-    tracked = [entry for entry in read_catalog(outputs) if entry.run_id is not None]
+    tracked = [entry for entry in read_entries(outputs) if entry.run_id is not None]
     if not (outputs / "mlflow.db").is_file() or not tracked:
         raise UserError(
             f"no run under {shorter(outputs)} is tracked in its own store",
             "a run with tracking=local",
             "python -m pipeline",
         )
-    entry = find_entry(tracked, text, outputs) if text is not None else _last(tracked)
+    entry = _last(tracked if text is None else select(tracked, [text]))
     from mlflow.exceptions import MlflowException  # seconds to import
 
     from pipeline.tracking.store import open_client, page_of_run
@@ -72,7 +72,7 @@ def _page(text: str | None, outputs: Path) -> str:
     return page_of_run(str(experiment), None if entry.kind == "sweep" else str(entry.run_id))
 
 
-def _last(tracked: Sequence[CatalogEntry]) -> CatalogEntry:
+def _last(tracked: Sequence[Entry]) -> Entry:
     """Returns the last run or sweep; not a job, whose sweep shows it beside the others."""
     return ([entry for entry in tracked if entry.kind != "job"] or tracked)[-1]
 

@@ -73,7 +73,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pat
 def test_what_cannot_be_shown_is_said_in_one_line(outputs: Path, tmp_path: Path) -> None:
     done = commands.run(*SMALL, *TRAINED, f"outputs={outputs}", cwd=outputs)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "nowhere is no run under" in refused("nowhere", "--outputs", str(outputs))
+    assert "there is no run nowhere" in refused("nowhere", "--outputs", str(outputs))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -107,7 +107,7 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture
         (["--columns", "my/scare"], "no run has a metric my/scare"),
         (["nowhere"], "nowhere is no run under"),
         (["status=FAILED"], "no run matches"),
-        (["test/accuracy>high"], "'high' is no number"),
+        (["test/accuracy>high"], "does not compare two numbers"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(

@@ -28,8 +28,8 @@ from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import Runs, checkpoint_rows
 from pipeline.run_folder.settle import end_lost
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.catalog import read_catalog
 from pipeline.sweep.index import write_index
+from pipeline.sweep.select import read_entries
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED, experiment
@@ -317,4 +317,4 @@ def test_a_clock_that_is_set_back_hides_no_run(outputs: Path) -> None:
     resumed = resolve(Job(settings), Console()).resumed
     assert resumed is not None
     assert Path(resumed.folder) == folders[2]
-    assert [entry.folder for entry in read_catalog(outputs)] == folders
+    assert [entry.folder for entry in read_entries(outputs)] == folders
