@@ -54,7 +54,7 @@ def evaluation(rounds: int) -> Samples:
 
 def stages(network: str, side: int, batch: int, strategy: str = "one_device") -> Figures:
     """Returns, in MiB: the peak of the resident set in each stage of a short run (`train`), how much higher it is than
-    at the stage's beginning (`train growth`), and the growth that training has estimated (`estimate`).
+    at the stage's beginning (`train growth`).
     """
     from pipeline.planning.plan import make_plan
     from pipeline.run.binding import bind
@@ -77,11 +77,9 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
             ctypes.CDLL("libc.so.6").malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")
             name, before = stage.planned.name, resident("VmRSS")
-            results[stage.planned.makes] = result = stage.function(**arguments)
+            results[stage.planned.makes] = stage.function(**arguments)
             peaks[name] = resident("VmHWM")
             peaks[f"{name} growth"] = peaks[name] - before
-            if name == "train":
-                peaks["estimate"] = result.record.params["memory_estimate_mib"]
     return peaks
 
 

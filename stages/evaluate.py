@@ -84,7 +84,7 @@ def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, repor
     if settings.batch_size is not None and settings.batch_size > examples:
         reporter.warn(f"evaluate.batch_size={settings.batch_size} is more than the {examples:,} test examples")
     if settings.batch_size is None and scorer.most < BATCH:
-        reporter.log(f"evaluation in batches of {scorer.most}, which take 256 MiB (evaluate.batch_size)")
+        reporter.log(f"evaluation in batches of {scorer.most}, for memory (evaluate.batch_size)")
     return settings.batch_size or min(BATCH, scorer.most)
 
 

@@ -26,7 +26,7 @@ from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
 from stages.training.choices import note_jit, with_choices
 from stages.training.epochs import Epochs, build_engine
-from stages.training.memory import check_memory, gpu_peak
+from stages.training.memory import gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
 from stages.training.phases import Phase, phases, starting_phase
@@ -74,9 +74,6 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)
     training = Training(model, dataset, strategy, callbacks, checkpoints, reporter)
     checkpoint, start = _starting_point(training, plan, place)
-    for phase in plan[1:]:  # whether the next one fits, before the first begins
-        with timing.of("build"), phase.with_trainable(model.network):
-            check_memory(model, dataset, strategy, phase.settings)
     params: dict[str, object] = {}
     built: BuiltPhase | None = None
     for phase in plan[start:]:

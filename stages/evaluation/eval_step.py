@@ -11,9 +11,9 @@ import tensorflow as tf
 from stages.data.batches import places, steps_per_epoch
 from stages.data.step_input import Source, StepInput, batch_of, passes, taken
 from stages.distribution.accumulators import Totals
-from stages.distribution.collectives import replicas_here, sum_over_workers
+from stages.distribution.collectives import has_workers, replicas_here, sum_over_workers
 from stages.images import Images, own_errors
-from stages.networks.inference_memory import scoring_batch
+from stages.networks.complexity import scoring_batch
 from stages.optimization.losses import cross_entropy
 from stages.results import Model, Split, Strategy
 from stages.safe_places import safe_place
@@ -46,7 +46,7 @@ class Scores:
 class Scorer:
     """Scores `model`; each function is traced once and serves every split of the same image size.
 
-    most: examples whose batch takes `SCORING_BYTES` of `stages.networks.inference_memory`, over all replicas.
+    most: examples whose batch takes `SCORING_BYTES` of `stages.networks.complexity`, over all replicas.
     """
 
     def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
@@ -54,7 +54,7 @@ class Scorer:
         self._here = strategy
         if strategy.coordinator is not None:  # the chief scores, on a copy of the model that it has
             self._here = Strategy(tf.distribute.OneDeviceStrategy("/cpu:0"), ("/cpu:0",))
-        self.most = scoring_batch(model.network, None if strategy.coordinator else strategy)
+        self.most = scoring_batch(model.network, strategy.in_sync)
         self._num_classes = num_classes
         distribution = self._here.distribution
         with distribution.scope():
@@ -63,6 +63,7 @@ class Scorer:
         self._compiled = _compiled(distribution, step)
         self._compiled_with_predictions = _compiled_with_predictions(distribution, step, num_classes)
         self._steps_at_once = 1
+        self._delivered = 0
         self._made: tuple[Split, int, StepInput] | None = None
 
     def score(
@@ -75,21 +76,27 @@ class Scorer:
         """Returns the scores on `split`, every example counted once.
 
         Args:
-            batch_size: examples at a time, over all replicas.
+            batch_size: examples at a time, over all replicas; where they do not fit in memory, half as many.
             between: is called about every second; it may raise to end the scoring.
             predictions: gets those of every example once, in the split's order. Of several workers each must have one,
                 and each is given all.
         """
-        self._totals.reset()
-        source = self._input(split, batch_size)
-        try:
-            if predictions is None:
-                self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split.images, between)
-            else:
-                self._predict(source, split, batch_size, between, predictions)
-        except BaseException:
-            self._made = None  # an iterator is somewhere within a pass
-            raise
+        self._delivered = 0
+        while True:
+            self._totals.reset()
+            source = self._input(split, batch_size)
+            try:
+                if predictions is None:
+                    self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split.images, between)
+                else:
+                    self._predict(source, split, batch_size, between, predictions)
+                break
+            except BaseException as error:
+                self._made = None  # an iterator is somewhere within a pass
+                is_full = isinstance(error, tf.errors.ResourceExhaustedError)
+                if not is_full or batch_size < 2 * self._here.in_sync or has_workers(self._whole):
+                    raise
+            batch_size = batch_size // 2
         sums = self._totals.read()
         return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
 
@@ -104,7 +111,9 @@ class Scorer:
             parts = self._run(self._compiled_with_predictions, source, first, steps, split.images, between)
             count = min(steps * batch_size, len(split) - first * batch_size)
             values = self._in_order(parts, count, batch_size, replicas)
+            values = values[max(self._delivered - first * batch_size, 0) :]  # the rest has been, in larger batches
             predictions(values[:, :-1], np.rint(values[:, -1]).astype(np.int32))
+            self._delivered += len(values)
 
     def _input(self, split: Split, batch_size: int) -> StepInput:
         """Returns the input of a pass; the last one is kept, since a training scores one split after every epoch."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
-from stages.networks.inference_memory import scoring_batch
+from stages.networks.complexity import scoring_batch
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 from stages.storage.atomic import write_csv

@@ -54,7 +54,6 @@ class Gradients:
     variables: the trained TensorFlow variables; of a partitioned one, its shards.
     state: Keras variables that a training step changes as well, such as the moving statistics of BatchNorm.
     metrics: Keras variables of the network's own metrics.
-    graph: of one computation, for batches of any size.
     """
 
     def __init__(self, model: Model, loss: Loss, settings: TrainSettings, replicas: int, jit: bool = False) -> None:
@@ -78,7 +77,6 @@ class Gradients:
         # number of replicas, and those that a user wrote it does not.
         compiled = tf.function(self._compute, jit_compile=jit, autograph=False)
         self._function = compiled.get_concrete_function(*self._signature())
-        self.graph = self._function.graph
         self.state = [self._untrained[index] for index in self._changed]
         # A synchronized BatchNorm reduces over replicas, which a function within a function cannot.
         if replicas > 1 and has_synchronized_layers(network):

@@ -18,6 +18,7 @@ from stages.settings.train import TrainSettings
 from stages.training.choices import note_steps
 from stages.training.epoch_metrics import epoch_line, epoch_metrics
 from stages.training.loop import Loop
+from stages.training.memory import memory_for_batch
 from stages.training.parameter_server import Coordinated
 from stages.training.phase_setup import BuiltPhase, Training
 
@@ -122,7 +123,8 @@ class Epochs:
             self._callbacks.on_train_batch_begin(progress.done)
             began = time.perf_counter()
             interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
-            with self._timing.of("steps" if self._is_traced else "build"), interruptible:
+            fitting = memory_for_batch("train.batch_size", self._settings.batch_size)
+            with self._timing.of("steps" if self._is_traced else "build"), interruptible, fitting:
                 logs = self._engine.run(progress.step, steps)
             if self._is_traced:
                 seconds = time.perf_counter() - began

@@ -10,7 +10,6 @@ from stages.checkpoints.forks import is_fork, report_fork
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State
 from stages.data.batches import steps_per_epoch
-from stages.networks.complexity import cost_of
 from stages.optimization.gradients import Gradients
 from stages.optimization.jit import choose_jit
 from stages.optimization.losses import cross_entropy
@@ -19,7 +18,7 @@ from stages.optimization.train_step import Step
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.training.epoch_metrics import report_completed
-from stages.training.memory import check_memory
+from stages.training.memory import warn_of_memory
 from stages.training.phases import Phase
 from stages.training.validation import Validation
 from stages.transfer.backbone import is_frozen
@@ -98,10 +97,10 @@ def build_phase(training: Training, phase: Phase, resumed: Progress, cache: Path
         with callbacks.timing.of("features"):
             trainable, dataset, facts["features"] = on_features(model, dataset, strategy, settings, reporter, cache)
 
+    facts |= warn_of_memory(trainable, strategy, settings, reporter)
+
     def build(jit: bool) -> Gradients:
-        built = Gradients(trainable, loss, settings, strategy.in_sync, jit)
-        facts.update(check_memory(trainable, dataset, strategy, settings, cost=cost_of(built.graph)))
-        return built
+        return Gradients(trainable, loss, settings, strategy.in_sync, jit)
 
     gradients, jit, reason = choose_jit(settings, strategy, trainable, dataset, build)
     facts |= {"jit": "on" if jit else "off", "jit_reason": reason}

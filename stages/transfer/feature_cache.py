@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.images import Images
-from stages.networks.inference_memory import scoring_batch
+from stages.networks.complexity import scoring_batch
 from stages.networks.keras_internals import all_layers, graph_of, nodes_of, set_untracked
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy

@@ -231,7 +231,7 @@ def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:
     assert [variable.value.device[-1] for variable in built.network.trainable_variables] == list("001133")
     slots = [variable.value.device[-1] for variable in loop.step.optimizer.variables[2:]]  # after count and rate
     assert slots == list("000011113333")
-    places = [(op.type, op.device[-1:]) for op in loop.step.gradients.graph.get_operations()]
+    places = [(op.type, op.device[-1:]) for op in loop.step.gradients._function.graph.get_operations()]
     for kind, devices in {
         "Conv2D": {"0", "1"},
         "Conv2DBackpropFilter": {"0", "1"},

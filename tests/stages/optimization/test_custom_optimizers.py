@@ -29,7 +29,6 @@ from stages.settings.strategy import CentralStorageSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
 from stages.train import train
-from stages.training.memory import estimate
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, start
 from tests.stages.training.stopped import Stopper
 from tests.stages.training.test_loop import overflowing
@@ -168,14 +167,12 @@ def test_fit_gives_the_weights_of_the_loop(name: str) -> None:
 
 def test_a_custom_adam_is_adam() -> None:
     dataset, custom = real_digits(64), CustomOptimizerSettings(_target_="keras.optimizers.Adam", learning_rate=0.01)
-    weights, bytes_taken = [], []
+    weights = []
     for optimizer in (AdamSettings(learning_rate=0.01), custom):
         given = settings(optimizer=optimizer)
         model = after_steps(one_device(), dataset, given, 3, partial(small_mlp, policy="float32"))[0]
         weights.append(flat(model.network))
-        bytes_taken.append(estimate(model, dataset, one_device(), given).fixed)
     np.testing.assert_array_equal(weights[0], weights[1])
-    assert bytes_taken[0] == bytes_taken[1]
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,27 @@
-"""How much memory there is, what a step takes of it, and what is said where it is too little."""
+"""What is said where memory may not suffice, or does not."""
 
 import resource
-from dataclasses import replace
 from pathlib import Path
 
+import keras
+import numpy as np
 import psutil
 import pytest
+import tensorflow as tf
 
 from stages.data.free_memory import _remainder, available_memory
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
-from stages.networks.complexity import cost_of_step, peak_of_inference
-from stages.networks.inference_memory import SCORING_BYTES, scoring_batch
+from stages.model import model
+from stages.networks.complexity import SCORING_BYTES, output_bytes, scoring_batch
 from stages.reporter import Silent
-from stages.results import Trained
-from stages.settings.optimizer import SgdSettings
+from stages.results import Dataset, Model, Strategy, Trained
+from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.results import EvaluateSettings
-from stages.training.memory import Estimate, check_memory, estimate
-from tests.stages.experiments import adam, mirrored, one_device, real_digits, settings, small_cnn
+from stages.train import train
+from stages.training.memory import warn_of_memory
+from tests.stages.experiments import one_device, real_digits, settings, small_cnn
 
 
 def test_what_is_left_is_no_more_than_the_machine_has() -> None:
@@ -53,93 +56,70 @@ def test_a_control_group_has_left_what_it_allows_besides_cached_files(names: tup
     assert _remainder(tmp_path) is None
 
 
-def test_a_step_takes_less_in_half_precision_and_below_frozen_layers() -> None:
+class Hungry(keras.layers.Layer):
+    """Asks for a petabyte where a batch has more than `most` examples."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        count = tf.where(tf.shape(inputs, tf.int64)[0] > self.most, tf.constant(2**48, tf.int64), 1)
+        return inputs + 0 * tf.reduce_max(tf.random.stateless_uniform([count], [1, 2]))
+
+
+def hungry(input_shape: tuple[int, int, int], num_classes: int, most: int) -> keras.Model:
+    layers = [keras.Input(input_shape), keras.layers.Flatten(), Hungry(most), keras.layers.Dense(num_classes)]
+    return keras.Sequential(layers)
+
+
+def hungry_model(dataset: Dataset, where: Strategy, most: int) -> Model:
+    network = {"_target_": "tests.stages.training.test_memory.hungry", "most": most}
+    return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
+
+
+def test_a_step_that_does_not_fit_is_one_line() -> None:
     dataset, where = real_digits(64), one_device()
-    whole = small_cnn(dataset, where)
-    peak = cost_of_step(whole.network).peak
-    outputs = 8 * 8 * 8 + 4 * 4 * 8 + 4 * 4 * 16 + 2 * 2 * 16  # of convolutions and pooling, which backward reads
-    assert 4 * outputs <= peak <= 3 * 4 * outputs
-    assert cost_of_step(small_cnn(dataset, where, "float64").network).peak == pytest.approx(2 * peak, rel=0.1)
-    assert cost_of_step(small_cnn(dataset, where, "mixed_bfloat16").network).peak < peak
-    for layer in whole.network.core.layers[:-1]:
-        layer.trainable = False
-    assert cost_of_step(whole.network).peak < 0.75 * peak
+    with pytest.raises(UserError, match=r"batch_size=32 does not fit in memory .*Try: train.batch_size=16"):
+        train(hungry_model(dataset, where, 16), dataset, where, settings(batch_size=32))
 
 
-def test_what_an_optimizer_keeps_is_counted() -> None:
+def test_an_evaluation_halves_its_batch() -> None:
     dataset, where = real_digits(64), one_device()
+    model = hungry_model(dataset, where, 100)
+    calls: list[np.ndarray] = []
+    halved = Scorer(where, model, dataset.num_classes)
+    scores = halved.score(dataset.test, 256, predictions=lambda probabilities, _: calls.append(probabilities))
+    assert sum(map(len, calls)) == len(dataset.test)
+    small = Scorer(where, model, dataset.num_classes).score(dataset.test, 64)
+    assert (scores.confusion == small.confusion).all()
+    assert scores.loss == small.loss
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        Scorer(where, hungry_model(dataset, where, 0), dataset.num_classes).score(dataset.test, 8)
+
+
+def test_a_batch_that_may_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lines(Silent):
+        def warn(self, line: str) -> None:
+            lines.append(line)
+
+    dataset, where, lines = real_digits(64), one_device(), list[str]()
     model = small_cnn(dataset, where)
-    weights = sum(4 * weight.size for weight in model.network.get_weights())
-
-    def fixed(**given: object) -> int:
-        return estimate(model, dataset, where, settings(**given)).fixed
-
-    plain = fixed(optimizer=SgdSettings(momentum=0.0))
-    # Each slot is there, and once more in a checkpoint that is being written.
-    assert fixed(optimizer=SgdSettings(momentum=0.9)) - plain == 2 * weights
-    assert fixed(optimizer=adam()) - plain == 4 * weights
-    assert fixed(optimizer=adam(ema_momentum=0.9)) - plain == 6 * weights
-    two = estimate(model, dataset, mirrored(2), settings(optimizer=SgdSettings(momentum=0.0)))
-    assert (two.replicas, two.sharing) == (2, 2)
-    assert two.fixed - plain > 2 * weights  # replicas of one host share its memory
+    layers = 4 * (8 * 8 * 8 + 4 * 4 * 8 + 4 * 4 * 16 + 2 * 2 * 16 + 64 + 10)  # convolutions, pooling, flat, outputs
+    assert layers <= sum(output_bytes(model.network)) <= 2 * layers
+    assert warn_of_memory(model, where, settings(batch_size=64), Lines())["memory_estimate_mib"] >= 0
+    assert not lines
+    monkeypatch.setattr("stages.training.memory.available_memory", lambda: 2**20)
+    warn_of_memory(model, where, settings(batch_size=1024), Lines())
+    assert "train.batch_size=1024 may take" in lines[0]
 
 
-def test_parts_of_a_batch_take_less() -> None:
-    dataset, where = real_digits(64), one_device()
-    model = small_cnn(dataset, where)
-    whole, half = (
-        estimate(model, dataset, where, settings(optimizer=replace(adam(), accumulation=parts))) for parts in (1, 2)
-    )
-    assert whole.of(1024) - half.of(1024) == pytest.approx(512 * whole.per_example)
-
-
-def test_the_largest_batch_that_fits_is_named() -> None:
-    dataset, where = real_digits(64), mirrored(2)
-    model = small_cnn(dataset, where)
-    given = settings(batch_size=4096)
-    wanted = estimate(model, dataset, where, given)
-    assert check_memory(model, dataset, where, given, wanted.of(4096)) == {
-        "memory_estimate_mib": round(wanted.of(4096) / 2**20)
-    }
-    with pytest.raises(UserError, match=r"batch_size=4096 takes about .*Try: train.batch_size=2048") as caught:
-        check_memory(model, dataset, where, given, wanted.of(4096) - 1)
-    assert "2048 and less" in str(caught.value)
-    with pytest.raises(UserError, match="not one example fits"):
-        check_memory(model, dataset, where, given, 2**20)
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 3, 5])
-@pytest.mark.parametrize("available", [99, 104, 150, 164, 5000])
-def test_a_batch_that_is_named_fits(replicas: int, available: int) -> None:
-    wanted = Estimate(fixed=100, per_example=1.0, per_image=1.0, replicas=replicas, sharing=replicas, parts=1)
-    batch = wanted.largest_batch(available)
-    if batch == 0:
-        assert wanted.of(replicas) > available
-        return
-    assert wanted.of(batch) <= available
-    assert batch >= replicas
-    is_power = batch & (batch - 1) == 0
-    assert (is_power and wanted.of(2 * batch) > available) or (
-        batch % replicas == 0 and wanted.of(batch + replicas) > available
-    )
-
-
-def test_scoring_takes_a_bounded_memory_and_gives_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_takes_smaller_batches_for_larger_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset, where = real_digits(64), one_device()
     model = small_cnn(dataset, where)
-    each = peak_of_inference(model.network)
-    assert 0 < each < cost_of_step(model.network).peak
-    assert SCORING_BYTES / 3 < scoring_batch(model.network) * each < SCORING_BYTES
-    whole = Scorer(where, model, dataset.num_classes).score(dataset.test, 256)
-    monkeypatch.setattr("stages.networks.inference_memory.SCORING_BYTES", 20 * each)
-    assert 1 <= scoring_batch(model.network) < 20
-    scorer = Scorer(where, model, dataset.num_classes)
-    assert scorer.most == scoring_batch(model.network)
-    parts = scorer.score(dataset.test, scorer.most)
-    assert (parts.confusion == whole.confusion).all()
-    assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
-    monkeypatch.setattr("stages.networks.inference_memory.SCORING_BYTES", 1)
-    assert scoring_batch(model.network, mirrored(2)) == 2  # one a replica at least
+    assert scoring_batch(model.network) == SCORING_BYTES // (2 * 4 * 8 * 8 * 8)
+    monkeypatch.setattr("stages.networks.complexity.SCORING_BYTES", 1)
+    assert scoring_batch(model.network, 2) == 2  # one a replica at least
 
 
 def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,19 +135,8 @@ def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeyp
     dataset, where, lines = real_digits(64), one_device(), list[str]()
     trained = Trained(small_cnn(dataset, where), (), 1, 0)
     assert taken(None) == 256
-    assert not any("256 MiB" in line for line in lines)
-    monkeypatch.setattr("stages.networks.inference_memory.SCORING_BYTES", 20 * peak_of_inference(trained.model.network))
-    assert 1 <= taken(None) < 20
+    assert not lines
+    monkeypatch.setattr("stages.networks.complexity.SCORING_BYTES", 40 * max(output_bytes(trained.model.network)))
+    assert taken(None) == 20
     assert "evaluate.batch_size" in lines[0]
     assert taken(100) == 100
-
-
-def test_validation_is_estimated_where_it_takes_more_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset, where = real_digits(64), one_device()
-    model = small_cnn(dataset, where)
-    alone = estimate(model, dataset, where, settings(batch_size=1))
-    assert alone.of(1) == alone.fixed + alone.scoring
-    assert alone.scoring > min(len(dataset.val), 256) * peak_of_inference(model.network)
-    assert alone.of(4096) > alone.of(1)
-    monkeypatch.setattr("stages.networks.inference_memory.SCORING_BYTES", 2**14)
-    assert estimate(model, dataset, where, settings(batch_size=1)).scoring <= 2**14
