@@ -149,7 +149,7 @@ def _is_whole(name: str, document: DictConfig) -> bool:
         return types.get(name) is int
     group, _, setting = name.rpartition(".")
     parent = OmegaConf.select(document, group)
-    return isinstance(parent, DictConfig) and isinstance(parent._get_node(setting), IntegerNode)
+    return isinstance(parent, DictConfig) and isinstance(parent._get_node(setting, validate_access=False), IntegerNode)
 
 
 def _of_range(key: str, value: Any, is_log: bool) -> Axis:

@@ -90,12 +90,14 @@ def checked(composed: Iterable[Composed], total: int, console: Console, skips: b
     """
     jobs: list[SweepJob] = []
     refusals: list[UserError] = []
+    first: Experiment | None = None  # as it was composed
     noted = time.monotonic()
     for number, job in enumerate(composed, 1):
         shown = redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job.overrides])  # without escapes
         try:
             experiment = read(job.document, job.choices, job.config_dirs)
-            _refuse_differing(experiment, jobs[0].experiment if jobs else experiment)
+            first = first or experiment
+            _refuse_differing(experiment, first)
             refusal = _refusal(experiment, job)
             if refusal is None:
                 experiment = debugged(experiment)
