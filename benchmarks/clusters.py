@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cluster.task import Task, local_tasks
+from pipeline.engines.local import local_tasks
+from pipeline.run.engine import Task
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,13 +26,13 @@ Start = Callable[..., Any]
 
 def run_workers(count: int, module: str, *arguments: str, start: Start = start_process) -> tuple[list[int], str]:
     """Runs `python -m module` as each of `count` workers; returns their exit codes and all that they printed."""
-    tasks = local_tasks(MultiWorkerSettings(deterministic=True, workers=count))
+    tasks = local_tasks(MultiWorkerSettings(deterministic=True, workers=count).members())
     return _run(tasks, [[module, *arguments]] * count, len(tasks), start)
 
 
 def run_chief(module: str, *arguments: str, start: Start = start_process) -> tuple[int, str]:
     """Runs `python -m module` as chief of two workers and two servers; returns its exit code and what all printed."""
-    tasks = local_tasks(ParameterServerSettings(deterministic=False))
+    tasks = local_tasks(ParameterServerSettings(deterministic=False).members())
     others = [["benchmarks.server", tasks[0].cluster["chief"][0]]] * (len(tasks) - 1)
     [code], printed = _run(tasks, [[module, *arguments], *others], 1, start)
     return code, printed

@@ -2,7 +2,7 @@
 
 Parts, each a table between marks of its own in PAGE (docs/scaling.md): `efficiency` by the model of
 `benchmarks/scaling_model.py`, `processes`: the model against processes on this machine, `bytes` of networks' gradients,
-`meeting` of a cluster's members, `checkpoints`, `order` of examples.
+`checkpoints`, `order` of examples.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.clusters import run_workers
-from benchmarks.meeting import meet_all
 from benchmarks.memory import resident
 from benchmarks.page import markdown, put
 from benchmarks.processes import in_fresh_process
@@ -102,18 +101,6 @@ def bytes_of_networks() -> str:
     return markdown(heads, rows)
 
 
-def meetings() -> str:
-    """Returns the table `meeting`."""
-    rows = []
-    for count in (2, 16, 64, 256, 1024):
-        seconds, of_chief = meet_all(count)
-        rows.append(
-            [f"{count:,}", f"{2 * (count - 1):,}", f"{count * (count - 1):,}", f"{seconds:.1f}", f"{of_chief:.2f}"]
-        )
-    heads = ["members", "connections, at least", "if all called all", "until all have met, s", "chief's processor, s"]
-    return markdown(heads, rows)
-
-
 def checkpoints() -> str:
     """Returns the table `checkpoints`: written by the chief alone, and read by it for all."""
     from stages.checkpoints.files import Checkpoint, read, to_bytes, write
@@ -164,7 +151,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "efficiency": efficiencies,
     "processes": processes,
     "bytes": bytes_of_networks,
-    "meeting": meetings,
     "checkpoints": checkpoints,
     "order": orders,
 }

@@ -52,7 +52,7 @@ FLOORS = {
         ("redaction", "system"),
         ("console", "source_code"),
         ("config",),
-        ("command_line", "cluster", "tracking"),
+        ("command_line", "tracking"),
         ("checks", "provenance", "run_folder"),
         ("planning",),
         ("run",),

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.cluster.task import cluster_settings
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
-from pipeline.run.engine import Joined, engine_of
+from pipeline.engines.joined import Joined
+from pipeline.run.engine import engine_of
+from stages.settings.strategy import StrategySettings
 from tests import commands
 from tests.conftest import ROOT
 
@@ -85,7 +86,7 @@ def test_an_engine_of_the_page_says_which_member_each_process_is(
     given = ["cluster=ranks", "strategy=multi_worker", "cluster.options.members=[localhost:23461,localhost:23462]"]
     composed = Composer(read_arguments(["--config-dir", str(package / "my_conf"), *given])).one()
     own = read(composed.document, composed.choices, composed.config_dirs)
-    strategy, engine = cluster_settings(own), engine_of(own)
+    strategy, engine = own.of("strategy", StrategySettings), engine_of(own)
     assert strategy is not None
     assert isinstance(engine, Joined)
     for rank, address in enumerate(("localhost:23461", "localhost:23462")):

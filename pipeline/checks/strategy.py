@@ -1,7 +1,6 @@
 """Strategies that cannot work as configured."""
 
 from pipeline.checks.refusal import Condition, Refusal, all_of, expected_replicas, has, runs_under
-from pipeline.cluster.task import cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
 from stages.settings.strategy import MirroredSettings, MultiWorkerSettings, ParameterServerSettings
@@ -17,7 +16,7 @@ def _has_no_gpus(experiment: Experiment) -> bool:
 
 STRATEGY = (
     Refusal(
-        lambda experiment: not experiment.cluster.takes_single and cluster_settings(experiment) is None,
+        lambda experiment: not experiment.cluster.takes_single and not experiment.members,
         "cluster={cluster} with strategy={strategy}",
         "it has no workers",
         "cluster=local, or strategy=multi_worker, parameter_server",

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.checks.refusal import Condition, all_of, has
-from pipeline.cluster.task import cluster_settings
 from pipeline.config.cluster_settings import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN
@@ -54,7 +53,7 @@ def _is_nesterov_without_momentum(optimizer: object) -> bool:
 
 
 def _has_no_workers(experiment: Experiment) -> bool:
-    return cluster_settings(experiment) is None
+    return not experiment.members
 
 
 def _has_split(split: str) -> Condition:

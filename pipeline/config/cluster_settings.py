@@ -100,13 +100,13 @@ class JoinedCluster(ClusterSettings):
 class TfConfigCluster(JoinedCluster):
     """The place is in `TF_CONFIG`, as Kubernetes' TFJob and Vertex AI set it."""
 
-    _target_: str = "pipeline.engines.tf_config.TfConfig"
+    _target_: str = "pipeline.engines.joined.TfConfig"
 
 
 @option("cluster", "custom")
 @dataclass(kw_only=True)
 class CustomCluster(JoinedCluster):
-    """The place is what a custom class says: see `pipeline.run.engine.Joined`."""
+    """The place is what a custom class says: see `pipeline.engines.joined.Joined`."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """For a custom class, such as `+cluster.options.port=2222`."""
@@ -117,7 +117,7 @@ class CustomCluster(JoinedCluster):
 class HostsCluster(JoinedCluster):
     """The place is that of this host in a list of addresses, which all members have."""
 
-    _target_: str = "pipeline.engines.hosts.Hosts"
+    _target_: str = "pipeline.engines.joined.Hosts"
     hosts: list[str] = field(default_factory=list)
     """`host:port` of every member: workers; with `parameter_server` the chief, the servers, then the workers."""
     index: int | None = number(None, at_least=0, unit="of this process in hosts; null: the one with this host's name")

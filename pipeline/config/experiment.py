@@ -26,6 +26,7 @@ from pipeline.redaction import learn
 from stages.errors import UserError
 from stages.settings import model, optimizer
 from stages.settings.ranges import borrows, check
+from stages.settings.strategy import StrategySettings
 
 _SCHEMA_OF: Mapping[str, type] = {
     "precision": model.PrecisionSettings,
@@ -79,6 +80,12 @@ class Experiment:
         """Returns the settings of `stage` if they are of `kind`: none without it, or with the user's own function."""
         settings = self.settings.get(stage)
         return settings if isinstance(settings, kind) else None
+
+    @property
+    def members(self) -> Mapping[str, int]:
+        """How many processes of each kind the strategy needs, the chief's first; none where one does all."""
+        strategy = self.of("strategy", StrategySettings)
+        return strategy.members() if strategy is not None else {}
 
 
 def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:

@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.cluster.task import Task, cluster_settings, member_counts, tasks_at, workers_of
 from pipeline.config.cluster_settings import RayCluster
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.engines.ray_connection import address_of
 from pipeline.engines.ray_hosts import Claim, Hosts, hosts_on_ray
+from pipeline.engines.rendezvous import wait_for_members
 from pipeline.engines.supervisor import supervise
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.engine import Engine
+from pipeline.run.engine import Engine, Task, tasks_at
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import ChildProcess, Start
 
@@ -34,8 +34,7 @@ class Ray(Engine):
 
     def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
         experiment = job.experiment
-        strategy = cluster_settings(experiment)
-        counts = ALONE if strategy is None else member_counts(strategy)
+        counts = experiment.members or ALONE
         claims = [self._claim(1) if name == "worker" else {} for name, count in counts.items() for _ in range(count)]
         with hosts_on_ray(self.settings, claims, experiment.outputs, console) as hosts:
             members = _OnRay(self.settings, hosts, counts, experiment)
@@ -43,7 +42,7 @@ class Ray(Engine):
 
     @contextmanager
     def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
-        workers = max(workers_of(cluster_settings(experiment)) for experiment in experiments)
+        workers = max(experiment.members.get("worker", 1) for experiment in experiments)
         with hosts_on_ray(self.settings, [self._claim(workers)] * count, experiments[0].outputs, console) as hosts:
             yield [partial(hosts.start, number) for number in range(count)]
 
@@ -61,7 +60,7 @@ class _OnRay:
         self._settings = settings
         self._hosts = hosts
         self._counts = counts
-        is_alone = cluster_settings(experiment) is None
+        is_alone = not experiment.members
         threads = thread_variables(settings.cpus, experiment.deterministic)
         self.prepare: Callable[[Task], Task | None] = partial(_prepare, threads, is_alone)
         self._numbers: dict[str, int] = {}
@@ -71,7 +70,8 @@ class _OnRay:
         self._numbers = {task.name: number for number, task in enumerate(tasks)}
         if address_of(self._settings) is None:
             return tasks
-        return [replace(task, timeout_seconds=self._settings.timeout_seconds) for task in tasks]  # firewalls between
+        limit = self._settings.timeout_seconds  # firewalls between
+        return [replace(task, meet=partial(wait_for_members, task, limit)) for task in tasks]
 
     def start(self, task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess:
         return self._hosts.start(self._numbers[task.name], target, arguments)

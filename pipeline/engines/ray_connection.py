@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from pipeline.cluster.task import split_address
 from pipeline.config.cluster_settings import RayCluster
+from pipeline.engines.rendezvous import split_address
 from pipeline.system import machine, signals
 from pipeline.system.signal_listener import STOPS
 from stages.errors import UserError
@@ -73,7 +73,7 @@ def address_of(settings: RayCluster) -> str | None:
             if address.startswith("ray://"):
                 raise ValueError("it is Ray Client's, which this project does not use")
             split_address(address)
-        except ValueError as error:
+        except (ValueError, UserError) as error:
             raise _no_address(settings, str(error)) from error
     return address
 

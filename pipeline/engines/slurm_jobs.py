@@ -1,31 +1,36 @@
-"""Slurm jobs that this process submits and watches: submitit writes their scripts, which run `slurm_member`."""
+"""Slurm jobs: submitted by submitit, whose tasks call a `Member` each, and watched in the queue."""
 
 import io
 import math
-import shutil
+import os
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from pipeline.cluster.task import cluster_settings, member_counts
 from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.config.experiment import read
 from pipeline.config.keys import flatten
 from pipeline.console import Console
-from pipeline.engines.slurm_member import Member
-from pipeline.engines.slurm_queue import COMMAND_SECONDS, ENDED, ENDS, QUEUE_SECONDS, Entry, Note, queue, queued
-from pipeline.exit_codes import DONE, FAILED
+from pipeline.exit_codes import DONE, FAILED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job
-from pipeline.provenance.identity import identity
-from pipeline.redaction import MASK, redact
+from pipeline.redaction import MASK, guard_output, redact, redact_overrides
+from pipeline.run.child import code_of
 from pipeline.run.engine import RemoteJob
+from pipeline.run.launch import run_job
 from pipeline.run_folder.runs import has_finished, journal_rows
 from pipeline.run_folder.settle import end_lost
+from pipeline.system import environment, signals, streams
+from pipeline.system.processes import process_started
 from pipeline.system.signal_listener import Request
 from pipeline.tracking.journal import NAME as JOURNAL
 from stages.errors import UserError
@@ -33,55 +38,50 @@ from stages.errors import UserError
 FOLDER = "slurm"
 """In the folder of a run, or of a sweep: the job's script and the output of its tasks."""
 
-PATIENCE_SECONDS = 600.0
-"""Seconds without an answer of Slurm's after which its jobs count as lost."""
+QUEUE_SECONDS = 2.0
+"""Seconds between two looks at the queue."""
+
+COMMAND_SECONDS = 60
+
+ENDED = {"CANCELLED": 128 + signal.SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TIMED_OUT}
+"""Exit codes of jobs that Slurm has ended; else it is their own."""
+
+ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", *ENDED}
+"""States after which a job is not run again; it is, after any other."""
+
+END_OF_TIME = Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
 
 
 def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> list["SlurmJob"]:
-    """Submits jobs, each with a folder of its own; those of the same size as one array.
-
-    A job whose folder names one that is still in the queue is that one: the same command, typed again, waits for it.
+    """Submit jobs, each with a folder of its own; those of the same size as one array.
 
     Raises:
         UserError: where Slurm is not there or does not take them.
     """
-    submitit = _submitit()
+    try:
+        import submitit
+    except ImportError as error:
+        problem = "cluster=slurm: the package submitit is not installed"
+        raise UserError(problem, "the extra slurm of this project", "pip install submitit") from error
     for job in jobs:
         _refuse_secrets(job)
-    in_queue = {job.folder: note for job in jobs if (note := queued(job.folder)) is not None}
-    submitted = {
-        folder: SlurmJob(job, in_queue[folder].id, Path(in_queue[folder].log), console)
-        for job in jobs
-        if (folder := job.folder) in in_queue
-    }
-    for count, group in groupby((job for job in jobs if job.folder not in in_queue), key=members):
+    submitted = []
+    for count, group in groupby(jobs, key=lambda job: sum(job.experiment.members.values()) or 1):
         same = list(group)
-        assert same[0].folder is not None
-        folder = (same[0].folder if len(same) == 1 else same[0].folder.parent) / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        folders = [job.folder for job in same if job.folder is not None]
         try:
-            executor = submitit.SlurmExecutor(folder)
+            executor = submitit.SlurmExecutor((folders[0] if len(same) == 1 else folders[0].parent) / FOLDER)
             executor.update_parameters(**parameters(same[0], count, settings))
             with redirect_stderr(io.StringIO()), executor.batch():  # what sbatch prints is in the error, too
                 futures = [executor.submit(Member.of(job, settings.requeues)) for job in same]
         except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
             raise _refused(error) from error
-        for job, future in zip(same, futures, strict=True):
-            assert job.folder is not None
-            submitted[job.folder] = SlurmJob(job, future.job_id, future.paths.stdout, console)
-            with suppress(OSError):  # the job is in the queue, and watched: only a second command would not find it
-                Note(future.job_id, str(future.paths.stdout), identity(job.experiment)).write(job.folder)
-    return [submitted[job.folder] for job in jobs]
-
-
-def members(job: Job) -> int:
-    """Returns the number of processes of a job."""
-    strategy = cluster_settings(job.experiment)
-    return sum(member_counts(strategy).values()) if strategy is not None else 1
+        submitted += [SlurmJob(job, future, console) for job, future in zip(same, futures, strict=True)]
+    return submitted
 
 
 def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:
-    """Returns submitit's parameters for a job of `count` processes."""
+    """Return submitit's parameters for a job of `count` processes."""
     if settings.nodes > count:
         raise UserError(
             f"cluster.nodes={settings.nodes}: the job has {count} processes", f"{count} or fewer", "cluster.nodes=1"
@@ -106,15 +106,82 @@ def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None or name == "wckey"}
 
 
-class SlurmJob(RemoteJob):
-    """A job in Slurm's queue. id: such as `12`, of an array `12_0`; log: what its first task prints."""
+@dataclass(frozen=True)
+class Member:
+    """The part of a job that each of its tasks needs, to be pickled.
 
-    def __init__(self, job: Job, job_id: str, log: Path, console: Console) -> None:
+    job: without its experiment, whose configuration is not resolved: secrets stay in the environment.
+    requeues: how often the job is queued again when its time is over. command: as it was typed, to be recorded.
+    """
+
+    job: Job
+    document: DictConfig
+    choices: Mapping[str, str]
+    config_dirs: tuple[Path, ...]
+    requeues: int
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, job: Job, requeues: int) -> "Member":
+        """Return the member of any task of `job`, which has a folder."""
+        own = job.experiment
+        bare: Any = replace(job, experiment=None)  # type: ignore[arg-type]
+        command = (sys.argv[0], *redact_overrides(sys.argv[1:]))
+        return cls(bare, own.document, own.choices, own.config_dirs, requeues, command)
+
+    def __call__(self) -> NoReturn:
+        """Run the job as this task, have it queued again at the end of its time, and end the process."""
+        streams.guard()
+        guard_output()
+        environment.prepare()
+        sys.argv[:] = self.command
+        with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
+            signal.signal(signal.SIGUSR2, lambda *_: signals.request(END_OF_TIME))  # submitit's, before the time limit
+            console = Console()
+            code = code_of(lambda: self._run(console), console, refused=WRONG_CONFIGURATION)
+            signals.ended(code)
+            if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
+                self._requeue(console)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # past TensorFlow's destructors, which wait for lost members
+
+    def _run(self, console: Console) -> int:
+        assert self.job.folder is not None
+        if has_finished(self.job.folder):  # Slurm has started it again after its end
+            return DONE
+        experiment = read(self.document, self.choices, self.config_dirs)
+        return run_job(replace(self.job, experiment=experiment, started=process_started()), console)
+
+    def _requeue(self, console: Console) -> None:
+        before = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        if before >= self.requeues:
+            console.warn(f"its time is over, and cluster.requeues={self.requeues}: the same command resumes it")
+            return
+        console.log(f"its time is over: queued again ({before + 1} of {self.requeues} times)")
+        sys.stdout.flush()
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], timeout=COMMAND_SECONDS, check=False)
+
+
+class Entry(NamedTuple):
+    """A job in the queue: its state with the reason, its nodes, and its exit status."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    status: int = 0
+
+
+class SlurmJob(RemoteJob):
+    """A job in Slurm's queue, by submitit's. id: such as `12`, of an array `12_0`; log: what its first task prints."""
+
+    def __init__(self, job: Job, submitted: Any, console: Console) -> None:
         self.job = job
-        self.id = job_id
-        self.log = log
-        self.started = self._answered = time.monotonic()
+        self.id: str = submitted.job_id
+        self.log: Path = submitted.paths.stdout
+        self.started = time.monotonic()
         self.exit_code: int | None = None
+        self._submitted = submitted
         self._console = console
         self._state = ""
         self._shown = 0
@@ -137,30 +204,20 @@ class SlurmJob(RemoteJob):
         return self._progress
 
     def poll(self) -> int | None:
-        if self.exit_code is None:
-            states = queue().jobs()
-            if states is not None:
-                self._answered = time.monotonic()
-                self._note(states.get(self.id))
-            elif time.monotonic() - self._answered > PATIENCE_SECONDS:
-                self._console.error(f"Slurm has not answered for {PATIENCE_SECONDS:.0f} s; its job {self.id} may go on")
-                self.exit_code = FAILED
+        entries = _queue(int(time.monotonic() / QUEUE_SECONDS))
+        if self.exit_code is None and entries is not None:
+            entry = entries.get(self.id)
+            if entry is not None or time.monotonic() - self.started > 5 * QUEUE_SECONDS:
+                self._note(entry or Entry("UNKNOWN"))
         return self.exit_code
 
     def stop(self, request: Request, count: int = 1) -> None:
         if self._signals < count:
             self._signals = count
-            with suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(
-                    ["scancel", *(["--signal=KILL"] if count >= 3 else []), self.id],
-                    capture_output=True,
-                    timeout=COMMAND_SECONDS,
-                    check=False,
-                )
-            queue.cache_clear()
+            self._submitted.cancel(check=False)
 
     def show(self) -> None:
-        """Prints what the first task has printed since the last call."""
+        """Print what the first task has printed since the last call."""
         with suppress(OSError), self.log.open("rb") as file:
             file.seek(self._shown)
             text = file.read()
@@ -170,13 +227,10 @@ class SlurmJob(RemoteJob):
                 if not line.startswith("submitit "):
                     self._console.log(line)
 
-    def _note(self, entry: Entry | None) -> None:
-        """Takes the state of the job; None: Slurm has forgotten it, or does not know it yet."""
-        if entry is None and time.monotonic() - self.started < 5 * QUEUE_SECONDS:
-            return
-        state, reason, nodes, status, _ = entry or Entry("UNKNOWN")
-        shown = f"{state} ({reason})" if state == "PENDING" and reason != "None" else f"{state} on {nodes}"
+    def _note(self, entry: Entry) -> None:
+        state, reason, nodes, status = entry
         if state not in ENDS:
+            shown = f"{state} ({reason})" if state == "PENDING" and reason != "None" else f"{state} on {nodes}"
             if shown != self._state and state != "COMPLETING":
                 self._state = shown
                 self._console.log(f"Slurm job {self.id}: {shown}")
@@ -185,44 +239,33 @@ class SlurmJob(RemoteJob):
         own = (status >> 8) or (128 + (status & 127) if status & 127 else DONE)
         is_done = has_finished(self.job.folder)
         code = DONE if is_done and state in ENDED else ENDED.get(state, own)
-        if code == DONE and not is_done:
-            code = FAILED
+        self.exit_code = FAILED if code == DONE and not is_done else code
         if state not in ("COMPLETED", "FAILED"):
             self._console.error(f"Slurm job {self.id}: {state}")
-        end_lost(
-            self.job.folder,
-            self.job.experiment,
-            "KILLED" if state in ENDED else "FAILED",
-            self._console,
-            f"its Slurm job {self.id} is {state}",
-        )
-        self.exit_code = code
+        status_of_run = "KILLED" if state in ENDED else "FAILED"
+        reason = f"its Slurm job {self.id} is {state}"
+        end_lost(self.job.folder, self.job.experiment, status_of_run, self._console, reason)
 
 
-def _submitit() -> Any:
-    """Returns submitit.
+@lru_cache(maxsize=1)
+def _queue(period: int) -> Mapping[str, Entry] | None:
+    """Return this user's jobs by their ids, with those that ended in the last minutes; None: Slurm does not answer.
 
-    Raises:
-        UserError: where it or Slurm is not installed.
+    Args:
+        period: asks again where it differs from the last call's.
     """
-    if shutil.which("sbatch") is None or shutil.which("squeue") is None:
-        raise UserError(
-            "cluster=slurm: there is no sbatch here", "a machine from which Slurm takes jobs", "cluster=local"
-        )
+    fields = "JobArrayID:|,State:|,Reason:|,NodeList:|,exit_code:|"
+    command = ["squeue", "--me", "--array", "--noheader", "--states=all", f"--Format={fields}"]
     try:
-        import submitit
-        import submitit.core.utils
-    except ImportError as error:
-        raise UserError(
-            "cluster=slurm: the package submitit is not installed",
-            "the extra slurm of this project: submitit",
-            "pip install submitit",
-        ) from error
-    return submitit
+        printed = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, timeout=COMMAND_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.split("|") for line in printed.splitlines() if line.count("|") >= 5]
+    return {row[0].strip(): Entry(row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
 
 
 def _refused(error: Exception) -> UserError:
-    """Returns the reason for which Slurm refuses a job."""
+    """Return the reason for which Slurm refuses a job."""
     lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
     reason = "; ".join(lines) or str(error)
     fix = "cluster.partition=<one of: sinfo --summarize>" if "partition" in reason else ""
@@ -230,7 +273,7 @@ def _refused(error: Exception) -> UserError:
 
 
 def _refuse_secrets(job: Job) -> None:
-    """Refuses a configuration with a secret in it, as the job's files hold it: the environment brings them."""
+    """Refuse a configuration with a secret in it, as the job's files hold it: the environment brings them."""
     document = OmegaConf.to_container(job.experiment.document, resolve=False)
     assert isinstance(document, dict)
     for name, value in flatten(document):

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
 from pipeline.planning.job import Job, claimed
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
+from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.executor import work
 from pipeline.run_folder.settle import end_lost
 from pipeline.system import pulse, signals, streams
@@ -125,7 +125,7 @@ class _Cluster:
             names = ", ".join(task.name for task in self._tasks[1:])
             logs = f"{shorter(self._folder)}/<name>.log"
             self._console.log(f"chief, {names} {self._place.where}; what these print is in {logs}")
-            if self._tasks[0].timeout_seconds is None:  # else the chief says so when they meet
+            if self._tasks[0].meet is None:  # else the chief says so when they meet
                 self._console.warn(OPEN_PORTS)
 
     def _start(self, task: Task) -> None:

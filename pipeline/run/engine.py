@@ -1,23 +1,82 @@
-"""The base classes of cluster engines, and the lookup of the engine that the configuration names."""
+"""Contract between runs and cluster engines: an engine, a process's task in a cluster, a job that runs elsewhere."""
 
-import os
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
-from pipeline.cluster.task import Task, cluster_settings
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
-from pipeline.system.processes import LocalProcess, Start, has_used_tensorflow, warm_up
-from pipeline.system.pulse import watching_itself
+from pipeline.system.processes import LocalProcess, Start, warm_up
 from pipeline.system.signal_listener import Request
-from stages.errors import UserError
-from stages.settings.strategy import StrategySettings
 from stages.targets import class_at
+
+OPEN_PORTS = (
+    "the cluster's gRPC servers listen on all network interfaces of their machines without a password; "
+    "TensorFlow has no setting for it: docs/clusters.md"
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """The role of a process in a cluster.
+
+    job: `chief`, `worker` or `ps`; index: within the job. cluster: the addresses of all members by their job.
+    meet: waits for the other members, and tells a function which are missing; None where the one that has started them
+        all watches them.
+    """
+
+    job: str
+    index: int
+    cluster: Mapping[str, list[str]]
+    meet: Callable[[Callable[[str], None]], None] | None = None
+
+    @property
+    def chief(self) -> str:
+        """The job of the chief, which records: the first worker where no member is called so."""
+        return "chief" if "chief" in self.cluster else "worker"
+
+    @property
+    def is_chief(self) -> bool:
+        return self.job == self.chief and not self.index
+
+    @property
+    def serves(self) -> bool:
+        """Whether it serves the chief of a parameter-server cluster, without a program of its own."""
+        return not self.is_chief and "ps" in self.cluster
+
+    @property
+    def address(self) -> str:
+        return self.cluster[self.job][self.index]
+
+    def addresses(self) -> dict[str, str]:
+        """Return the address of every member by its name, such as `worker 1`."""
+        jobs = self.cluster.items()
+        return {f"{job} {index}": address for job, members in jobs for index, address in enumerate(members)}
+
+    @property
+    def name(self) -> str:
+        return f"{'server' if self.job == 'ps' else self.job}-{self.index}"
+
+    @property
+    def tf_config(self) -> str:
+        """The value of `TF_CONFIG` for TensorFlow."""
+        return json.dumps({"cluster": self.cluster, "task": {"type": self.job, "index": self.index}})
+
+
+def tasks_at(members: Mapping[str, int], addresses: Sequence[str]) -> list[Task]:
+    """Return the tasks of a cluster.
+
+    Args:
+        members: how many there are of each job. addresses: theirs, in the same order.
+    """
+    free = iter(addresses)
+    cluster = {job: [next(free) for _ in range(count)] for job, count in members.items()}
+    return [Task(job, index, cluster) for job, count in members.items() for index in range(count)]
 
 
 class Engine(ABC):
@@ -87,35 +146,6 @@ class RemoteJob(ABC):
     @abstractmethod
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks the job to save and end, as by `count` signals; to be repeated until `poll` returns its exit code."""
-
-
-class Joined(Engine):
-    """An engine whose members are started by something else. Each runs the same command, as one of them."""
-
-    @abstractmethod
-    def task(self, strategy: StrategySettings) -> Task:
-        """Returns the place of this process in the cluster.
-
-        Raises:
-            UserError: where the environment does not say it, or there is no such cluster for `strategy`.
-        """
-
-    def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
-        from pipeline.run.executor import work  # and with it much that a plan, or a wrong setting, does not need
-
-        strategy = cluster_settings(job.experiment)
-        task = None
-        if strategy is not None:
-            if has_used_tensorflow():
-                raise UserError(
-                    "a cluster that this process is to join, after TensorFlow has started in it",
-                    "a process that has not used TensorFlow yet",
-                    "the command in a new process",
-                )
-            task = replace(self.task(strategy), timeout_seconds=self.settings.timeout_seconds)
-            os.environ["TF_CONFIG"] = task.tf_config
-        with watching_itself(job.experiment.hang_seconds):
-            return work(job, plan, console, task)
 
 
 def engine_of(experiment: Experiment) -> Engine:

@@ -3,14 +3,12 @@
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pipeline.cluster.rendezvous import meet
-from pipeline.cluster.task import OPEN_PORTS, Task
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.earlier import other_run
@@ -19,6 +17,7 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.run.begin import Run, begin, describe
 from pipeline.run.binding import bind, resolve_local_weights, resolve_other_run
 from pipeline.run.end import end, fail, note_pruned, register, share_results
+from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.runner import StageRunner
 from pipeline.run_folder.settle import mark_killed
 from pipeline.run_folder.summary import StageOutcome, Summary, one_line
@@ -61,9 +60,9 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             console.open_log(run.folder / "pipeline.log")
             describe(job, run)
             run.summary.begin_stages(job.started)
-            if task is not None and task.timeout_seconds is not None:
+            if task is not None and task.meet is not None:
                 console.warn(OPEN_PORTS)
-                _meet(task, console, run.summary)
+                _wait_for_members(task.meet, console, run.summary)
             cache = job.experiment.outputs / "cache"
             StageRunner(run.folder, cache, run.tracker, console, run.summary, job.on_epoch).run(stages)
             share_results(job.experiment, run)
@@ -100,8 +99,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
                 stages = resolve_other_run(stages, None)
                 servers = import_module("stages.distribution.cluster_strategies")
             pulse.beat()
-            if task.timeout_seconds is not None:
-                _meet(task, console, summary)
+            if task.meet is not None:
+                _wait_for_members(task.meet, console, summary)
             if task.serves:
                 return _serve(servers, task)
             cache = job.experiment.outputs / "cache"
@@ -123,11 +122,11 @@ def _importing() -> AbstractContextManager[None]:
     return imports_kept() if signals.owns_process() else nullcontext()
 
 
-def _meet(task: Task, console: Console, summary: Summary) -> None:
+def _wait_for_members(meet: Callable[[Callable[[str], None]], None], console: Console, summary: Summary) -> None:
     """Waits for the other members; a missing one is recorded as the failure of a stage named `cluster`."""
     began = time.monotonic()
     try:
-        meet(task, console.log)
+        meet(console.log)
     except BaseException:
         summary.stages["cluster"] = StageOutcome("failed", time.monotonic() - began)
         raise

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.cluster.task import cluster_settings, workers_of
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
@@ -98,7 +97,7 @@ def opened(slots: Sequence[Slot], experiments: Sequence[Experiment], console: Co
 
 def _cores(experiments: Sequence[Experiment]) -> int | None:
     """Returns the cores that an engine gives each of its slots, which any of the jobs may have."""
-    each = [experiment.cluster.cores(workers_of(cluster_settings(experiment))) for experiment in experiments]
+    each = [experiment.cluster.cores(experiment.members.get("worker", 1)) for experiment in experiments]
     return max((cores for cores in each if cores is not None), default=None)
 
 

@@ -25,6 +25,10 @@ class StrategySettings:
     _target_: str = "stages.strategy.strategy"
     deterministic: bool = II("deterministic")
 
+    def members(self) -> dict[str, int]:
+        """Return how many processes there are of each kind, the chief's first; none where this one does all."""
+        return {}
+
 
 @option("strategy", "default")
 @dataclass(kw_only=True)
@@ -106,6 +110,9 @@ class MultiWorkerSettings(StrategySettings):
     communication: str = choice("auto", "auto", "ring", "nccl")
     """Between workers: `auto` is NCCL for GPUs, else gRPC in a ring."""
 
+    def members(self) -> dict[str, int]:
+        return {"worker": self.workers}
+
 
 @option("strategy", "parameter_server")
 @dataclass(kw_only=True)
@@ -117,6 +124,9 @@ class ParameterServerSettings(StrategySettings):
     shard_kib: int = number(
         0, at_least=0, unit="KiB, least size of a shard of a partitioned variable; 0: whole variables"
     )
+
+    def members(self) -> dict[str, int]:
+        return {"chief": 1, "ps": self.servers, "worker": self.workers}
 
 
 @option("strategy", "tpu")

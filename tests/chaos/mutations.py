@@ -174,7 +174,7 @@ MUTATIONS = (
     ),
     mutation(
         "pipeline/engines/supervisor.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
-        "tests/pipeline/cluster/test_cluster.py", "-k", "whoever_is_lost",
+        "tests/pipeline/engines/test_cluster.py", "-k", "whoever_is_lost",
     ),
     # Results that a later run takes over, models in use
     mutation("stages/checkpoints/saved.py", "    model.network.set_weights(weights)\n", "", REUSE),
@@ -224,8 +224,7 @@ MUTATIONS = (
         "tests/pipeline/tracking/test_registry.py", "-k", "during",
     ),
     mutation(
-        "pipeline/engines/slurm.py", "[int(match[1])] * repeated", "[int(match[1])]",
-        "tests/pipeline/cluster/test_engines.py",
+        "pipeline/engines/slurm.py", "range(int(times or 1))", "range(1)", "tests/pipeline/engines/test_engines.py",
     ),
     mutation(
         "stages/debug/shorten.py", "(examples % batch_size or batch_size)", "batch_size",

@@ -26,7 +26,8 @@ from tests.commands import ROOT
 from tests.servers import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
-NODES = ("n1", "n2", "n3")
+NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+"""Their names are addresses, at which the members of a cluster call each other."""
 SIZE = "CPUs=4 RealMemory=4096"
 """Of each; the memory in MiB."""
 START_SECONDS = 60.0
@@ -109,7 +110,7 @@ def hold() -> None:
 
 def _start(folder: Path) -> None:
     host, user = socket.gethostname().partition(".")[0], getpass.getuser()
-    lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} {SIZE}" for node in NODES]
+    lines = [f"NodeName={node} NodeHostname={host} NodeAddr={node} Port={free_port()} {SIZE}" for node in NODES]
     lines.append(CONFIGURATION.format(host=host, port=free_port(), user=user, folder=folder))
     text = "\n".join(lines)
     (folder / "slurm.conf").write_text(text)

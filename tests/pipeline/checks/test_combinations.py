@@ -6,8 +6,7 @@ import pytest
 
 from pipeline.checks.precision import advice
 from pipeline.checks.refusal import expected_replicas
-from pipeline.cluster.task import local_tasks
-from pipeline.engines.tf_config import task_of_environment
+from pipeline.engines.local import enter, local_tasks
 from pipeline.planning.earlier import prepare
 from pipeline.system import machine
 from stages.errors import UserError
@@ -154,33 +153,15 @@ def test_replicas_are_known_before_tensorflow() -> None:
 
 
 def test_a_local_cluster_has_a_place_for_everyone() -> None:
-    tasks = local_tasks(ParameterServerSettings(deterministic=False, workers=3, servers=2))
-    assert [task.name for task in tasks] == ["chief-0", "worker-0", "worker-1", "worker-2", "server-0", "server-1"]
+    tasks = local_tasks(ParameterServerSettings(deterministic=False, workers=3, servers=2).members())
+    assert [task.name for task in tasks] == ["chief-0", "server-0", "server-1", "worker-0", "worker-1", "worker-2"]
     assert [task.is_chief for task in tasks] == [True, False, False, False, False, False]
     assert [task.serves for task in tasks] == [False, True, True, True, True, True]
     addresses = [address for places in tasks[0].cluster.values() for address in places]
     assert len(set(addresses)) == 6
     assert all(address.startswith("127.0.0.1:") for address in addresses)
-    first, second = local_tasks(MultiWorkerSettings(deterministic=False))
+    first, second = local_tasks(MultiWorkerSettings(deterministic=False).members())
     assert (first.is_chief, second.is_chief, second.serves) == (True, False, False)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        "{",
-        '{"cluster": {}, "task": {"type": "worker", "index": 0}}',
-        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
-        '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}}',
-    ],
-)
-def test_a_tf_config_that_is_none_is_refused(text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    if text is not None:
-        monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(UserError, match=r"TF_CONFIG.*Expected a cluster of chief, worker.*Try: TF_CONFIG="):
-        task_of_environment(MultiWorkerSettings(deterministic=False))
 
 
 def test_gpus_are_dealt_to_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,9 +169,9 @@ def test_gpus_are_dealt_to_local_workers(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(machine, "gpus", lambda: tuple(machine.Gpu("A100", (8, 0)) for _ in range(4)))
     seen = {}
-    for task in local_tasks(ParameterServerSettings(deterministic=False, workers=2, servers=1)):
+    for task in local_tasks(ParameterServerSettings(deterministic=False, workers=2, servers=1).members()):
         monkeypatch.setenv("TF_CONFIG", "")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        task.enter()
+        enter(task)
         seen[task.name] = os.environ["CUDA_VISIBLE_DEVICES"]
     assert seen == {"chief-0": "-1", "worker-0": "0,1", "worker-1": "2,3", "server-0": "-1"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests import commands
-from tests.pipeline.cluster.hosts import Host, bridged_hosts, two_hosts
-from tests.pipeline.cluster.test_kubernetes import pods_of_job, pods_of_tfjob, pods_with_servers
+from tests.pipeline.engines.hosts import Host, bridged_hosts, two_hosts
+from tests.pipeline.engines.test_kubernetes import pods_of_job, pods_of_tfjob, pods_with_servers
 from tests.pipeline.experiments import BARE, losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from benchmarks.clusters import run_chief, run_workers
-from pipeline.cluster.task import local_tasks
+from pipeline.engines.local import local_tasks
 from stages.load.digits import digits
 from stages.results import Dataset
 from stages.settings.data import DigitsSettings
@@ -182,7 +182,7 @@ def waits_as_worker_1(settings: DigitsSettings) -> Dataset:
 def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
     waiting = f"data._target_={__name__}.{waits_as_worker_1.__name__}"
     given = ("strategy=multi_worker", "cluster=tf_config", "hang_seconds=10", *SHORT, waiting)
-    tasks = local_tasks(MultiWorkerSettings(deterministic=False))
+    tasks = local_tasks(MultiWorkerSettings(deterministic=False).members())
     running = [start(*given, environment={"TF_CONFIG": task.tf_config}) for task in tasks]
     assert [one.end() for one in running] == [1, 1], [one.printed for one in running]
     printed = [one.printed for one in running]
@@ -268,7 +268,7 @@ def test_a_cluster_by_tf_config(strategy: str, outputs: Path) -> None:
         "parameter_server": ParameterServerSettings(deterministic=False, workers=1, servers=1),
     }[strategy]
     given = (f"strategy={strategy}", "cluster=tf_config", "train.epochs=2", SHORT[1], *TRAINED)
-    tasks = local_tasks(settings)
+    tasks = local_tasks(settings.members())
     running = [Running(outputs, *given, environment={"TF_CONFIG": task.tf_config}) for task in reversed(tasks)]
     try:
         assert [one.end() for one in running] == [0] * len(tasks), [one.printed for one in running]

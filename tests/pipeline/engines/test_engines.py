@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.task import Task, WrongTaskError, task_at
 from pipeline.config.cluster_settings import HostsCluster, SlurmCluster
 from pipeline.console import Console
-from pipeline.engines.hosts import Hosts
+from pipeline.engines.joined import Hosts, Joined, task_at
 from pipeline.engines.ray_connection import FOLDER, own_folder
 from pipeline.engines.slurm import Slurm, expand_counts
 from pipeline.planning.job import Job
-from pipeline.run.engine import Joined, engine_of
+from pipeline.run.engine import Task, engine_of
 from pipeline.run.launch import run_job
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
@@ -47,11 +46,10 @@ def test_the_order_of_a_parameter_server_cluster_is_chief_servers_workers() -> N
 @pytest.mark.parametrize(
     ("hosts", "index", "message"),
     [
-        ([OWN, "127.0.0.1:23458"], None, "2 of them are this machine .*cluster.index has to say which"),
-        ([ELSEWHERE, "c.invalid:1"], None, "none of them is this machine"),
-        ([OWN, ELSEWHERE], 2, "cluster.index=2 is not one of 0 to 1"),
-        ([OWN, OWN], 0, "have the same address"),
-        (["nonsense"], None, "'nonsense' is no host:port"),
+        ([OWN, "127.0.0.1:23458"], None, "which of them is this process"),
+        ([ELSEWHERE, "c.invalid:1"], None, "which of them is this process"),
+        ([OWN, ELSEWHERE], 2, "which of them is this process"),
+        (["nonsense"], None, "'nonsense' is no address"),
     ],
 )
 def test_wrong_hosts_are_refused(hosts: list[str], index: int | None, message: str) -> None:
@@ -60,16 +58,13 @@ def test_wrong_hosts_are_refused(hosts: list[str], index: int | None, message: s
 
 
 def test_hosts_of_a_parameter_server_cluster_are_counted() -> None:
-    with pytest.raises(UserError, match=r"there are 2 members, and a chief with strategy.servers=1 .* makes 3"):
+    with pytest.raises(UserError, match=r"the cluster has 2 members\. Expected .*: 1 chief, 1 ps, 1 worker"):
         Hosts(HostsCluster(hosts=[OWN, ELSEWHERE])).task(SERVERS)
 
 
 def test_counts_of_tasks_are_expanded() -> None:
     assert expand_counts("2(x3),1") == [2, 2, 2, 1]
     assert expand_counts("1") == [1]
-    for text in ("2(x", "1(x999999999)", "0(x999999999)", "-1", "٣"):
-        with pytest.raises(WrongTaskError, match="SLURM_STEP_TASKS_PER_NODE"):
-            expand_counts(text)
 
 
 STEP = {
@@ -104,14 +99,12 @@ def test_a_task_of_srun_is_the_worker_of_its_rank(step: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("variables", "settings", "message"),
     [
-        ({}, {"workers": 3}, r"srun has started 2 tasks, and strategy.workers=3\. .*Try: strategy.workers=2"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "SLURM_STEP_TASKS_PER_NODE=x is no list of srun's"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "1,1"}, {}, "SLURM_STEP_TASKS_PER_NODE=1,1 .* are not of one step"),
-        ({"SLURM_PROCID": "2"}, {}, "SLURM_PROCID=2 are not of one step"),
-        ({"SLURM_PROCID": "-1"}, {}, "SLURM_PROCID=-1 is no number of srun's"),
-        ({"SLURM_JOB_ID": "x"}, {}, "SLURM_JOB_ID=x is no number of srun's"),
-        ({"SLURM_STEP_NODELIST": ""}, {}, "SLURM_STEP_NODELIST is not set by srun"),
-        ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is on n2 and not on localhost: srun needs --distribution=block"),
+        ({}, {"workers": 3}, r"srun has started 2 tasks. Expected those of the strategy: 3 worker"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "is no task of srun"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,1"}, {}, "is no task of srun"),
+        ({"SLURM_PROCID": "2"}, {}, "is no task of srun"),
+        ({"SLURM_JOB_ID": "x"}, {}, "is no task of srun"),
+        ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is not on localhost. Expected srun --distribution=block"),
     ],
 )
 def test_tasks_that_are_no_cluster_are_refused(
@@ -127,7 +120,7 @@ def test_without_slurm_a_job_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
     for name in STEP:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"there is no sbatch here.*Try: cluster=local"):
+    with pytest.raises(UserError, match=r"the job is refused \(Could not detect .srun."):
         run_job(Job(experiment("cluster=slurm", "tracking=off", outputs=tmp_path)), Console())
     assert not list(tmp_path.glob("runs/*/*"))
 

@@ -8,7 +8,7 @@ from subprocess import Popen
 import pytest
 
 from tests import commands
-from tests.pipeline.cluster.hosts import Host, two_hosts
+from tests.pipeline.engines.hosts import Host, two_hosts
 from tests.pipeline.experiments import BARE, losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]

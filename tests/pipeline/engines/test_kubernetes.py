@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.engines.tf_config import task_of_environment
+from pipeline.config.cluster_settings import TfConfigCluster
+from pipeline.engines.joined import TfConfig
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.conftest import ROOT
 
@@ -128,21 +128,19 @@ def test_the_image_runs_the_pipeline() -> None:
 def test_every_pod_learns_its_place(
     pods: Callable[[], list[tuple[list[str], dict[str, str]]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: [])  # Kubernetes knows the names
     for index, (arguments, variables) in enumerate(pods()):
         assert {"strategy=multi_worker", "cluster=tf_config"} <= set(arguments)
         monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
-        task = task_of_environment(MultiWorkerSettings(deterministic=False))
+        task = TfConfig(TfConfigCluster()).task(MultiWorkerSettings(deterministic=False))
         assert (task.name, task.is_chief) == (f"worker-{index}", index == 0)
 
 
 def test_every_pod_of_a_cluster_with_servers_learns_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: [])
     tasks = []
     for arguments, variables in pods_with_servers():
         assert {"strategy=parameter_server", "cluster=tf_config"} <= set(arguments)
         monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
-        tasks.append(task_of_environment(ParameterServerSettings(deterministic=False)))
+        tasks.append(TfConfig(TfConfigCluster()).task(ParameterServerSettings(deterministic=False)))
     assert [task.name for task in tasks] == ["chief-0", "server-0", "worker-0", "worker-1"]
     assert [task.is_chief for task in tasks] == [True, False, False, False]
     assert [task.address for task in tasks][1] == "train-ps-0.default.svc:2222"

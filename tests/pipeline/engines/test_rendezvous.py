@@ -1,8 +1,11 @@
 """`cluster=tf_config`: what cannot be a cluster is refused at once, and nobody is waited for without end."""
 
 import json
+import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks.meeting import meet_all
-from pipeline.cluster.rendezvous import meet
-from pipeline.cluster.task import Task, local_tasks
+from pipeline.config.cluster_settings import TfConfigCluster
 from pipeline.console import Console
-from pipeline.engines.tf_config import task_of_environment
+from pipeline.engines.joined import TfConfig, check_members
+from pipeline.engines.local import local_tasks
+from pipeline.engines.rendezvous import wait_for_members
+from pipeline.run.engine import Task
 from pipeline.system import signals
 from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
-from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
-from tests.pipeline.cluster.test_cluster import Running
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
+from tests.pipeline.engines.test_cluster import Running
 
 pytestmark = pytest.mark.slow
 
@@ -35,32 +39,29 @@ def config(workers: Any, task: Any = FIRST, **others: Any) -> str:
 
 
 WRONG = {
-    "{": "no JSON",
-    "[]": "no object with a `cluster`",
-    '{"cluster": {"worker": ["a:1"]}}': "no `task`",
-    config("a:1"): "`cluster.worker` is no list",
-    config([]): "`cluster.worker` is no list",
-    config([2222]): "`cluster.worker` is no list",
-    config(["127.0.0.1:23451"], {"type": "evaluator", "index": 0}): "the task's type 'evaluator' is not in",
-    config(["127.0.0.1:23451"], {"type": "worker", "index": 1}): "index 1 is not one of worker's 0 to 0",
-    config(["127.0.0.1:23451"], {"type": "worker", "index": -1}): "index -1 is not",
-    config(["127.0.0.1:23451"], {"type": "worker", "index": True}): "index True is not",
-    config(["127.0.0.1:23451"], {"type": "worker", "index": 0.0}): "index 0.0 is not",
-    config(["127.0.0.1:23451"], {"type": ["worker"], "index": 0}): "is not in `cluster`",
-    config(["127.0.0.1:23451"], evaluator=["127.0.0.1:23452"]): "evaluator is no kind of task",
-    config(["127.0.0.1:23451"], ps=["127.0.0.1:23452"]): "ps is no kind of task",
-    config(["127.0.0.1:23451"], chief=["127.0.0.1:23452", "127.0.0.1:23453"]): "there are 2 chiefs",
-    config(["127.0.0.1:23451", "127.0.0.1:23451"]): "worker 0 and worker 1 have the same address",
-    config(["127.0.0.1:23451", "LOCALHOST:23451"]): "have the same address",
-    config(["127.0.0.1:23451", "b:99999"]): "the port 99999 is not one of 1 to 65535",
-    config(["127.0.0.1:23451", "b:0"]): "the port 0 is not one of",
-    config(["127.0.0.1:23451", "b:x"]): "the port x is not one of",
-    config(["127.0.0.1:23451", "b"]): "the host is missing",
-    config(["127.0.0.1:23451", ":1"]): "the host is missing",
-    config(["127.0.0.1:23451", "::1:2222"]): "stands in brackets",
-    config(["127.0.0.1:23451", "http://b:1"]): "is no host:port",
-    config(["no-such-host.invalid:23451"]): "this process's own host no-such-host.invalid is not known",
+    "{": "JSONDecodeError",
+    "[]": "TypeError",
+    '{"cluster": {"worker": ["a:1"]}}': "KeyError('task')",
+    config("a:1"): "'a' is no address",
+    config([]): "there is no worker 0",
+    config(["a:1"], {"type": "evaluator", "index": 0}): "KeyError('evaluator')",
+    config(["a:1"], {"type": "worker", "index": 1}): "there is no worker 1",
+    config(["a:1"], {"type": "worker", "index": -1}): "there is no worker -1",
+    config(["a:1"], evaluator=["b:1"]): "has the members worker 0, evaluator 0. Expected worker",
+    config(["a:1"], ps=["b:1"]): "has the members worker 0, ps 0. Expected worker",
+    config(["a:1"], chief=["b:1", "c:1"]): "chief 1. Expected worker; one chief at most",
+    config(["a:1", "b:99999"]): "'b:99999' is no address",
+    config(["a:1", "b:x"]): "'b:x' is no address",
+    config(["a:1", "b"]): "'b' is no address",
+    config(["a:1", "::1:2222"]): "'::1:2222' is no address",
+    config(["a:1", "http://b:1"]): "'http://b:1' is no address",
 }
+
+
+def task_of_environment(strategy: StrategySettings) -> Task:
+    task = TfConfig(TfConfigCluster()).task(strategy)
+    check_members(task, strategy)
+    return task
 
 
 @pytest.mark.smoke
@@ -75,32 +76,31 @@ def test_a_wrong_tf_config_is_refused_in_one_line(text: str, monkeypatch: pytest
 
 def test_a_parameter_server_cluster_has_all_kinds_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", config(["127.0.0.1:23451"], chief=["127.0.0.1:23452"]))
-    with pytest.raises(UserError, match="there is no ps"):
+    with pytest.raises(UserError, match="Expected chief, ps, worker"):
         task_of_environment(SERVERS)
 
 
-def test_a_port_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chief_whose_port_is_taken_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        monkeypatch.setenv("TF_CONFIG", config([f"127.0.0.1:{other.getsockname()[1]}"]))
-        with pytest.raises(UserError, match=r"own port .* cannot be listened at"):
-            task_of_environment(TWO)
+        [error] = waiting([Task("worker", 0, {"worker": [f"127.0.0.1:{other.getsockname()[1]}", "b:1"]})])
+    assert re.search(r"the port \d+ of worker-0, which is this process, cannot be listened at", str(error))
 
 
 def test_what_local_clusters_are_given_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings in (TWO, SERVERS):
-        for task in local_tasks(settings):
+        for task in local_tasks(settings.members()):
             monkeypatch.setenv("TF_CONFIG", task.tf_config)
             assert task_of_environment(settings) == task
 
 
-def waiting(tasks: list[Task], *limits: float, apart: float = 0.3) -> list[Exception | None]:
+def waiting(tasks: list[Task], *limits: float, apart: float = 0.3, seconds: float = 30) -> list[Exception | None]:
     """Returns how each of `tasks` has waited for the others, its own of `limits` (20 s), started `apart` seconds."""
     limits = limits or (20.0,) * len(tasks)
     ended: list[Exception | None] = [None] * len(tasks)
 
     def wait(number: int) -> None:
         try:
-            meet(replace(tasks[number], timeout_seconds=limits[number]), Console().log)
+            wait_for_members(tasks[number], limits[number], Console().log)
         except Exception as error:
             ended[number] = error
 
@@ -109,50 +109,60 @@ def waiting(tasks: list[Task], *limits: float, apart: float = 0.3) -> list[Excep
         thread.start()
         time.sleep(apart)
     for thread in threads:
-        thread.join(30)
+        thread.join(seconds)
     return ended
 
 
 def test_members_meet_whoever_comes_first_and_leave_their_ports_free() -> None:
-    tasks = local_tasks(SERVERS)
+    tasks = local_tasks(SERVERS.members())
     assert waiting(tasks) == [None] * 3
     for task in tasks:
         socket.create_server(("", int(task.address.rpartition(":")[2]))).close()
 
 
 def test_one_that_does_not_come_is_named_when_the_limit_is_over() -> None:
-    first, second = local_tasks(TWO)
+    first, second = local_tasks(TWO.members())
     [error] = waiting([first], 1)  # its thread has ended, or there would be no error
     assert f"after 1 s there is no worker 1 at {second.address}" in str(error)
     assert "cluster.timeout_seconds=2" in str(error)
 
 
 def test_a_line_names_a_few_of_many_missing_members() -> None:
-    tasks = local_tasks(MultiWorkerSettings(deterministic=False, workers=20))
+    tasks = local_tasks(MultiWorkerSettings(deterministic=False, workers=20).members())
     [error] = waiting(tasks[:1], 1)
     assert f"worker 8 at {tasks[8].address} and 11 more" in str(error)
 
 
 def test_a_member_that_has_come_and_left_is_missing() -> None:
-    first, second, third = local_tasks(MultiWorkerSettings(deterministic=False, workers=3))
+    first, second, third = local_tasks(MultiWorkerSettings(deterministic=False, workers=3).members())
     errors = waiting([first, second, third], 3, 0.3, 2, apart=0.8)
     assert f"there is no worker 1 at {second.address}" in str(errors[0])
     assert "worker 2" not in str(errors[0])
 
 
-def test_a_hundred_members_meet() -> None:
-    meet_all(100)
+def test_as_many_members_meet_as_a_strategy_may_have() -> None:
+    tasks = local_tasks(MultiWorkerSettings(deterministic=False, workers=64).members())
+    assert waiting(tasks, apart=0) == [None] * 64
+
+
+def test_a_member_that_is_started_again_finds_a_chief_whose_tensorflow_runs() -> None:
+    """It speaks first, and another protocol; such a worker of parameter servers is taken up again."""
+    chief, _, worker = local_tasks(SERVERS.members())
+    code = "import sys, tensorflow as tf\ntf.distribute.Server(dict(chief=[sys.argv[1]]), 'chief', 0)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code, chief.address], stdin=subprocess.PIPE) as server:
+        assert waiting([worker], 60.0, seconds=90) == [None]
+        server.kill()
 
 
 def test_a_host_that_is_not_known_yet_is_waited_for() -> None:
-    [first, _] = local_tasks(TWO)
+    [first, _] = local_tasks(TWO.members())
     task = Task("worker", 0, {"worker": [first.address, "no-such-host.invalid:2222"]})
     [error] = waiting([task], 3)
     assert "worker 1 at no-such-host.invalid:2222 (its name is not known)" in str(error)
 
 
 def test_members_with_different_clusters_say_so() -> None:
-    first, second = local_tasks(TWO)
+    first, second = local_tasks(TWO.members())
     other = replace(second, cluster={"worker": [*second.cluster["worker"], "127.0.0.1:1"]})
     errors = waiting([first, other], 5, 5)
     assert "worker 1" in str(errors[0])
@@ -168,11 +178,11 @@ def listening() -> Iterator[None]:
 def test_waiting_hears_a_signal(listening: None) -> None:
     threading.Timer(1.0, signal.raise_signal, [signal.SIGTERM]).start()
     with pytest.raises(Interrupted):  # not the UserError of its limit
-        meet(replace(local_tasks(TWO)[0], timeout_seconds=60), Console().log)
+        wait_for_members(local_tasks(TWO.members())[0], 60, Console().log)
 
 
 def test_a_command_that_waits_in_vain_ends_its_run(outputs: Path) -> None:
-    [first, second] = local_tasks(TWO)
+    [first, second] = local_tasks(TWO.members())
     given = ("strategy=multi_worker", "cluster=tf_config", "train.epochs=1")
     alone = Running(outputs, *given, "cluster.timeout_seconds=2", environment={"TF_CONFIG": first.tf_config})
     try:

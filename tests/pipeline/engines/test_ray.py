@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests import commands
-from tests.pipeline.cluster.test_cluster import Running
+from tests.pipeline.engines.test_cluster import Running
 from tests.pipeline.experiments import BARE
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.pipeline.experiments import experiment
 
 def test_a_submitted_job_shows_the_epochs_that_its_journal_has(outputs: Path) -> None:
     folder = outputs / "jobs" / "0"
-    submitted = SlurmJob(Job(experiment(outputs=outputs), (), folder), "7_0", folder / "log", Console())
+    submitted = SlurmJob(Job(experiment(outputs=outputs), (), folder), Mock(), Console())
     assert submitted.progress[0] == 0
     assert math.isnan(submitted.progress[1])
     folder.mkdir(parents=True)

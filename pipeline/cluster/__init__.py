@@ -1,1 +1,0 @@
-"""Clusters of processes: who is who, and how members meet."""
