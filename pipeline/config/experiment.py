@@ -83,7 +83,7 @@ class Experiment:
 
     @property
     def members(self) -> Mapping[str, int]:
-        """How many processes of each kind the strategy needs, the chief's first; none where one does all."""
+        """Number of processes of each kind that the strategy needs, the chief's first; none where one does all."""
         strategy = self.of("strategy", StrategySettings)
         return strategy.members() if strategy is not None else {}
 
