@@ -9,10 +9,9 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
-from pipeline.comparison.compared_run import read_finished
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.page import write
-from pipeline.comparison.tables import notes, terminal_table
+from pipeline.comparison.report import notes, terminal_table, write
+from pipeline.comparison.rows import read_finished
 from pipeline.paths import shorter
 from pipeline.run_folder.runs import Runs
 from pipeline.sweep.index import compare, find_sweep, latest
@@ -71,7 +70,7 @@ def show(comparison: Comparison) -> None:
     """Prints the table, as wide as the terminal (80 characters where it is none), and what it says in sentences."""
     console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
     if comparison.rows:
-        console.print(terminal_table(comparison, console.width))
+        console.print(terminal_table(comparison))
     for line in notes(comparison):
         console.print(line)
 

@@ -5,12 +5,11 @@ The terminal, Markdown, the page and MLflow show the same sentences.
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from pipeline.comparison.choice import are_validated_alike
-from pipeline.comparison.compared_run import ComparedRun
-from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.comparison import Comparison, are_validated_alike
 from pipeline.comparison.frame import metric_column
-from pipeline.comparison.rows import Row, is_lower_better
+from pipeline.comparison.rows import ComparedRun, Row, is_lower_better
 from pipeline.config.keys import split_override
 from pipeline.paths import CONF
 from stages.evaluation.paired_tests import AccuracyDifference, points
@@ -22,10 +21,31 @@ OF_THE_COMMAND = ("sweep", "resume", "max_jobs", "dry_run", "trust")
 """Settings of the command that ran a row, and not of its experiment."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a comparison says."""
+
+    choice: str  # the row to take, and on what it was chosen
+    commands: Sequence[str]  # that run it: one, or of a search one for each of the best
+    sentences: Sequence[str]  # what each row changes against the baseline, that of the row to take first
+    pruned: Sequence[str]  # which trials were pruned, and when: a line, if any
+    unfinished: Sequence[str]  # what became of each other run, and why
+
+
+def answer(comparison: Comparison) -> Answer:
+    """Return what a comparison says."""
+    return Answer(
+        choice(comparison),
+        comparison.search.commands if comparison.search else run_it(comparison.best),
+        sentences(comparison),
+        _pruned(comparison.runs),
+        [f"job {run.number} {run.status}: {run.reason or run.folder.name}" for run in comparison.unfinished],
+    )
+
+
 def choice(comparison: Comparison) -> str:
     """Return which row to take, and on what it was chosen."""
-    rows = comparison.rows
-    chosen = comparison.choice
+    rows, chosen = comparison.rows, comparison.choice
     if comparison.search is not None:
         return comparison.search.answer
     if not rows:
@@ -33,56 +53,44 @@ def choice(comparison: Comparison) -> str:
     if all(row.is_debug for row in rows):
         return f"no best setting: debug runs only check that a setting works, and {len(rows)} did"
     if len(rows) == 1:
-        return f"one setting: nothing to choose between ({_count(len(rows[0].runs), rows[0])})"
+        seeds, count = {run.seed for run in rows[0].runs}, len(rows[0].runs)
+        return f"one setting: nothing to choose between ({_plural(count, 'seed' if len(seeds) == count else 'run')})"
     if not are_validated_alike([row for row in rows if not row.is_debug]):
         return "no best setting: the runs were validated on different examples, and none is chosen on test"
     if chosen.metric is None:
         return "no best setting: the runs have no validation metric in common, and none is chosen on test"
     if chosen.best is None or chosen.row is None:
         return f"no best setting: {chosen.metric} is not a number in any"
+    column = metric_column(chosen.metric)
+    better = "lower" if is_lower_better(chosen.metric) else "higher"
+    lead = f"{chosen.metric} ({column.text(chosen.best)}{' %' if column.percent else ''}; {better} is better)"
     if not chosen.tied:
         doubt = "" if chosen.noise else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
-        return f"best: {chosen.best.label}, chosen on {_on(comparison, chosen.best)}, never on test{doubt}"
-    tied = [f"{row.label} ({_value(comparison, row)})" for row in chosen.tied]
+        return f"best: {chosen.best.label}, chosen on {lead}, never on test{doubt}"
+    tied = [f"{row.label} ({column.text(row)})" for row in chosen.tied[:MOST_NAMED]]
+    more = [f"{len(chosen.tied) - MOST_NAMED} more"] if len(chosen.tied) > MOST_NAMED else []
     by = "as their seeds vary" if chosen.noise == "runs" else "by one run each and so few validation examples"
     return (
-        f"no single best: {chosen.best.label} leads on {_on(comparison, chosen.best)}, and cannot be told from "
-        f"{_listed(tied)} {by}. Take {chosen.row.label}: of these {chosen.reason}"
+        f"no single best: {chosen.best.label} leads on {lead}, and cannot be told from {_joined([*tied, *more])} {by}. "
+        f"Take {chosen.row.label}: of these {chosen.reason}"
     )
 
 
-def run_it(comparison: Comparison) -> str | None:
-    """Return the command that runs the row to take, a line each for several; None where there is none."""
-    row = comparison.choice.row
-    if comparison.search is not None:
-        return "\n".join(comparison.search.commands) or None
+def run_it(row: Row | None) -> list[str]:
+    """Return the command that runs a row, once; none without a row."""
     if row is None:
-        return None
+        return []
     run = row.runs[0]
     left_out = (*OF_THE_COMMAND, *(["seed"] if len(row.runs) > 1 else []))
-    words = [
-        _typed(line) for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out
-    ]
-    if any(split_override(line)[0] == "experiment" for line in words):
-        words.append("sweep=none")  # the experiment's file may say itself what varies
+    lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
+    if any(split_override(line)[0] == "experiment" for line in lines):
+        lines.append("sweep=none")  # the experiment's file may say itself what varies
     own = any(
         option and (CONF / group).is_dir() and not (CONF / group / f"{option}.yaml").is_file()
         for group, option in run.summary.choices.items()
     )
-    return f"python -m pipeline {'--config-dir … ' if own else ''}{shlex.join(words)}".rstrip()
-
-
-def pruned_line(comparison: Comparison) -> str | None:
-    """Return which trials were pruned, and when: `pruned: trial 3 after epoch 1, trials 4 and 7 after epoch 2`."""
-    by_epoch: dict[int, list[str]] = {}
-    for run in comparison.runs:
-        if run.pruned_after is not None:
-            by_epoch.setdefault(run.pruned_after, []).append(str(run.number))
-    parts = [
-        f"trial{'s' * (len(numbers) > 1)} {_joined(numbers)} after epoch {epoch}"
-        for epoch, numbers in sorted(by_epoch.items())
-    ]
-    return f"pruned: {', '.join(parts)}" if parts else None
+    words = [*(["--config-dir …"] if own else []), *(shlex.quote(_typed(line)) for line in lines)]
+    return [" ".join(["python -m pipeline", *words])]
 
 
 def _typed(line: str) -> str:
@@ -95,6 +103,16 @@ def _typed(line: str) -> str:
     return f"{name}{equals}'{escaped}'"
 
 
+def _pruned(runs: Sequence[ComparedRun]) -> list[str]:
+    """Return which trials were pruned, and when: `pruned: trial 3 after epoch 1, trials 4 and 7 after epoch 2`."""
+    by_epoch: dict[int, list[str]] = {}
+    for run in runs:
+        if run.pruned_after is not None:
+            by_epoch.setdefault(run.pruned_after, []).append(str(run.number))
+    parts = [f"trial{'s' * (len(n) > 1)} {_joined(n)} after epoch {epoch}" for epoch, n in sorted(by_epoch.items())]
+    return [f"pruned: {', '.join(parts)}"] if parts else []
+
+
 def sentences(comparison: Comparison) -> list[str]:
     """Return what each row changes against the baseline, that of the row to take first."""
     base = comparison.baseline
@@ -105,28 +123,28 @@ def sentences(comparison: Comparison) -> list[str]:
     return [sentence for row in rows if (sentence := _sentence(comparison, base, row))]
 
 
-def unfinished_line(run: ComparedRun) -> str:
-    """Return what became of a run that has not finished, and why."""
-    status = run.status if run.pruned_after is None else f"PRUNED after epoch {run.pruned_after}"
-    return f"job {run.number} {status}: {run.reason or run.folder.name}"
-
-
 def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
-    difference = comparison.differences.get(row)
+    """Return what a row changes; empty where nothing is known."""
     parts = []
-    if difference is not None:
+    if difference := comparison.differences.get(row):
         parts.append(_accuracy(difference, comparison.left_out[row]))
     elif (mean := row.mean("test/accuracy")) is not None and (before := base.mean("test/accuracy")) is not None:
         parts.append(f"has a test accuracy {points(mean - before)} points from the baseline's, with no interval,")
-    if speed := _speed(comparison, row):
-        parts.append(speed)
-    return f"{_subject(comparison, base, row)} " + " and ".join(parts).rstrip(",") if parts else ""
+    if (speed := comparison.speeds.get(row)) is not None:
+        interval = " in one run each, with no interval"
+        if speed.low is not None:
+            doubt = "" if speed.is_distinguishable else ", not distinguishable from 1"
+            interval = f" (95 %: {speed.low:.2g} to {speed.high:.2g}{doubt})"
+        parts.append(f"is {speed.ratio:.2g}× as fast on {row.where}{interval}")
+    settings = {name: row.settings.get(name, "default") for name in comparison.names}
+    subject = [f"{name}={value}" for name, value in settings.items() if value != base.settings.get(name, "default")]
+    return f"{' '.join(subject)} {' and '.join(parts)}".rstrip(",") if parts else ""
 
 
 def _accuracy(difference: AccuracyDifference, left_out: int) -> str:
-    count = f"n = {difference.seeds} seed{'s' * (difference.seeds != 1)}"
+    count = f"n = {_plural(difference.seeds, 'seed')}"
     if left_out:
-        count += f", {left_out} run{'s' * (left_out != 1)} without a partner left out"
+        count += f", {_plural(left_out, 'run')} without a partner left out"
     if not difference.of_settings:
         count += ": two trained models, not two settings"
     if difference.is_same:
@@ -136,44 +154,10 @@ def _accuracy(difference: AccuracyDifference, left_out: int) -> str:
     return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
 
 
-def _speed(comparison: Comparison, row: Row) -> str:
-    found = comparison.speeds.get(row)
-    if found is None:
-        return ""
-    fast = f"is {found.ratio:.2g}× as fast on {row.where}"
-    if found.low is None or found.high is None:
-        return f"{fast} in one run each, with no interval"
-    doubt = "" if found.is_distinguishable else ", not distinguishable from 1"
-    return f"{fast} (95 %: {found.low:.2g} to {found.high:.2g}{doubt})"
-
-
-def _subject(comparison: Comparison, base: Row, row: Row) -> str:
-    """Return what tells a row from the baseline."""
-    changed = {name: row.settings.get(name, "default") for name in comparison.names}
-    changed = {name: value for name, value in changed.items() if value != base.settings.get(name, "default")}
-    return " ".join(f"{name}={value}" for name, value in changed.items())
-
-
-def _on(comparison: Comparison, row: Row) -> str:
-    metric = comparison.choice.metric or ""
-    better = "lower" if is_lower_better(metric) else "higher"
-    return f"{metric} ({_value(comparison, row)}{' %' if metric.endswith('accuracy') else ''}; {better} is better)"
-
-
-def _value(comparison: Comparison, row: Row) -> str:
-    return metric_column(comparison.choice.metric or "").text(row)
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return _joined([*texts[:MOST_NAMED], *more])
-
-
 def _joined(texts: Sequence[str]) -> str:
     *first, last = texts
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _count(count: int, row: Row) -> str:
-    what = "seed" if row.has_seeds_of_their_own else "run"
+def _plural(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"

@@ -1,16 +1,28 @@
-"""Compares runs: rows over seeds, the one to take, each row against a baseline."""
+"""Compares runs: rows over seeds, each against a baseline, and the row to take.
 
+That is the best on validation, or the cheapest of those that cannot be told from it.
+"""
+
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
-from pipeline.comparison.choice import Choice, SpeedUp, choose, speed_up, speed_variances
-from pipeline.comparison.compared_run import ComparedRun
-from pipeline.comparison.rows import Row, pair, rows_of
+from pipeline.comparison.rows import ComparedRun, Row, is_lower_better, pair, rows_of
 from stages.errors import UserError
-from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, pooled_between_seeds
-from stages.evaluation.test_set import EXAMPLES
+from stages.evaluation.paired_tests import (
+    AccuracyDifference,
+    accuracy_difference,
+    mean_difference,
+    pooled_between_seeds,
+    pooled_variance,
+)
+from stages.evaluation.test_set import EXAMPLES, may_be_same_pixels
+from stages.reuse import VALIDATED, VALIDATED_PIXELS
+
+ACCURACY = "val/best_accuracy"
 
 
 @dataclass(frozen=True)
@@ -18,34 +30,53 @@ class SearchResult:
     """Result of a search by its own goals, which the comparison of its trials repeats."""
 
     answer: str
-    metrics: tuple[str, ...]  # of the goals
-    best: tuple[str, ...]  # names of the best trials' folders
-    commands: tuple[str, ...]  # that run their settings, each once
+    metrics: Sequence[str]  # of the goals
+    best: Sequence[str]  # names of the best trials' folders
+    commands: Sequence[str]  # that run their settings, each once
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The row to take."""
+
+    metric: str | None = None  # of validation, on which it is chosen; None: there is none
+    best: Row | None = None  # has the best mean of it
+    tied: Sequence[Row] = ()  # cannot be told from `best`
+    noise: str = ""  # tells them apart: `runs`, where seeds differ, or validation `examples`; empty: nothing does
+    row: Row | None = None  # the cheapest of `best` and `tied`
+    reason: str = ""  # why it is that
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """A ratio of training speeds, with its interval (95 %); None: nothing tells how speeds vary."""
+
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def is_distinguishable(self) -> bool:
+        """Whether its interval excludes 1."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side.
-
-    title: of all of them. runs: in their order, whatever became of them; rows: of those that have finished.
-    names: of the settings that differ, without the seed. baseline: what speed and accuracy are compared with.
-    choice: the row to take, and why. differences: of rows from the baseline in test accuracy; left_out: runs of
-    both rows that these do not count. speeds: of training, against the baseline's.
-    warnings: a sentence each. own_columns: metrics that the user wants to see. search: whose trials they are.
-    """
+    """Runs side by side."""
 
     title: str
-    runs: tuple[ComparedRun, ...]
-    rows: tuple[Row, ...]
-    names: tuple[str, ...]
-    baseline: Row | None
+    runs: Sequence[ComparedRun]  # in their order, whatever became of them
+    rows: tuple[Row, ...]  # of those that have finished
+    names: tuple[str, ...]  # of the settings that differ, without the seed
+    baseline: Row | None  # what speed and accuracy are compared with
     choice: Choice
-    differences: Mapping[Row, AccuracyDifference]
-    left_out: Mapping[Row, int]
-    speeds: Mapping[Row, SpeedUp]
-    warnings: tuple[str, ...] = ()
-    own_columns: tuple[str, ...] = ()
-    search: SearchResult | None = None
+    differences: Mapping[Row, AccuracyDifference]  # from the baseline, in test accuracy
+    left_out: Mapping[Row, int]  # runs of both rows that these do not count
+    speeds: Mapping[Row, SpeedUp]  # against the baseline's
+    warnings: Sequence[str] = ()
+    own_columns: Sequence[str] = ()  # metrics that the user wants to see
+    search: SearchResult | None = None  # whose trials the runs are
 
     @property
     def unfinished(self) -> list[ComparedRun]:
@@ -64,7 +95,7 @@ def compare_runs(
     columns: Sequence[str] = (),
     search: SearchResult | None = None,
 ) -> Comparison:
-    """Compares runs.
+    """Compare runs.
 
     Args:
         baseline: settings of the row that the others are compared with; None: the first row, of a search none.
@@ -74,57 +105,37 @@ def compare_runs(
     Raises:
         UserError: where no row, or more than one, has the settings of the baseline, or no run has a metric.
     """
-    known = sorted({name for run in runs for name in run.metrics})
+    known = {name for run in runs for name in run.metrics}
     for name in columns:
         if name not in known:
-            raise UserError(f"no run has a metric {name}", ", ".join(known) or "runs with metrics")
+            raise UserError(f"no run has a metric {name}", sorted(known) or "runs with metrics")
     names, rows = rows_of(runs)
-    base = rows[0] if rows and baseline is None and search is None else None
     if baseline is not None:
-        base = _named(rows, names, baseline)
+        base: Row | None = _baseline(rows, baseline)
+    else:
+        base = rows[0] if rows and search is None else None
     differences, left_out, warnings = _differences(rows, base)
-    variances = speed_variances(rows)
-    speeds = {row: found for row in rows if base and (found := speed_up(row, base, variances))}
-    return Comparison(
-        title,
-        tuple(runs),
-        rows,
-        names,
-        base,
-        _chosen(rows, search) if search else choose([row for row in rows if not row.is_debug], base),
-        differences,
-        left_out,
-        speeds,
-        tuple(warnings),
-        tuple(columns),
-        search,
-    )
+    speeds = speed_ups(rows, base) if base else {}
+    choice = _search_choice(rows, search) if search else choose([row for row in rows if not row.is_debug], base)
+    return Comparison(title, runs, rows, names, base, choice, differences, left_out, speeds, warnings, columns, search)
 
 
-def _chosen(rows: Sequence[Row], search: SearchResult) -> Choice:
-    """Return the choice that a search has made; no row is the best of several goals."""
-    found = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
-    best = found[0] if len(search.best) == 1 and found else None
-    return Choice(search.metrics[0], best, row=best)
-
-
-def _named(rows: Sequence[Row], names: Sequence[str], baseline: Mapping[str, str]) -> Row:
-    matching = [row for row in rows if all(row.runs[0].setting(name) == value for name, value in baseline.items())]
-    text = ",".join(f"{name}={value}" for name, value in baseline.items())
-    shown = "; ".join(row.label.replace(" ", ",") for row in rows[:5]) + ("; …" if len(rows) > 5 else "")
-    if not matching:
-        raise UserError(f"--baseline {text}: no finished run has these settings", shown or "finished runs")
-    if len(matching) > 1:
-        raise UserError(f"--baseline {text}: {len(matching)} combinations have these settings", shown)
-    return matching[0]
+def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
+    found = [row for row in rows if all(row.runs[0].setting(name) == value for name, value in settings.items())]
+    if len(found) != 1:
+        text = ",".join(f"{name}={value}" for name, value in settings.items())
+        shown = "; ".join(row.label.replace(" ", ",") for row in rows[:5]) + ("; …" if len(rows) > 5 else "")
+        number = f"{len(found)} combinations have" if found else "no finished run has"
+        raise UserError(f"--baseline {text}: {number} these settings", shown or "finished runs")
+    return found[0]
 
 
 def _differences(
     rows: Sequence[Row], base: Row | None
 ) -> tuple[dict[Row, AccuracyDifference], dict[Row, int], list[str]]:
     """Return each row's difference from the baseline, the runs that it does not count, and what forbids one."""
-    tested = [run for row in rows for run in row.runs if EXAMPLES in run.summary.facts]
     warnings = []
+    tested = [run for row in rows for run in row.runs if EXAMPLES in run.summary.facts]
     if not all(run.is_tested_as(tested[0]) for run in tested):
         warnings.append(
             "the runs were tested on different test sets: accuracies are not of the same examples, and those of other "
@@ -133,24 +144,20 @@ def _differences(
     if base is None or len(rows) < 2:
         return {}, {}, warnings
     correct = _correct(rows, base)
-    if not base.by_seed(correct):
-        if any("test/accuracy" in row.metrics for row in rows):
-            warnings.append("the baseline has no predictions of test examples: no interval and no p")
+    alike = [row for row in rows if "test/accuracy" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
+    known = [row for row in alike if row.by_seed(correct)]
+    if missing := [row.label for row in alike if row not in known]:
+        labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
+        warnings.append(f"no interval and no p, as predictions are missing: {labels}")
+    if base not in known:
         return {}, {}, warnings
-    pooled = pooled_between_seeds([np.stack([*found.values()]) for row in rows if (found := row.by_seed(correct))])
-    differences, left_out, without = {}, {}, []
-    for row in rows:
-        if row is base or not any(run.is_tested_as(base.runs[0]) for run in row.runs):
-            continue
-        if not row.by_seed(correct):
-            without.append(row.label)
-            continue
-        first, second, is_paired, left_out[row] = pair(base, row, correct)
-        differences[row] = accuracy_difference(np.stack(first), np.stack(second), is_paired, pooled)
-    if without:
-        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
-        warnings.append(f"no interval and no p, as predictions are missing: {', '.join(without[:3])}{more}")
-    return differences, left_out, warnings
+    pooled = pooled_between_seeds([np.stack([*row.by_seed(correct).values()]) for row in known])
+    pairs = {row: pair(base, row, correct) for row in known if row is not base}
+    differences = {
+        row: accuracy_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled)
+        for row, both in pairs.items()
+    }
+    return differences, {row: both.left_out for row, both in pairs.items()}, warnings
 
 
 def _correct(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:
@@ -158,9 +165,121 @@ def _correct(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarr
 
     None of a run without predictions, or with those of other examples than the baseline's.
     """
-    answers: dict[int, np.ndarray] = {}
-    for run in [*base.runs, *(run for row in rows if row is not base for run in row.runs)]:
-        if run.is_tested_as(base.runs[0]) and (correct := run.correct()) is not None and len(correct):
-            answers[run.number] = correct
+    runs = [*base.runs, *(run for row in rows if row is not base for run in row.runs)]
+    found = {run.number: run.correct() for run in runs if run.is_tested_as(base.runs[0])}
+    answers = {number: correct for number, correct in found.items() if correct is not None and len(correct)}
     length = len(next(iter(answers.values()), ()))
-    return lambda run: found if (found := answers.get(run.number)) is not None and len(found) == length else None
+    return lambda run: correct if (correct := answers.get(run.number)) is not None and len(correct) == length else None
+
+
+def speed_ups(rows: Sequence[Row], base: Row) -> dict[Row, SpeedUp]:
+    """Return how many times as fast as `base` each row trains, of those that count the same.
+
+    The interval is one of the ratio's logarithm, as speeds vary in proportion. A row with a single run varies as those
+    with several do.
+    """
+    proportions = {row: _proportions(row, base.rate) for row in rows}
+    pooled = pooled_variance(proportions.values())
+    found = {}
+    for row in rows if proportions[base] else ():
+        if proportions[row]:
+            ratio = (row.mean(base.rate) or 0) / base.speed
+            interval = mean_difference(proportions[base], proportions[row], False, pooled) if row is not base else None
+            ends = (ratio * math.exp(interval.low), ratio * math.exp(interval.high)) if interval else (None, None)
+            found[row] = SpeedUp(ratio, *ends)
+    return found
+
+
+def _proportions(row: Row, rate: str) -> list[float]:
+    """Return the speeds of a row's runs, divided by their mean; none where that is no speed."""
+    mean = row.mean(rate)
+    return [value / mean for value in row.values(rate)] if mean is not None and 0 < mean < math.inf else []
+
+
+def _search_choice(rows: Sequence[Row], search: SearchResult) -> Choice:
+    """Return the choice that a search has made; no row is the best of several goals."""
+    found = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
+    best = found[0] if len(search.best) == 1 and found else None
+    return Choice(search.metrics[0], best, row=best)
+
+
+def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
+    """Choose among rows that are no debug runs."""
+    metric = _chosen_metric(rows)
+    finite = [row for row in rows if metric is not None and math.isfinite(_mean(row, metric))]
+    if metric is None or not finite:
+        return Choice(metric)
+    sign = -1 if is_lower_better(metric) else 1
+    best = max(finite, key=lambda row: (sign * _mean(row, metric), row.speed))
+    noise, tied = _tied(finite, best, metric)
+    row, reason = _cheapest([best, *tied], rows, baseline)
+    return Choice(metric, best, tied, noise, row, reason)
+
+
+def _mean(row: Row, metric: str) -> float:
+    mean = row.mean(metric)
+    return math.nan if mean is None else mean
+
+
+def _chosen_metric(rows: Sequence[Row]) -> str | None:
+    """Return the validation metric on which the best row is chosen.
+
+    That by which all runs chose their best epoch; where they differ in that, the best validation accuracy, as losses
+    of different settings need not be on one scale; None where some have none, or they are of different examples.
+    """
+    if not are_validated_alike(rows):
+        return None
+    monitors = {run.monitor for row in rows for run in row.runs}
+    candidates = [*(monitors if len(monitors) == 1 else ()), ACCURACY]
+    has_all = (name for name in candidates if rows and all(name in run.metrics for row in rows for run in row.runs))
+    return next(has_all, None)
+
+
+def are_validated_alike(rows: Sequence[Row]) -> bool:
+    """Return whether no two runs are known to have been validated on different examples."""
+    facts = [run.summary.facts for row in rows for run in row.runs if run.summary.facts.get(VALIDATED)]
+    pixels = {fact.get(VALIDATED_PIXELS) or "" for fact in facts}
+    return len({fact[VALIDATED] for fact in facts}) < 2 and all(
+        may_be_same_pixels(*two) for two in combinations(pixels, 2)
+    )
+
+
+def _tied(rows: Sequence[Row], best: Row, metric: str) -> tuple[str, list[Row]]:
+    """Return by what rows are told from the best, and those that cannot be."""
+    others = [row for row in rows if row is not best]
+
+    def value(run: ComparedRun) -> float | None:
+        return run.metrics.get(metric)
+
+    pooled = pooled_variance([[*row.by_seed(value).values()] for row in rows])
+    if pooled is not None:
+        pairs = {row: pair(best, row, value) for row in others}
+        found = {row: mean_difference(one.first, one.second, one.is_paired, pooled) for row, one in pairs.items()}
+        return "runs", [row for row, interval in found.items() if interval is None or not interval.excludes_zero]
+    numbers = [run.summary.facts.get("data", {}).get("val_examples") or 0 for row in rows for run in row.runs]
+    if not all(numbers) or not all(math.isfinite(_mean(row, ACCURACY)) for row in rows):
+        return "", []
+    return "examples", [row for row in others if not _is_told_by_examples(best, row, min(numbers))]
+
+
+def _is_told_by_examples(best: Row, row: Row, examples: int) -> bool:
+    """Return whether validation accuracies differ by more than so many examples explain.
+
+    By the interval of Agresti and Caffo (The American Statistician 54, 2000) for two samples. These two are of the same
+    examples and so differ by less, how much less is not known: no run keeps its predictions of the validation split.
+    """
+    adjusted = [(_mean(one, ACCURACY) * examples + 1) / (examples + 2) for one in (best, row)]
+    variance = sum(p * (1 - p) for p in adjusted) / (examples + 2)
+    return abs(adjusted[0] - adjusted[1]) > 1.96 * math.sqrt(variance)
+
+
+def _cheapest(candidates: Sequence[Row], rows: Sequence[Row], baseline: Row | None) -> tuple[Row, str]:
+    """Return the fastest row; of those that cannot be told from it the one that changes least of the baseline."""
+    fastest = max(candidates, key=lambda row: row.speed)
+    speeds = speed_ups(rows, fastest)
+    as_fast = [row for row in candidates if row not in speeds or not speeds[row].is_distinguishable]
+    before = baseline.settings if baseline is not None else {}
+    simplest = min(as_fast, key=lambda row: sum(row.settings.get(n) != before.get(n) for n in {*row.settings, *before}))
+    if simplest is baseline:
+        return simplest, "the baseline"
+    return simplest, "the fastest" if len(as_fast) == 1 else "the nearest to the baseline"

@@ -1,33 +1,164 @@
-"""Rows of a comparison: runs that differ only by seed, with mean and standard deviation of each metric."""
+"""Runs as they are compared, read from their folders, and rows of those that differ by seed alone."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import yaml
 
-from pipeline.comparison.compared_run import ComparedRun
+from pipeline.config.keys import flatten, split_override
+from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
+from pipeline.run_folder.runs import debug_kind, epoch_metrics, read_run
+from pipeline.run_folder.summary import PRUNED, Summary, best_metric
+from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
+from stages.settings.places import regular_file
 
 Value = TypeVar("Value")
+
+PREDICTIONS = "predictions.parquet"
 
 RATES = ("train/images_per_second", "train/features_per_second")
 """Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
 
-
-_DECIMAL = re.compile(r"-?\d+(\.\d+(e-?\d+)?|e-?\d+)")
-
 LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff", "mib", "bytes")
 """Ends of the names of metrics of which less is better: losses, errors, times, sizes."""
+
+_DECIMAL = re.compile(r"-?\d+(\.\d+(e-?\d+)?|e-?\d+)")
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, or a job of a sweep that may have none, whose summary is empty then."""
+
+    number: int  # from 1
+    folder: Path
+    status: str  # of the run; or REFUSED (its configuration), SKIPPED (left out), DIED (was killed), NOT RUN
+    settings: Mapping[str, str]  # overrides, and of a run that is no job also the options of every group
+    summary: Summary
+    reason: str | None = None  # why it has not finished
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.summary.metrics
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether it has the results of a whole training."""
+        return self.status == "FINISHED" and self.pruned_after is None
+
+    @property
+    def pruned_after(self) -> int | None:
+        """The epoch after which a search has ended it."""
+        return self.summary.facts.get(PRUNED)
+
+    @property
+    def seed(self) -> str | None:
+        drawn = self.summary.facts.get("seed")
+        return self.settings.get("seed") or (None if drawn is None else str(drawn)) or self.setting("seed")
+
+    @property
+    def is_debug(self) -> bool:
+        """Whether it only checked an experiment, so that its results count nowhere."""
+        return debug_kind({**self.summary.choices, **self.settings}) is not None
+
+    @property
+    def monitor(self) -> str | None:
+        """The metric by which its best epoch was chosen, such as `val/best_loss`."""
+        return best_metric(str((self.summary.weights or {}).get("monitor", "")))
+
+    def is_tested_as(self, other: "ComparedRun") -> bool:
+        """Whether both were tested on the same examples, of the same pixels where their images are of one size."""
+        facts = [{PIXELS: "", **run.summary.facts} for run in (self, other)]
+        return all(EXAMPLES in one for one in facts) and is_same_test_set(*facts)
+
+    def setting(self, name: str) -> str | None:
+        """Return the value of a setting or option, also one that was not typed; None where it is not known."""
+        value = self.settings.get(name, self.summary.choices.get(name))
+        return self._recorded.get(name) if value is None else value
+
+    @cached_property
+    def _recorded(self) -> Mapping[str, str]:
+        """Every value of the recorded configuration, by its dotted name."""
+        try:
+            values = flatten(yaml.load(regular_file(self.folder / "config.yaml").read_bytes(), _Loader))
+            texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
+        except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
+            return {}
+        return {name: _canonical(text) for name, text in texts.items() if text != "null" and "${" not in text}
+
+    @cached_property
+    def history(self) -> dict[int, dict[str, float]]:
+        """The metrics of each epoch, from 1."""
+        return epoch_metrics(self.folder)
+
+    def correct(self) -> np.ndarray | None:
+        """Return for each test example whether it is classified correctly, bool [n]; None without predictions."""
+        import pyarrow.parquet as pq  # most of a second to import
+
+        try:  # `read_table` looks for a data set of many files first
+            with pq.ParquetFile(regular_file(self.folder / PREDICTIONS)) as file:
+                table = file.read(columns=["label", "predicted"], use_threads=False)
+            labels, predicted = (np.from_dlpack(table[name].combine_chunks()) for name in ("label", "predicted"))
+            return labels == predicted  # pyarrow's `to_numpy` would import pandas, which takes half a second
+        except (OSError, ValueError, TypeError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
+            return None
+
+
+def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun:
+    """Return a job of a sweep.
+
+    Args:
+        folder: of its run, which need not exist. entry: of the sweep's index.
+    """
+    summary = read_run(folder)
+    status = _job_status(summary.status if summary else None, entry)
+    summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
+    return ComparedRun(number, folder, status, _settings(summary), summary, summary.error or entry.get("reason"))
+
+
+def read_finished(number: int, folder: Path, status: str) -> ComparedRun:
+    """Return a run that stands by itself, with the options that it had."""
+    summary = read_run(folder) or Summary(None, status, "", str(folder), {})
+    choices = {name: option for name, option in summary.choices.items() if option is not None}
+    code = {"code": summary.code[:8]} if summary.code else {}  # runs of other code are no repetitions
+    return ComparedRun(number, folder, status, {**choices, **_settings(summary), **code}, summary, summary.error)
+
+
+def _settings(summary: Summary) -> dict[str, str]:
+    parts = map(split_override, summary.overrides)
+    return {name: _canonical(value) for name, value in parts if not is_among(name, WITHOUT_EFFECT)}
+
+
+def _canonical(text: str) -> str:
+    """Return one form of the values that are equal: `0.1` for `1e-1`, `[8,16]` for `[8, 16]`."""
+    try:
+        return f"{float(text):.12g}"
+    except ValueError:
+        return re.sub(r"\s*([,:\[\]{}])\s*", r"\1", text.strip("'\""))
+
+
+def _job_status(status: str | None, entry: Mapping[str, Any]) -> str:
+    """Return the status of a job: that of its run, unless its process has ended without one."""
+    exit_code = entry.get("exit_code")
+    if entry.get("status") == "SKIPPED":
+        return "SKIPPED"
+    if status is not None and (status != "RUNNING" or exit_code is None):
+        return status
+    if exit_code in (TIMED_OUT, *STOPPED):
+        return "KILLED"
+    return {None: "NOT RUN", WRONG_CONFIGURATION: "REFUSED"}.get(exit_code, "DIED")
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Finished runs that differ by seed alone.
-
-    settings: those that differ between rows, without the seed.
-    """
+    """Finished runs that differ by seed alone; settings: those that differ between rows, without the seed."""
 
     settings: Mapping[str, str]
     runs: tuple[ComparedRun, ...]
@@ -35,11 +166,6 @@ class Row:
     @property
     def label(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.settings.items()) or "the only setting"
-
-    @property
-    def has_seeds_of_their_own(self) -> bool:
-        """Whether no two of its runs have the same seed."""
-        return len({run.seed for run in self.runs}) == len(self.runs)
 
     def by_seed(self, value: Callable[[ComparedRun], Value | None]) -> dict[str, Value]:
         """Return what each run has, by its seed; a seed that is repeated counts once, as it shows nothing new."""
@@ -55,9 +181,8 @@ class Row:
 
     def values(self, name: str) -> list[float]:
         """Return a metric, or `seconds`, of each run that has it."""
-        if name == "seconds":
-            return [run.summary.seconds for run in self.runs]
-        return [run.metrics[name] for run in self.runs if name in run.metrics]
+        every = ({"seconds": run.summary.seconds, **run.metrics} for run in self.runs)
+        return [metrics[name] for metrics in every if name in metrics]
 
     def mean(self, name: str) -> float | None:
         """Return the mean over the runs, NaN where it is that of one; None where none has the metric."""
@@ -69,14 +194,15 @@ class Row:
         values = self.values(name)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
-    @cached_property
-    def speed(self) -> float | None:
-        """Examples per second that training takes."""
-        return next((self.mean(rate) for rate in RATES if rate in self.metrics), None)
-
     @property
-    def speed_std(self) -> float | None:
-        return next((self.std(rate) for rate in RATES if rate in self.metrics), None)
+    def rate(self) -> str:
+        """The metric that is its speed."""
+        return next((rate for rate in RATES if rate in self.metrics), RATES[0])
+
+    @cached_property
+    def speed(self) -> float:
+        """Examples per second that training takes; 0 where that is not known."""
+        return self.mean(self.rate) or 0.0
 
     @property
     def is_debug(self) -> bool:
@@ -91,10 +217,9 @@ class Row:
     def where(self) -> str:
         """The devices, such as `2 GPUs`."""
         devices = self.runs[0].summary.facts.get("devices") or ()
-        kinds = {device.rpartition("device:")[2].partition(":")[0] for device in devices} if devices else set()
-        if len(kinds) != 1:
-            return f"{self.replicas} replica{'s' * (self.replicas != 1)}"
-        return f"{len(devices)} {kinds.pop()}{'s' * (len(devices) != 1)}"
+        kinds = {device.rpartition("device:")[2].partition(":")[0] for device in devices}
+        count, kind = (len(devices), kinds.pop()) if len(kinds) == 1 else (self.replicas, "replica")
+        return f"{count} {kind}{'s' * (count != 1)}"
 
 
 def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
@@ -108,20 +233,14 @@ def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ..
     for run in runs:
         if run.has_finished:
             groups.setdefault(tuple(run.setting(name) for name in differing), []).append(run)
-    texts = {
-        name: _shortened({value for run in runs if (value := run.setting(name)) is not None}) for name in differing
-    }
-    rows = tuple(
-        Row(
-            {name: texts[name][value] for name, value in zip(differing, key, strict=True) if value is not None},
-            tuple(own),
-        )
+    texts = {name: _shortened({run.setting(name) for run in runs} - {None}) for name in differing}
+    return differing, tuple(
+        Row({name: texts[name][value] for name, value in zip(differing, key, strict=True) if value}, tuple(own))
         for key, own in groups.items()
     )
-    return differing, rows
 
 
-def _shortened(values: set[str]) -> dict[str, str]:
+def _shortened(values: set[Any]) -> dict[str, str]:
     """Return values as a table shows them: numbers with four digits, or as many as tell them apart."""
     for digits in range(4, 17):
         texts = {value: f"{float(value):.{digits}g}" if _DECIMAL.fullmatch(value) else value for value in values}
@@ -132,27 +251,22 @@ def _shortened(values: set[str]) -> dict[str, str]:
 
 def is_lower_better(metric: str) -> bool:
     """Return whether less of a metric is better, by its name: losses, errors and times."""
-    last = metric.rpartition("/")[2].removeprefix("best_")
-    return last.endswith(LOWER_IS_BETTER)
+    return metric.rpartition("/")[2].removeprefix("best_").endswith(LOWER_IS_BETTER)
 
 
 class Paired(NamedTuple):
-    """Values of two rows, in the order of the seeds that both have; all of it, unpaired, where they share no seed.
-
-    left_out: runs of both rows that are not among these.
-    """
+    """Values of two rows, in the order of the seeds that both have; all of it, unpaired, where they share no seed."""
 
     first: list[Any]
     second: list[Any]
     is_paired: bool
-    left_out: int
+    left_out: int  # runs of both rows that are not among these
 
 
 def pair(row: Row, other: Row, value: Callable[[ComparedRun], Any]) -> Paired:
     """Pair what the runs of two rows have; None of a run: it has nothing."""
     first, second = row.by_seed(value), other.by_seed(value)
     shared = [seed for seed in first if seed in second]
-    left_out = len(row.runs) + len(other.runs)
-    if shared:
-        return Paired([first[s] for s in shared], [second[s] for s in shared], True, left_out - 2 * len(shared))
-    return Paired([*first.values()], [*second.values()], False, left_out - len(first) - len(second))
+    one, two = shared or list(first), shared or list(second)
+    left_out = len(row.runs) + len(other.runs) - len(one) - len(two)
+    return Paired([first[seed] for seed in one], [second[seed] for seed in two], bool(shared), left_out)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.comparison.compared_run import read_job
 from pipeline.comparison.comparison import Comparison, SearchResult, compare_runs
+from pipeline.comparison.rows import read_job
 from pipeline.paths import shorter
 from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError

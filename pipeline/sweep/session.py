@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.comparison.page import write
-from pipeline.comparison.tables import notes, terminal_table
+from pipeline.comparison.report import notes, terminal_table, write
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console

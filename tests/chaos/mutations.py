@@ -135,7 +135,7 @@ MUTATIONS = (
         "tests/pipeline/planning/test_resume.py", "-k", "identity",
     ),
     mutation(
-        "pipeline/comparison/compared_run.py", " and self.pruned_after is None", "",
+        "pipeline/comparison/rows.py", " and self.pruned_after is None", "",
         "tests/pipeline/search/test_search.py", "-k", "what_it_says",
     ),
     mutation(
@@ -165,7 +165,7 @@ MUTATIONS = (
         "-k", "only_code_of_stages",
     ),
     mutation(
-        "pipeline/comparison/choice.py", "or 0), row.speed or 0.0), default", "or 0), 0.0), default",
+        "pipeline/comparison/comparison.py", "_mean(row, metric), row.speed)", "_mean(row, metric), 0.0)",
         "tests/pipeline/comparison/test_comparison.py", "-k", "fastest",
     ),
     mutation(
@@ -199,7 +199,7 @@ MUTATIONS = (
         "tests/pipeline/comparison/test_choice.py", "-k", "single_run",
     ),
     mutation(
-        "pipeline/comparison/choice.py", "not faster.is_distinguishable", "faster.is_distinguishable",
+        "pipeline/comparison/comparison.py", "not speeds[row].is_distinguishable", "speeds[row].is_distinguishable",
         "tests/pipeline/comparison/test_choice.py", "-k", "cheapest",
     ),
     # Batches in the step, one operation a variable, decoders, clusters, debug runs

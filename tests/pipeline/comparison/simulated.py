@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from pipeline.comparison.compared_run import ComparedRun
 from pipeline.comparison.comparison import Comparison, compare_runs
+from pipeline.comparison.rows import ComparedRun
 from pipeline.run_folder.summary import Summary
 
 EXAMPLES = 400

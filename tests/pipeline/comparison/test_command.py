@@ -37,7 +37,7 @@ def test_the_last_sweep_by_default(outputs: Path, capsys: pytest.CaptureFixture[
     assert "sweep 20260102-000000-bbbb" in printed
     assert "chosen on val/best_loss" in printed.replace("\n", " ")
     folder = outputs / "sweeps" / "20260102-000000-bbbb"
-    assert {path.suffix for path in folder.glob("comparison.*")} == {".md", ".csv", ".html", ".png"}
+    assert {path.suffix for path in folder.glob("comparison.*")} == {".md", ".csv", ".html"}
     assert max(map(len, printed.splitlines()[:5])) <= 80
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.page import page, write
 from pipeline.comparison.plots import COLORS, INK, draw_curves, draw_speed, pareto_front
+from pipeline.comparison.report import page, write
 from pipeline.sweep.index import compare
 from tests.servers import browser
 

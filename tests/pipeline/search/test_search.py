@@ -17,8 +17,8 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline import runs
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.comparison.plots import draw
-from pipeline.comparison.tables import notes
+from pipeline.comparison.plots import draw_speed
+from pipeline.comparison.report import notes
 from pipeline.config.experiment import read
 from pipeline.provenance.identity import identity
 from pipeline.run_folder.lock import is_locked
@@ -130,7 +130,6 @@ def test_the_answer_is_the_best_of_the_complete_trials(searched: tuple[Path, str
             assert wrong not in text, text
     assert not re.search(r"\d\.\d{8}", markdown)  # numbers are short
     assert f"{best.params['optimizer.learning_rate']:.12g}" in (folder / "comparison.csv").read_text()
-    assert not (folder / "comparison.png").exists()  # of accuracy against speed
 
 
 @pytest.mark.smoke
@@ -156,7 +155,7 @@ def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
         assert [line[12:] for line in lines if line.startswith("run it")] == [f"run {number}" for number in best]
         assert "pruned: trial 3 after epoch 1" in lines
         assert not [line for line in lines if "baseline" in line or "fast" in line]
-        assert draw(comparison).speed is None
+        assert draw_speed(comparison) is None
 
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:

@@ -21,7 +21,7 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.compare import main
-from pipeline.comparison.tables import notes, terminal_table
+from pipeline.comparison.report import notes, terminal_table
 from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
@@ -81,7 +81,7 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     assert parent.data.tags["mlflow.note.content"].startswith(table[:1000])
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
-    assert files == {f"comparison.{suffix}" for suffix in ("md", "csv", "html", "png", "curves.png")}
+    assert files == {f"comparison.{suffix}" for suffix in ("md", "csv", "html")}
     assert done.stdout.count("  FINISHED in ") == 4
     assert "epoch" not in done.stdout.partition("sweep 2")[2].partition("\nsweep ")[0]  # which is in each job's log
     assert all("epoch 2/2" in path.read_text() for path in folder.glob("*/pipeline.log"))

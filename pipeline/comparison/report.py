@@ -1,0 +1,166 @@
+"""A comparison on the terminal, in Markdown, as CSV, as one HTML page that needs nothing else; and its files."""
+
+import base64
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from pipeline.comparison.answer import answer
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.frame import columns_of
+from pipeline.comparison.plots import draw_curves, draw_speed
+from pipeline.comparison.rows import Row
+from stages.storage.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TEMPLATE = Path(__file__).with_name("page.html")
+
+MOST_COLUMNS = 4
+"""Columns of figures on a terminal; the files have all."""
+
+
+def terminal_table(comparison: Comparison) -> Table:
+    """Return the rows with the most important columns; a terminal folds long settings."""
+    table = Table(title=comparison.title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = [column for column in columns_of(comparison) if column.heading][:MOST_COLUMNS]
+    for name in ("", *comparison.names):
+        table.add_column(name, overflow="fold")
+    for name in ("n", *(column.heading for column in columns)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in comparison.rows:
+        cells = [marks_of(comparison, row), *(row.settings.get(name, "") for name in comparison.names)]
+        table.add_row(*cells, str(len(row.runs)), *(column.text(row, interval=False) for column in columns))
+    return table
+
+
+def notes(comparison: Comparison, most: int = 4) -> list[str]:
+    """Return what is said below the table: the choice, the answers, the warnings, and what has not finished.
+
+    Args:
+        most: sentences and unfinished runs at most; the files have all.
+    """
+    said = answer(comparison)
+    marks = [f"* {best_mark(comparison)}"] if comparison.best is not None else []
+    marks += [f"= baseline: {comparison.baseline.label}"] if comparison.baseline else []
+    return [
+        *(["; ".join(marks)] if marks and len(comparison.rows) > 1 else []),
+        said.choice,
+        *_cut(said.sentences, most),
+        *(f"warning: {line}" for line in comparison.warnings),
+        *(f"{'run it':11} {command}" for command in said.commands),
+        *said.pruned,
+        *_cut(said.unfinished, most),
+    ]
+
+
+def _cut(lines: Sequence[str], most: int) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], f"… and {more} more in comparison.md"] if more > 0 else list(lines)
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return the comparison as Markdown: the answer, the table with every column, what has not finished."""
+    said = answer(comparison)
+    columns = [column for column in columns_of(comparison) if column.heading]
+    header = ["", *comparison.names, "n", *(column.heading for column in columns)]
+    table = [header, ["---"] * len(header)]
+    for row in comparison.rows:
+        cells = [marks_of(comparison, row), *(row.settings.get(name, "") for name in comparison.names)]
+        table.append([*cells, str(len(row.runs)), *(column.text(row) for column in columns)])
+    lines = [" | ".join(cell.replace("|", "\\|") for cell in cells) for cells in table]
+    baseline = ", `=` baseline" if comparison.baseline else ""
+    marks = f"`*` {best_mark(comparison)}{baseline}; mean ± standard deviation over seeds."
+    parts = [
+        [f"# Comparison of {comparison.title}"],
+        [f"**{said.choice}**"],
+        [f"    {command}" for command in said.commands],
+        [f"- {line}" for line in said.sentences],
+        [f"| {line} |" for line in lines] if comparison.rows else [],
+        [marks] if comparison.rows else [],
+        [f"- {column.heading}: {column.key}" for column in columns],
+        [f"- {line}" for line in (*(f"warning: {line}" for line in comparison.warnings), *said.pruned)],
+        [f"- {line}" for line in said.unfinished],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def as_csv(comparison: Comparison) -> str:
+    """Return every row with all its numbers, at full precision; settings first.
+
+    Beside a figure are its `_std` over runs and the `_low` and `_high` ends of its interval, where any row has them.
+    Rows are followed by the runs that have not finished, with their status.
+    """
+    chosen = comparison.choice
+    tied = (chosen.best, *chosen.tied) if chosen.tied else ()
+    columns = columns_of(comparison)
+    lines: list[dict[str, Any]] = []
+    for row in comparison.rows:
+        line: dict[str, Any] = {name: row.runs[0].setting(name) or "" for name in comparison.names}
+        line |= {"status": "FINISHED", "n": len(row.runs), "seeds": " ".join(run.seed for run in row.runs if run.seed)}
+        marks = {"best": row is chosen.row, "tied": row in tied, "baseline": row is comparison.baseline}
+        line |= {name: str(mark).lower() for name, mark in marks.items()}
+        for column in columns:
+            figures = zip(("", "_std", "_low", "_high"), column.figure(row) or (), strict=False)
+            line |= {column.key + suffix: repr(value) for suffix, value in figures if value is not None}
+        lines.append(line)
+    for run in comparison.runs:
+        if not run.has_finished:
+            settings = {name: run.setting(name) or "" for name in comparison.names}
+            lines.append({**settings, "status": run.status, "n": 0, "seeds": run.seed or ""})
+    file = io.StringIO()
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+def marks_of(comparison: Comparison, row: Row) -> str:
+    """Return the marks of a row: `*` for the one to take, `=` for the baseline."""
+    if len(comparison.rows) < 2:
+        return ""
+    return "*" * (row is comparison.best) + "=" * (row is comparison.baseline)
+
+
+def best_mark(comparison: Comparison) -> str:
+    """Return what the marked row is: `best`, or one of several that cannot be told apart."""
+    return "recommended" if comparison.choice.tied else "best"
+
+
+def page(comparison: Comparison) -> str:
+    """Return the page as HTML."""
+    import jinja2
+
+    columns = [column for column in columns_of(comparison) if column.heading]
+    drawn = {"Accuracy against speed": draw_speed(comparison), "Learning curves": draw_curves(comparison)}
+    template = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return template.from_string(TEMPLATE.read_text("utf-8")).render(
+        comparison=comparison,
+        said=answer(comparison),
+        mark=best_mark(comparison),
+        columns=columns,
+        images=[(title, _image(figure)) for title, figure in drawn.items() if figure is not None],
+    )
+
+
+def _image(figure: "Figure") -> str:
+    """Return the address of a figure that the page itself holds."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", transparent=True)
+    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def write(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write `comparison.md`, `.csv` and `.html`; return their paths."""
+    texts = {"md": markdown(comparison), "csv": as_csv(comparison), "html": page(comparison)}
+    for suffix, text in texts.items():
+        atomic_write(folder / f"comparison.{suffix}", text, durable=False)
+    return [folder / f"comparison.{suffix}" for suffix in texts]
