@@ -23,7 +23,7 @@ OF_THE_COMMAND = ("sweep", "resume", "max_jobs", "dry_run", "trust")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a comparison says."""
+    """The sentences of a comparison."""
 
     choice: str  # the row to take, and on what it was chosen
     commands: Sequence[str]  # that run it: one, or of a search one for each of the best

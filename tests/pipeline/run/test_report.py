@@ -1,6 +1,5 @@
 """The summary says of which epoch a number is, and where the time went."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pipeline.planning.job import Job
 from pipeline.run.facts import show_summary, show_times
 from pipeline.run.launch import run_job
 from pipeline.run_folder.summary import StageOutcome, Summary
-from pipeline.sweep.index import compare
+from pipeline.sweep.index import compare, write_index
 from stages.errors import UserError
 from stages.settings.ranges import check
 from tests.pipeline.experiments import BARE, QUICK, experiment
@@ -57,7 +56,7 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
 
 
 def test_the_comparison_says_so_too(tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text(json.dumps([{"folder": "1", "overrides": ["seed=1"]}]))
+    write_index([{"folder": "1", "overrides": ["seed=1"]}], tmp_path)
     (tmp_path / "1").mkdir()
     summary(tmp_path / "1").write(tmp_path / "1")
     comparison = compare(tmp_path)
