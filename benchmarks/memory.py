@@ -57,7 +57,7 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
     at the stage's beginning (`train growth`).
     """
     from pipeline.planning.plan import make_plan
-    from pipeline.run.binding import bind
+    from pipeline.run.runner import bind
     from stages.reporter import Silent
     from tests.pipeline.experiments import experiment
 

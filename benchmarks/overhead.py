@@ -16,7 +16,8 @@ from benchmarks.processes import wait_for
 from pipeline.config.schemas import TrackingSettings
 from pipeline.system.ports import free_port
 from pipeline.tracking import system_metrics as sampling
-from pipeline.tracking.tracker import SYSTEM, RunSpec, open_tracker
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import SYSTEM, open_tracker
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State
@@ -101,14 +102,14 @@ def system_metrics(rounds: int) -> Samples:
         tracker.metrics(METRICS, step=1)  # from the first score on, samples are recorded as they are taken
 
         def sampled() -> Figures:
-            first = tracker.next_step(counter)
+            first = sum(name == counter for name, _ in tracker.steps())
             with patch.multiple(sampling, FIRST_SECONDS=often, EVERY_SECONDS=often):
                 sampler = sampling.SystemMetrics(tracker, print)
                 began = time.perf_counter()
                 training.go()
                 seconds = time.perf_counter() - began
-                sampler.stop()
-            taken.append(tracker.next_step(counter) - first)
+                sampler.finish()
+            taken.append(sum(name == counter for name, _ in tracker.steps()) - first)
             return {"seconds": seconds}
 
         samples = interleave({"with": sampled, "without": timed(training.go)}, rounds, warm_up=1)

@@ -128,14 +128,12 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.checks.unused import refuse_unused
     from pipeline.config.debug import debugged
     from pipeline.config.experiment import read
-    from pipeline.planning.earlier import refuse_skipped
     from pipeline.planning.job import Job
     from pipeline.run.launch import run_job
     from pipeline.system.processes import process_started
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
-    refuse_skipped(experiment, composed.typed)
     return run_job(Job(debugged(experiment), composed.overrides, started=process_started()), _console(composer))
 
 

@@ -191,10 +191,9 @@ def _composed(overrides: Iterable[str]) -> Composed:
 
 def _read(composed: Composed) -> Experiment:
     from pipeline.checks.unused import refuse_unused
-    from pipeline.planning.earlier import prepare, refuse_skipped
+    from pipeline.planning.earlier import prepare
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
-    refuse_skipped(experiment, composed.typed)
     prepare(experiment)
     return debugged(experiment)

@@ -14,13 +14,13 @@ from pipeline.command_line.command import INTERRUPTED, command_parser, print_err
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
+from pipeline.run_folder.pending import send_pending
 from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.settle import settle, settle_sweep
 from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment
 from pipeline.tracking.journal import NAME, Journal
-from pipeline.tracking.tracker import Patience, RunSpec
+from pipeline.tracking.store import Store
 from stages.errors import UserError
 
 
@@ -72,14 +72,14 @@ def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
     try:
         with locked(folder, patience=0):
             if options.again:
-                Journal(folder).restart()
-            return _settle(folder, outputs, options.uri, is_named=bool(options.folder))
+                Journal(folder).mark_sent(0)
+            return _send(folder, outputs, options.uri, is_named=bool(options.folder))
     except LockedError:
         print(f"{shorter(folder)}: a process works on it, and sends its records itself")
         return 0
 
 
-def _settle(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
+def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     journal = Journal(folder)
     kind = journal.store.get("kind") or "local"
     address = uri or journal.store.get("uri")
@@ -93,31 +93,33 @@ def _settle(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int
             return 0
         raise UserError(f"it was recorded by {target}", "the command that recorded it, which sends the rest")
     settings = TrackingSettings(kind="server" if uri else kind, uri=address)
-    outputs = outputs_of(folder) or outputs
+    store = Store(settings, outputs_of(folder) or outputs)
     count = journal.unsent
-    if journal.is_closed and not is_named and _deleted_by_hand(folder, settings, outputs, journal.run_id):
+    if journal.is_closed and not is_named and _deleted_by_hand(store, journal.run_id):
         print(f"{shorter(folder)}: deleted in MLflow, and left so; name the folder to have it filled again")
         return 0
-    store = (folder, settings, outputs, lambda line: print(f"warning: {line}"), Patience.of_finished(print))
-    status = sweep_status(folder)
-    settled = settle(*store) if status is None else settle_sweep(*store, status)
-    sent = count if settled.run_id == journal.run_id else settled.entries
-    if sent or settled.unsent:
-        print(f"{shorter(folder)}: {max(sent - settled.unsent, 0)} entries sent, {settled.unsent} left")
-    for line in settled.notes:
+    tracker = send_pending(folder, store, _warn, print, status=sweep_status(folder))
+    sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
+    if sent or tracker.unsent:
+        print(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} left")
+    for line in tracker.notes:
         print(f"{shorter(folder)}: {line}")
-    return settled.unsent
+    return tracker.unsent
 
 
-def _deleted_by_hand(folder: Path, settings: TrackingSettings, outputs: Path, run_id: str | None) -> bool:
+def _warn(line: str) -> None:
+    print(f"warning: {line}")
+
+
+def _deleted_by_hand(store: Store, run_id: str | None) -> bool:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     from pipeline.tracking.mlflow_run import lifecycle
 
     try:
-        return run_id is not None and lifecycle(RunSpec(settings, outputs, folder, "", ""), run_id) == "deleted"
-    except (MlflowException, SQLAlchemyError, ImportError):  # settling reports it in one line
+        return run_id is not None and lifecycle(store, store.client(), run_id) == "deleted"
+    except (MlflowException, SQLAlchemyError, ImportError):  # sending reports it in one line
         return False
 
 

@@ -56,10 +56,10 @@ def _page(text: str | None, outputs: Path) -> str:
     entry = _last(tracked if text is None else select(tracked, [text]))
     from mlflow.exceptions import MlflowException  # seconds to import
 
-    from pipeline.tracking.store import open_client, page_of_run
+    from pipeline.tracking.store import Store, page_of_run
 
     try:
-        client = open_client(TrackingSettings(), outputs)
+        client = Store(TrackingSettings(), outputs).client()
         experiment = client.get_run(str(entry.run_id)).info.experiment_id
     except MlflowException as error:  # of another version of MLflow, whose schema differs
         store = outputs / "mlflow.db"

@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database, made by the first worker that wants it: that takes seconds, copying it does not."""
     from pipeline.config.schemas import TrackingSettings
-    from pipeline.tracking.store import open_client
+    from pipeline.tracking.store import Store
 
     own = tmp_path_factory.mktemp("store")
     folder = own.parent.parent if "PYTEST_XDIST_WORKER" in os.environ else own.parent
@@ -87,7 +87,7 @@ def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "mlflow.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not store.exists():
-            open_client(TrackingSettings(kind="local"), own)
+            Store(TrackingSettings(kind="local"), own).client()
             shutil.copy(own / "mlflow.db", store)
     return store
 

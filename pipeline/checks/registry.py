@@ -12,7 +12,7 @@ from pipeline.checks.strategy import STRATEGY
 from pipeline.checks.training import TRAINING
 from pipeline.checks.transfer import TRANSFER
 from pipeline.config.experiment import Experiment
-from pipeline.tracking.health import store_is_usable
+from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 
 REFUSALS: tuple[Refusal, ...] = (*AUGMENTATION, *STRATEGY, *TRAINING, *TRANSFER, *PRECISION, *REGISTRATION)

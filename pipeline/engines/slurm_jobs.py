@@ -27,8 +27,8 @@ from pipeline.redaction import MASK, guard_output, redact, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.engine import RemoteJob
 from pipeline.run.launch import run_job
+from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, journal_rows
-from pipeline.run_folder.settle import end_lost
 from pipeline.system import environment, signals, streams
 from pipeline.system.processes import process_started
 from pipeline.system.signal_listener import Request

@@ -18,7 +18,7 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS, code_of, enter, exit_code_of, forward_signals
 from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.executor import work
-from pipeline.run_folder.settle import end_lost
+from pipeline.run_folder.pending import end_lost
 from pipeline.system import pulse, signals, streams
 from pipeline.system.processes import ChildProcess
 from pipeline.system.pulse import Pulse, Watch

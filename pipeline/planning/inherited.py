@@ -18,19 +18,18 @@ from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.provenance.source_digest import targets_in
 from pipeline.redaction import MASK
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
-from pipeline.tracking.run_copy import copy_of_run
-from pipeline.tracking.weights import ADDRESSES, run_of_model
+from pipeline.tracking.models import ADDRESSES, copy_of_run, run_of_model
+from pipeline.tracking.store import Store
 from stages.errors import UserError
 from stages.settings.places import regular_file
 
 _TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
 
-_KEY = re.compile(r"(\+\+|[+~])?[\w/@:-][\w./@:-]*")
+_KEY = re.compile(r"(\+\+|[+~])?(?!hydra)[\w/@:-][\w./@:-]*")
 
 
 def inherit_overrides(arguments: Arguments) -> Arguments:
-    """Returns `arguments` with the overrides of the run that they resume, fork or reuse, if they name one."""
+    """Return `arguments` with the overrides of the run that they resume, fork or reuse, if they name one."""
     if not names_run(arguments):
         return arguments
     is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
@@ -41,7 +40,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
 
 
 def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
-    """Returns a command line with the overrides of the run that it resumes, forks or reuses, unless it has its own.
+    """Return a command line with the overrides of the run that it resumes, forks or reuses, unless it has its own.
 
     The run's name is quoted, as 4e123456 would be a number.
 
@@ -51,47 +50,41 @@ def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ())
     """
     typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments if not text.startswith("-")}
     is_sweep = "-m" in arguments or "--multirun" in arguments
+    outputs = outputs_folder(typed.get("outputs"))
     quoted = list(arguments)
     inherited: list[str] = []
     for option in ("resume", "fork", "run"):
         name = typed.get(option, "auto")
-        if name in ("auto", "never", "null") or (is_sweep and "," in name and option != "run"):
+        several = is_sweep and "," in name
+        if name in ("auto", "never", "null") or (several and option != "run"):
             continue
-        outputs = outputs_folder(typed.get("outputs"))
-        if option == "run" and is_sweep and "," in name:
+        if several:
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
         if option == "run" and name.startswith(ADDRESSES):
-            name = _run_of_model(name, typed, outputs, config_dirs)
+            name = _run_of_model(name, Store(_tracking(typed, config_dirs), outputs))
         quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
         run = Runs(outputs).find(name, option)
-        overrides = [text for text in run.overrides if _key(text) not in {*typed, "trust"}]
-        if option != "resume":  # how that run itself began
-            overrides = [text for text in overrides if _key(text) not in ("from", "run")]
+        replaced = {*typed, "trust"} if option == "resume" else {*typed, "trust", "from", "run"}
+        overrides = [text for text in run.overrides if _key(text) not in replaced]
         if option == "run":  # settings of an option that this command replaces
             overrides = [text for text in overrides if _key(text).partition(".")[0] not in typed]
         _refuse_forgotten(overrides, f"{option}={name}", typed)
         inherited = [text for text in overrides if MASK not in text]
-        check_overrides(run, inherited, f"{option}={name}")
-        if typed.get("trust", "").lower() not in ("true", "yes", "on", "1"):
-            check_trust(run, inherited, config_dirs, f"{option}={name}")
+        _check_trust(inherited, f"{option}={name}", Path(run.folder), typed, config_dirs)
     return quoted + inherited
 
 
-def _run_of_model(uri: str, typed: Mapping[str, str], outputs: Path, config_dirs: Sequence[Path]) -> str:
-    """Returns the id of the run that has exported a model of MLflow's, in the store that the command line names.
-
-    Of a run that is not under `outputs`, returns the folder of a copy.
-    """
-    tracking = _tracking(typed, config_dirs)
-    run_id = run_of_model(uri, tracking, outputs)
-    return run_id if Runs(outputs).with_id(run_id) is not None else str(copy_of_run(run_id, uri, tracking, outputs))
+def _run_of_model(uri: str, store: Store) -> str:
+    """Return the id of the run that has exported a model of MLflow's; where it is not under `outputs`, a copy."""
+    run_id = run_of_model(uri, store)
+    return run_id if Runs(store.outputs).with_id(run_id) is not None else str(copy_of_run(run_id, uri, store))
 
 
 def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:
-    """Returns the store that a command line names, as far as it decides where models are."""
+    """Return the store that a command line names, as far as it decides where models are."""
     address = typed.get("tracking.uri")
     places = [folder / "tracking" / f"{typed.get('tracking', 'local')}.yaml" for folder in (*config_dirs, CONF)]
     if address is None and (option := next(filter(Path.is_file, places), None)) is not None:
@@ -101,7 +94,7 @@ def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> Tracking
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:
-    """Raises UserError where a secret of an override was not kept, unless it is a tag or a note, or typed again."""
+    """Refuse overrides whose secrets were not kept, unless they are tags or notes, or typed again."""
     missing = [_key(text) for text in overrides if MASK in text]
     missing = [key for key in missing if not key.startswith(("tracking.tags", "tracking.note"))]
     missing = [key for key in missing if key.partition(".")[0] not in typed]
@@ -117,41 +110,29 @@ def _key(override: str) -> str:
     return split_override(override)[0].partition("@")[0]
 
 
-def check_overrides(run: Summary, overrides: Sequence[str], option: str) -> None:
-    """Refuses flags of the command, and Hydra's own settings, among the overrides of a run.
+def _check_trust(
+    overrides: Sequence[str], option: str, folder: Path, typed: Mapping[str, str], config_dirs: Sequence[Path]
+) -> None:
+    """Refuse what a run's folder may not ask for: flags and Hydra's own settings; without `trust=true`, unknown code.
 
     Args:
         option: that names the run, such as `resume=4d9eb298`.
     """
     for override in overrides:
-        key = override.partition("=")[0]
-        if override.startswith("-") or not _KEY.fullmatch(key) or key.lstrip("+~").startswith("hydra"):
+        if not _KEY.fullmatch(override.partition("=")[0]) or override.startswith("-"):
             raise UserError(
-                f"{option}: {shorter(Path(run.folder))} has the override {override!r}, which no run has",
+                f"{option}: {shorter(folder)} has the override {override!r}, which no run has",
                 "a folder that this project wrote",
                 f"{option.partition('=')[0]}=<another run>",
             )
-
-
-def check_trust(run: Summary, overrides: Sequence[str], config_dirs: Sequence[Path], option: str) -> None:
-    """Refuse code that a run's folder asks for, and no file of the configuration.
-
-    Args:
-        option: that names the run, such as `resume=4d9eb298`.
-
-    Raises:
-        UserError: with all that `trust=true` would allow.
-    """
-    allowed = known_targets(config_dirs)
-    demands = [
-        f"run {target} ({_key(override)})"
-        for override in overrides
-        for target in _targets(override)
-        if target not in allowed
-    ]
+    if typed.get("trust", "").lower() in ("true", "yes", "on", "1"):
+        return
+    named = [(target, override) for override in overrides for target in _targets(override)]
+    allowed = known_targets(config_dirs) if named else set()
+    demands = [f"run {target} ({_key(override)})" for target, override in named if target not in allowed]
     if demands:
         raise UserError(
-            f"{option} would {'; '.join(demands)}: {shorter(Path(run.folder))} asks for it, and no file of conf/",
+            f"{option} would {'; '.join(demands)}: {shorter(folder)} asks for it, and no file of conf/",
             "targets of conf/ and of --config-dir, or trust=true, once you have read what the folder asks for",
             "trust=true",
         )
@@ -164,7 +145,7 @@ def _targets(override: str) -> list[str]:
 
 
 def known_targets(config_dirs: Sequence[Path]) -> set[str]:
-    """Returns every `_target_` of the configuration's files and schemas."""
+    """Return every `_target_` of the configuration's files and schemas."""
     targets = {
         field.default
         for schemas in SCHEMAS.values()
@@ -174,8 +155,6 @@ def known_targets(config_dirs: Sequence[Path]) -> set[str]:
     }
     for folder in (CONF, *config_dirs):
         for path in (*folder.rglob("*.yaml"), *folder.rglob("*.yml")):
-            try:
+            with suppress(OSError, ValueError, yaml.YAMLError):
                 targets |= set(targets_in(yaml.safe_load(regular_file(path).read_text())))
-            except (OSError, ValueError, yaml.YAMLError):
-                continue
     return targets

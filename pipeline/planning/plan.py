@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from pipeline.checks.unused import without_reader
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF
-from pipeline.source_code.bases import class_in, extends, path_of
-from pipeline.source_code.signatures import AbsentError, Definition, find, signature
+from pipeline.source_code.signatures import AbsentError, find, signature
 from pipeline.system.environment import quiet_stderr
 from stages.errors import UserError
 from stages.targets import target_of
@@ -45,16 +44,12 @@ class PlannedStage:
         return "skipped" if not self.is_needed else "runs" if self.saved is None else "reused"
 
     def load(self) -> Callable[..., Any]:
-        """Imports the function, and with it TensorFlow; see `imported`."""
+        """Import the function, and with it TensorFlow; see `imported`."""
         return imported(self.name, self.target)
 
 
-_RESULTS = "stages.results."
-"""Beginning of the names of what this project's stages make."""
-
-
 def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
-    """Returns the stages in order, each with the results that it takes.
+    """Return the stages in order, each with the results that it takes.
 
     Raises:
         UserError: where a stage's function does not exist, takes what no earlier stage makes, or takes no settings and
@@ -69,7 +64,6 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
         for parameter, required in parameters(name, target).items():
             if parameter in results:
                 inputs.append(parameter)
-                _refuse_other_class(plan, name, target, parameter)
             elif required and parameter not in FROM_RUNNER:
                 raise _nobody_makes(experiment, name, parameter)
         option = experiment.choices.get(experiment.groups[name], "")
@@ -79,7 +73,7 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
 
 
 def _nobody_makes(experiment: Experiment, stage: str, parameter: str) -> UserError:
-    """Returns the error for a stage that comes before, or without, the one whose result it takes."""
+    """Return the error for a stage that comes before, or without, the one whose result it takes."""
     standard = OmegaConf.load(CONF / "pipeline" / "standard.yaml")
     maker = next((str(name) for name, makes in standard.items() if makes == parameter), None)
     is_there = experiment.pipeline.get(str(maker)) == parameter
@@ -96,7 +90,7 @@ def _nobody_makes(experiment: Experiment, stage: str, parameter: str) -> UserErr
 
 
 def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: str) -> None:
-    """Refuses settings of a custom stage whose function would never see them: it gets all as `settings`, or none."""
+    """Refuse settings of a custom stage whose function would never see them: it gets all as `settings`, or none."""
     settings = experiment.settings[stage]
     names = [name for name in settings if name != "_target_"] if isinstance(settings, Mapping) else []
     if names and "settings" not in parameters(stage, target):
@@ -104,47 +98,9 @@ def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: 
         raise without_reader(name, target, f"~{name}")
 
 
-def _refuse_other_class(plan: Sequence[PlannedStage], stage: str, target: str, parameter: str) -> None:
-    """Refuses a stage that takes as `parameter` what, by the annotations of both, certainly is something else.
-
-    That is told of the project's own results alone: other classes may stand for anything, as `Any` and protocols do.
-    """
-    maker = next(one for one in reversed(plan) if one.makes == parameter)
-    made = _result(maker.target)
-    taken = _parameter(target, parameter)
-    if made is None or taken is None or not all(path_of(one).startswith(_RESULTS) for one in (made, taken)):
-        return
-    if extends(made, path_of(taken)) is False:
-        standard = OmegaConf.select(OmegaConf.load(CONF / "pipeline" / "standard.yaml"), maker.name)
-        raise UserError(
-            f"pipeline.{maker.name}={parameter}: it makes {made.node.name}, and the stage {stage} takes "
-            f"{taken.node.name} by that name",
-            "the name of what the stage makes",
-            f"pipeline.{maker.name}={standard or '<another name>'}",
-        )
-
-
-@functools.cache
-def _result(target: str) -> Definition | None:
-    """Returns the class that a stage's function returns, by its annotation."""
-    definition = find(target)
-    returns = getattr(definition.node, "returns", None) if definition else None
-    return class_in(definition, returns) if definition else None
-
-
-@functools.cache
-def _parameter(target: str, name: str) -> Definition | None:
-    """Returns the class of a parameter of a stage's function, by its annotation."""
-    definition = find(target)
-    declared = signature(definition)
-    if definition is None or declared is None or name not in declared.parameters:
-        return None
-    return class_in(definition, declared.parameters[name].annotation)
-
-
 @functools.cache  # every job of a sweep has the same stages
 def parameters(stage: str, target: str) -> Mapping[str, bool]:
-    """Returns a function's parameters and whether each is required, read from its source.
+    """Return a function's parameters and whether each is required, read from its source.
 
     Importing it would start TensorFlow, and a wrong plan must be refused before that. Only a function whose source does
     not show them (made by a decorator, or by another function) is imported.
@@ -162,7 +118,7 @@ def parameters(stage: str, target: str) -> Mapping[str, bool]:
 
 
 def imported(stage: str, target: str) -> Callable[..., Any]:
-    """Imports a stage's function, and with it TensorFlow.
+    """Import a stage's function, and with it TensorFlow.
 
     Raises:
         UserError: where there is no such function, or an import of its module fails.
@@ -207,8 +163,3 @@ def without_unneeded(plan: Sequence[PlannedStage], first: int) -> list[PlannedSt
             wanted = (wanted - {stage.makes}) | set(stage.inputs)
         stages.append(replace(stage, is_needed=is_needed))
     return stages[::-1]
-
-
-def left_out(plan: Sequence[PlannedStage]) -> list[PlannedStage]:
-    """Return the stages that do not run, nor are reused."""
-    return [stage for stage in plan if not stage.is_needed]

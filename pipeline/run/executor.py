@@ -1,38 +1,80 @@
-"""Runs the stages of a job in this process, and records them."""
+"""Runs a job in this process, from the first file in its folder to the store's last status."""
 
+import json
+import os
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
+
+from pipeline.config.keys import split_override
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
-from pipeline.planning.earlier import other_run
+from pipeline.planning.earlier import other_run, reused_run
 from pipeline.planning.job import Job, PrunedError, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.begin import Run, begin, describe
-from pipeline.run.binding import bind, resolve_local_weights, resolve_other_run
-from pipeline.run.end import end, fail, note_pruned, register, share_results
+from pipeline.provenance import source_digest
+from pipeline.provenance.code_state import CodeState, code_state, command, unknown_to_git
+from pipeline.provenance.identity import identity, is_among
+from pipeline.provenance.versions import environment, packages, versions
+from pipeline.redaction import redact, redact_file, redact_overrides
 from pipeline.run.engine import OPEN_PORTS, Task
-from pipeline.run.runner import StageRunner
-from pipeline.run_folder.settle import mark_killed
-from pipeline.run_folder.summary import StageOutcome, Summary, one_line
-from pipeline.system import pulse, signals
+from pipeline.run.facts import NOTE, begun_tags, run_description, show_summary, show_times
+from pipeline.run.naming import CHOOSES_A_RUN, run_name
+from pipeline.run.runner import StageRunner, bind
+from pipeline.run_folder.pending import mark_killed, record_end
+from pipeline.run_folder.summary import NAME, PRUNED, StageOutcome, Summary, one_line
+from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.signal_listener import Interrupted
-from pipeline.tracking.tracker import Tracker
+from pipeline.system.streams import no_room
+from pipeline.tracking.models import RESULTS
+from pipeline.tracking.params import of_configuration
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import Tracker, open_tracker
+from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
+from stages.reuse import KNOWN_IMAGES
+from stages.settings.results import EvaluateSettings, ExportSettings
+from stages.storage.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from pipeline.tracking.system_metrics import SystemMetrics
 
 LINGER_SECONDS = 7.0
 """Grace period, in seconds, of a server that is asked to end, as its chief may be saving."""
 
+SHORTEST_SECONDS = 0.05
+"""Seconds below which a stage has no time of its own in MLflow, where every one is a chart; `summary.json` has all."""
+
+THREADS = "threads"
+"""Fact of a run: the number of threads with which it has begun, on which the last bits of sums depend."""
+
+
+@dataclass
+class Run:
+    """A job that has begun. code: the state of the repository, if there is one.
+
+    sampled: the use of the machine, where it is recorded.
+    """
+
+    job: Job
+    folder: Path
+    summary: Summary
+    tracker: Tracker
+    code: CodeState | None
+    sampled: "SystemMetrics | None" = None
+
 
 def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | None = None) -> int:
-    """Runs the stages of `job` in this process and returns its exit code.
+    """Run the stages of `job` in this process and return its exit code.
 
     Args:
         task: that of this process in a cluster; only the chief records.
@@ -52,25 +94,27 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             )
             with console.working("starting TensorFlow and MLflow"), _importing():
                 with signals.interruptible(signals.BEFORE_RUN_SECONDS):
-                    stages = resolve_local_weights(bind(plan, job.experiment), job.experiment)
-                    stages = resolve_other_run(stages, other_run(job.experiment))
+                    stages = bind(plan, job.experiment, other_run(job.experiment))
                 pulse.beat()
                 run = begin(job, console)
             signals.check()  # raised here, where there is a run to end
-            console.open_log(run.folder / "pipeline.log")
-            describe(job, run)
+            console.open_log(folder / "pipeline.log")
+            describe(run)
             run.summary.begin_stages(job.started)
             if task is not None and task.meet is not None:
                 console.warn(OPEN_PORTS)
                 _wait_for_members(task.meet, console, run.summary)
             cache = job.experiment.outputs / "cache"
-            StageRunner(run.folder, cache, run.tracker, console, run.summary, job.on_epoch).run(stages)
-            share_results(job.experiment, run)
-            register(job.experiment, run, console)
+            StageRunner(folder, cache, run.tracker, console, run.summary, job.on_epoch).run(stages)
+            share_results(run)
+            register(run, console)
             run.summary.status = "FINISHED"
         except PrunedError as pruned:
             assert run is not None
-            note_pruned(run, pruned, console)
+            run.summary.status = "FINISHED"  # it is over, and the stages after training have not run
+            run.summary.facts[PRUNED] = pruned.epoch
+            run.tracker.tags({PRUNED: str(pruned.epoch)})
+            console.log(f"pruned after epoch {pruned.epoch}: other trials do better")
         except BaseException as error:
             if run is None and isinstance(error, Interrupted):
                 return error.exit_code
@@ -79,11 +123,11 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             with signals.ending():
                 code = fail(error, run, console)
         with signals.ending(code):
-            return end(run, code, console, job.started)
+            return end(run, code, console)
 
 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
-    """Runs the stages as a member other than the chief, without keeping results; returns the exit code."""
+    """Run the stages as a member other than the chief, without keeping results; return the exit code."""
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
     last_words = signals.on_forced_exit(lambda request: console.error(f"this process is ended by {request.reason}"))
     with (
@@ -95,8 +139,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         try:
             interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
             with console.working("starting TensorFlow"), _importing(), interruptible:
-                stages = [] if task.serves else resolve_local_weights(bind(plan, job.experiment), job.experiment)
-                stages = resolve_other_run(stages, None)
+                stages = [] if task.serves else bind(plan, job.experiment)
                 servers = import_module("stages.distribution.cluster_strategies")
             pulse.beat()
             if task.meet is not None:
@@ -118,12 +161,12 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
 
 
 def _importing() -> AbstractContextManager[None]:
-    """Returns what is around the imports. In a notebook's process, what lives there now may become garbage later."""
+    """Return what is around the imports. In a notebook's process, what lives there now may become garbage later."""
     return imports_kept() if signals.owns_process() else nullcontext()
 
 
 def _wait_for_members(meet: Callable[[Callable[[str], None]], None], console: Console, summary: Summary) -> None:
-    """Waits for the other members; a missing one is recorded as the failure of a stage named `cluster`."""
+    """Wait for the other members; a missing one is recorded as the failure of a stage named `cluster`."""
     began = time.monotonic()
     try:
         meet(console.log)
@@ -133,7 +176,7 @@ def _wait_for_members(meet: Callable[[Callable[[str], None]], None], console: Co
 
 
 def _serve(servers: Any, task: Task) -> int:
-    """Serves the chief of a parameter-server cluster until it ends or a signal arrives."""
+    """Serve the chief of a parameter-server cluster until it ends or a signal arrives."""
     serving = servers.Serving(task.cluster["chief"][0])
 
     def is_over() -> bool:
@@ -147,3 +190,210 @@ def _serve(servers: Any, task: Task) -> int:
             serving.wait(LINGER_SECONDS)
         raise
     return DONE
+
+
+def begin(job: Job, console: Console) -> Run:
+    """Write the first files to the run's folder, which is claimed, and begin the tracked run.
+
+    The files come first, so that the same command finds the run whenever the process dies.
+
+    Raises:
+        UserError: where the folder or the store cannot be used; nothing of a new run is left.
+    """
+    experiment, folder = job.experiment, job.folder
+    assert folder is not None
+    code = source_digest.sources(experiment)
+    state = code_state(untracked=experiment.tracking.untracked)
+    summary = _first_summary(job, folder, code.digest)
+    _warn_of_other_threads(job, summary, console)
+    try:
+        unknown_to_git(experiment.outputs)
+        if job.forked is not None:
+            checkpoints = import_module("stages.checkpoints.files")  # with TensorFlow, which is imported by now
+            before = Path(job.forked.folder)
+            name = job.forked.run_id[:8] if job.forked.run_id else before.name
+            checkpoints.start_from(before / "checkpoints", folder / "checkpoints", experiment.fork_weights, name)
+        code.write(folder)
+        summary.write(folder)
+        tracker = open_tracker(_spec(job, folder, state), console.warn)
+    except (UserError, OSError) as error:  # after a signal the store may have the run, which is kept
+        with suppress(OSError):
+            if job.resumed is not None:
+                job.resumed.write(folder)  # as it was
+            else:
+                (folder / NAME).unlink(missing_ok=True)  # no run; a new folder goes with its claim
+        if isinstance(error, OSError):
+            raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
+        raise
+    if summary.run_id != tracker.run_id:
+        summary.run_id = tracker.run_id
+        summary.write(folder)
+    run = Run(job, folder, summary, tracker, state)
+    if experiment.tracking.system_metrics and tracker.is_on:
+        from pipeline.tracking.system_metrics import SystemMetrics  # with MLflow, which is imported by now
+
+        run.sampled = SystemMetrics(tracker, console.warn)
+    return run
+
+
+def _first_summary(job: Job, folder: Path, code: str) -> Summary:
+    experiment, resumed = job.experiment, job.resumed
+    overrides = [text for text in job.overrides if not is_among(split_override(text)[0], CHOOSES_A_RUN)]
+    threads = resumed.facts.get(THREADS) if resumed is not None else None
+    return Summary(
+        run_id=resumed.run_id if resumed else None,
+        status="RUNNING",
+        name=experiment.name,
+        folder=str(folder),
+        choices=experiment.choices,
+        overrides=redact_overrides(overrides),
+        versions=versions(),
+        identity=(resumed.identity if resumed else None) or identity(experiment),
+        code=code,
+        facts={"seed": experiment.seed, THREADS: threads or machine.compute_threads(), **job.tags},
+    )
+
+
+def _warn_of_other_threads(job: Job, summary: Summary, console: Console) -> None:
+    """Warn where a deterministic run resumes with another number of threads, which decides the last bits of sums."""
+    before, now = summary.facts[THREADS], machine.compute_threads()
+    if job.resumed is not None and job.experiment.deterministic and before != now and not machine.gpus():
+        console.warn(
+            f"this run began with {before} thread(s) and resumes with {now}: deterministic=true gives the same numbers "
+            f"to the bit for one number of threads. Try: TF_NUM_INTRAOP_THREADS={before} before the same command"
+        )
+
+
+def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
+    experiment = job.experiment
+    tags = begun_tags(experiment.tracking, code) | dict(job.tags)
+    if (reused := reused_run(experiment)) is not None:
+        tags["reused_run"] = reused.run_id or reused.folder
+    if experiment.debug is not None:
+        tags["debug"] = experiment.debug.kind
+    if job.forked is not None:
+        tags["forked_from"] = job.forked.run_id or job.forked.folder
+        tags["fork_weights"] = experiment.fork_weights
+    return RunSpec(
+        settings=experiment.tracking,
+        outputs=experiment.outputs,
+        folder=folder,
+        experiment=job.sweep.experiment if job.sweep else experiment.name,
+        name=job.run_name or run_name(redact_overrides(list(job.overrides)), experiment.choices, folder),
+        parent=job.sweep.run_id if job.sweep else None,
+        tags=tags,
+    )
+
+
+def describe(run: Run) -> None:
+    """Record the facts before the first stage: configuration, code, packages, machine."""
+    experiment, tracker = run.job.experiment, run.tracker
+    resolved = OmegaConf.create(redact(OmegaConf.to_container(experiment.document, resolve=True)))
+    atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
+    choices = {f"choice/{group}": option for group, option in experiment.choices.items()}
+    tracker.params({**of_configuration(experiment.document), **choices})
+    tracker.tags({f"version.{name}": version for name, version in versions().items()})
+    tracker.tags({"identity": run.summary.identity or "", "code": run.summary.code or ""})
+    tracker.artifact(run.folder / "config.yaml")
+    tracker.artifact(run.folder / source_digest.NAME, "code")
+    tracker.text(json.dumps(environment(), indent=2), "environment/environment.json")
+    tracker.text(packages(), "environment/packages.txt")
+    if run.code and run.code.diff:
+        tracker.text(run.code.diff, "code/diff.patch")
+
+
+def share_results(run: Run) -> None:
+    """Record what the stages have saved, where a later run may begin with it on another machine."""
+    experiment = run.job.experiment
+    if experiment.tracking.kind == "server" and experiment.debug is None and (run.folder / RESULTS).is_dir():
+        run.tracker.artifact(run.folder / RESULTS, RESULTS)
+
+
+def register(run: Run, console: Console) -> None:
+    """Record that the model is to be registered: `export.register`; its alias, if its test metrics can be believed."""
+    experiment = run.job.experiment
+    settings = experiment.of("export", ExportSettings)
+    if settings is None or settings.register is None:
+        return
+    if experiment.debug is not None:
+        console.log(f"{settings.register} gets no version: this is a debug run")
+        return
+    evaluated = experiment.of("evaluate", EvaluateSettings) or EvaluateSettings
+    alias = settings.alias
+    if alias is not None and (known := run.summary.facts.get(KNOWN_IMAGES)):
+        console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test images")
+        alias = None
+    run.tracker.register(settings.register, alias, settings.promote_if, evaluated.confidence)
+
+
+def fail(error: BaseException, run: Run, console: Console) -> int:
+    """Set the summary's status and error from what ended the stages early; return the exit code."""
+    summary = run.summary
+    if isinstance(error, Interrupted):
+        summary.status = "FAILED" if error.exit_code == FAILED else "KILLED"
+        summary.error = f"stopped by {error}"
+        return error.exit_code
+    error = no_room(error) or error
+    summary.status = "FAILED"
+    summary.error = str(redact(one_line(error)))
+    if not isinstance(error, UserError):
+        text = "".join(traceback.format_exception(error))
+        (console.log if os.environ.get("HYDRA_FULL_ERROR") == "1" else console.log_only)(text)
+        summary.error += f" (traceback in {run.folder / 'pipeline.log'})"
+    return FAILED
+
+
+def end(run: Run, code: int, console: Console) -> int:
+    """Write the summary and end the tracked run; return the exit code.
+
+    The order is important: once the summary has the status, nothing of the run is repeated, whenever the process dies;
+    the store's status comes last, when it has everything else.
+    """
+    summary, tracker, started = run.summary, run.tracker, run.job.started
+    if run.sampled is not None:
+        run.sampled.finish()
+    summary.take_time(started)
+    if (peak := machine.peak_memory_mib()) is not None:
+        summary.metrics["memory/peak_mib"] = peak
+        tracker.metrics({"memory/peak_mib": peak})
+    try:
+        summary.write(run.folder)
+    except OSError as error:
+        console.error(f"{run.folder / NAME} cannot be written ({error.strerror})")
+        code = code or FAILED
+    if summary.status == "FINISHED":
+        keep_last_checkpoint(run.folder)
+    redact_file(run.folder)  # files that stages and callbacks have written, but not recorded
+    show_summary(summary, tracker.open_with, console)
+    if summary.error:
+        console.error(f"{summary.failed_stage or 'recording'}: {summary.error}")
+    tracker.tags({NOTE: run_description(summary, command(), run.job.experiment.tracking.note)})
+    seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
+    seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
+    tracker.metrics({f"{name}/seconds": value for name, value in seconds.items() if value >= SHORTEST_SECONDS})
+    record_end(tracker, run.folder, summary)
+    tracker.flush(console.log if summary.status == "FINISHED" else None)
+    if tracker.no_room is not None:
+        console.error(f"recording: {tracker.no_room}")
+        code = code or FAILED
+    for line in tracker.notes:
+        console.log(line)
+    tracker.close()
+    summary.take_time(started)  # again, as the store may have taken long
+    with suppress(OSError):
+        summary.write(run.folder)
+    show_times(summary, console)
+    console.close()
+    return code
+
+
+def keep_last_checkpoint(folder: Path) -> None:
+    """Delete the checkpoints that a finished run in `folder` no longer needs: earlier ones, and the start of a fork.
+
+    `fork=` starts from the last checkpoint. A fork that has written none keeps its start.
+    """
+    by_step = checkpoint_files(folder / "checkpoints")
+    unused = [*by_step[:-1], folder / "checkpoints" / START] if by_step else []
+    for path in unused:
+        with suppress(OSError):  # a leftover does no harm
+            path.unlink(missing_ok=True)

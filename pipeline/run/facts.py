@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import TrackingSettings
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.plan import PlannedStage
-from pipeline.provenance.code_state import resuming_command
+from pipeline.provenance.code_state import CodeState, command, resuming_command, source_tags
 from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import model_name
@@ -52,11 +53,11 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
         console.log(f"  {index:>{digits}}  {action}{row}".rstrip())
 
 
-def show_summary(summary: Summary, how_to_open: str | None, console: Console) -> None:
+def show_summary(summary: Summary, open_with: str | None, console: Console) -> None:
     """Print the results of the run, and where everything is."""
     rows = [("run", f"{summary.run_id or 'not tracked'}  {summary.status}")]
-    if how_to_open:
-        rows += zip(("open", ""), how_to_open.splitlines(), strict=False)
+    if open_with:
+        rows += zip(("open", ""), open_with.splitlines(), strict=False)
     rows += run_facts(summary)
     may_resume = debug_kind(summary.choices) is None
     if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
@@ -90,25 +91,27 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
     return facts
 
 
-def begun_description(command: str, note: str | None) -> str:
-    """Return the description of a run or a sweep that has begun, in Markdown."""
-    return _joined([note or "", f"Command: {code(command)}"])
+def begun_tags(tracking: TrackingSettings, state: CodeState | None) -> dict[str, str]:
+    """Return the tags with which a run or a sweep begins: the user's, its command, its code, its description."""
+    typed = command()
+    description = _joined([tracking.note or "", f"Command: {code(typed)}"])
+    return {**tracking.tags, "command": typed, **source_tags(state), NOTE: description}
 
 
-def run_description(summary: Summary, command: str, note: str | None) -> str:
+def run_description(summary: Summary, typed: str, note: str | None) -> str:
     """Return the description of a run that has ended, in Markdown: its result, its command and its facts.
 
     Args:
         note: the user's own Markdown, which comes first.
     """
-    facts = [("command", command), *run_facts(summary)]
+    facts = [("command", typed), *run_facts(summary)]
     if summary.run_id and "saved_model" in summary.exported:
         facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model_name(summary.name)}")'))
     shown = [f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts]
     return _joined([note or "", _result(summary), "\n".join(shown)])
 
 
-def sweep_description(table: str, command: str, note: str | None) -> str:
+def sweep_description(table: str, typed: str, note: str | None) -> str:
     """Return the description of a sweep that has ended, in Markdown.
 
     Args:
@@ -116,7 +119,7 @@ def sweep_description(table: str, command: str, note: str | None) -> str:
             MLflow folds a description after three lines.
     """
     own = note or ""
-    last = f"Command: {code(command)}"
+    last = f"Command: {code(typed)}"
     kept = re.sub(r"\A# .*\n+", "", table).strip()
     room = LONGEST - len(own) - len(last)
     if len(kept) > room:

@@ -13,13 +13,12 @@ from pipeline.planning.job import Job
 from pipeline.run.engine import engine_of
 from pipeline.run.facts import show_plan, show_summary
 from pipeline.run_folder.lock import locked
+from pipeline.run_folder.pending import send_pending, settings_for
 from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.settle import settings_for, settle
 from pipeline.run_folder.summary import Summary
-from pipeline.system.signal_listener import Interrupted
-from pipeline.system.signals import stopping
+from pipeline.system import signals
 from pipeline.system.streams import all_written
-from pipeline.tracking.tracker import Patience
+from pipeline.tracking.store import Store
 
 
 def run_job(job: Job, console: Console) -> int:
@@ -52,15 +51,13 @@ def _close_finished(summary: Summary, experiment: Experiment, console: Console) 
         UserError: where the store cannot be used.
     """
     folder = Path(summary.folder)
-    settings = settings_for(folder, experiment.tracking)
-    try:
-        with locked(folder), stopping() as stop:
-            patience = Patience.of_finished(console.log, lambda: stop.requested)
-            settled = settle(folder, settings, experiment.outputs, console.warn, patience)
-    except Interrupted as interrupted:
-        return interrupted.exit_code
-    show_summary(read_run(folder, console.warn) or summary, settled.open_with, console)
-    for line in settled.notes:
+    store = Store(settings_for(folder, experiment.tracking), experiment.outputs)
+    with locked(folder):
+        tracker = send_pending(folder, store, console.warn, console.log)
+    if (request := signals.requested()) is not None and tracker.unsent:
+        return request.exit_code
+    show_summary(read_run(folder, console.warn) or summary, tracker.open_with, console)
+    for line in tracker.notes:
         console.log(line)
     console.log("the run had finished: nothing was trained. resume=never begins a new one")
     return 0

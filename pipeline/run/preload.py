@@ -11,7 +11,7 @@ from pipeline.system.environment import imports_kept, quiet_stderr
 
 with quiet_stderr(), imports_kept():
     for _module in (
-        "pipeline.tracking.journaled",
+        "pipeline.tracking.tracker",
         "pipeline.tracking.mlflow_run",
         "pipeline.engines.local",
         "mlflow.pyfunc",

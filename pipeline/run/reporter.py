@@ -1,5 +1,8 @@
 """The reporter of a run, by which its stages record metrics, log lines and show progress."""
 
+import math
+import posixpath
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,12 +10,18 @@ from typing import Any
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch
 from pipeline.redaction import redact
-from pipeline.run.records import clean_metrics
 from pipeline.run_folder.summary import Summary
 from pipeline.system import pulse, signals
 from pipeline.tracking.tracker import Tracker
+from stages.errors import UserError
 from stages.reporter import Stop
+from stages.results import Record, as_number
 from stages.safe_places import safe_place
+
+LONGEST_METRIC_NAME = 250
+"""Characters, MLflow's own limit."""
+
+_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 
 class RunReporter:
@@ -92,3 +101,61 @@ class RunReporter:
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return signals.stopping()
+
+
+def own_record(stage: str, result: Any) -> Record | None:
+    """Return the record of what a stage has returned; None for one that returns nothing.
+
+    Raises:
+        UserError: where the result is neither a Record, nor has one, nor is a mapping from names to numbers.
+    """
+    record = result if isinstance(result, Record) else getattr(result, "record", None)
+    if isinstance(record, Record):
+        return record
+    if result is None or isinstance(getattr(result, "implied_record", None), Record):
+        return None
+    numbers = {str(name): as_number(value) for name, value in result.items()} if isinstance(result, Mapping) else {}
+    if not isinstance(result, Mapping) or None in numbers.values():
+        named = next((f"{name!r}, a {kind_of(result[name])}" for name, one in numbers.items() if one is None), "")
+        raise UserError(
+            f"it returned a {kind_of(result)}{f' with {named}' if named else ''}",
+            "a dataclass with a Record as `record`, a Record, or a mapping from names to numbers",
+            "return stages.results.Record(metrics={…}, params={…}, files={…})",
+        )
+    return Record(metrics={name if "/" in name else f"{stage}/{name}": number for name, number in numbers.items()})
+
+
+def clean_metrics(values: Mapping[Any, Any]) -> tuple[dict[str, float], list[str]]:
+    """Return metrics as MLflow takes them, and a line for each that is changed or is no number.
+
+    Numbers become float64, and characters that MLflow refuses in a name `_`.
+    """
+    metrics: dict[str, float] = {}
+    warnings: list[str] = []
+    for key, value in values.items():
+        number = as_number(value)
+        if number is None:
+            warnings.append(f"the metric {key} is a {kind_of(value)}, not a number: it is not recorded")
+            continue
+        name = metric_name(str(key))
+        while name in metrics:
+            name += "_"
+        if name != str(key):
+            warnings.append(f"the metric {key!r} is recorded as {name}: MLflow allows letters, digits and _-.:/ only")
+        if math.isinf(number):
+            warnings.append(f"{name} is {number}: MLflow shows the largest float instead, and summary.json null")
+        metrics[name] = number
+    return metrics, warnings
+
+
+def metric_name(name: str) -> str:
+    """Return `name` with the characters and path parts that MLflow refuses replaced by `_`."""
+    clean = _NOT_ALLOWED.sub("_", name)[:LONGEST_METRIC_NAME]
+    path = posixpath.normpath(clean.strip("/") or "_")
+    return "/".join("_" if part in (".", "..") else part for part in path.split("/"))
+
+
+def kind_of(value: Any) -> str:
+    """Return the type of a value, and its shape if it has one, for errors."""
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__} of shape {tuple(shape)}" if shape else type(value).__name__

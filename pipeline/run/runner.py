@@ -1,32 +1,95 @@
-"""Runs the stages of a plan: calls, times and records each."""
+"""Runs the stages of a plan: imports them, types their settings, calls, times and records each."""
 
+import dataclasses
 import functools
 import inspect
+import json
+import posixpath
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
+from pipeline.checks.own_settings import typed
+from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError
+from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
-from pipeline.run.binding import BoundStage
-from pipeline.run.model_files import write_model_files
-from pipeline.run.records import metric_name, own_record, recorded
-from pipeline.run.reporter import RunReporter
+from pipeline.run.model_card import write_model_files
+from pipeline.run.reporter import RunReporter, kind_of, metric_name, own_record
+from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import StageOutcome, Summary
+from pipeline.source_code.annotations import as_dataclass
 from pipeline.system import machine, pulse, signals
-from pipeline.tracking.run_copy import RESULTS
+from pipeline.system.environment import quiet_stderr
+from pipeline.tracking.models import RESULTS, model_folder, run_of_model
+from pipeline.tracking.store import Store
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.exporters import fresh_process
 from stages.results import Dataset, Exported, Model, Record
 from stages.reuse import Reuse, reuse_of
 from stages.safe_places import on_safe_place
+from stages.settings.model import ModelSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write
+
+
+@dataclass(frozen=True)
+class BoundStage:
+    """A stage with its function imported and its settings typed."""
+
+    planned: PlannedStage
+    function: Callable[..., Any]
+    settings: Any
+
+
+def bind(plan: Sequence[PlannedStage], experiment: Experiment, against: Path | None = None) -> list[BoundStage]:
+    """Import all stages, and with them TensorFlow, and bind their settings: addresses in them become folders.
+
+    Args:
+        against: the folder of the run that the user wants this one compared with; None: another process compares.
+
+    Raises:
+        UserError: where a stage cannot be imported, its settings are not of the type that it declares, or MLflow does
+            not have the weights that they name.
+    """
+    bound = []
+    with quiet_stderr():
+        for planned in plan:
+            function = planned.load()
+            name = planned.name
+            settings = _typed(function, experiment.groups[name], experiment.settings[name], experiment.document)
+            if isinstance(settings, ModelSettings) and settings.is_tracked:
+                settings = dataclasses.replace(settings, weights=str(_local_weights(settings, experiment)))
+            if isinstance(settings, EvaluateSettings):
+                settings = dataclasses.replace(settings, against=str(against) if against is not None else None)
+            bound.append(BoundStage(planned, function, settings))
+    return bound
+
+
+def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path:
+    """Return the folder of tracked weights: the run's own where it is here, as it knows what they were trained on."""
+    store = Store(experiment.tracking, experiment.outputs)
+    folder = model_folder(settings.weights, store, "model.weights", "model.weights=<one of them>")
+    run = Runs(experiment.outputs).with_id(run_of_model(settings.weights, store))
+    own = run / "export" / "saved_model" if run is not None else folder
+    return own if own.is_dir() else folder
+
+
+def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:
+    """Return settings as the dataclass that `function` declares, if they have no schema."""
+    annotation = getattr(function, "__annotations__", {}).get("settings")
+    if isinstance(annotation, str):  # in a module with `from __future__ import annotations`
+        annotation = eval(annotation, vars(sys.modules[function.__module__]))
+    declared = as_dataclass(annotation)
+    return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
 
 
 @dataclass
@@ -74,7 +137,7 @@ class StageRunner:
                 leave()
 
     def _timed(self, stage: BoundStage, later: Sequence[BoundStage]) -> Any:
-        """Returns the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
+        """Return the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
         name = stage.planned.name
         provided = {"reporter": self._reporter, "folder": self.folder, "cache": self.cache}
         self._reporter.begin(name)
@@ -87,8 +150,7 @@ class StageRunner:
                 result = _result(stage, self._results, provided)
             own_record(name, result)
             _check_result(stage, result, later)
-            _check_examples(result, later)
-            _check_formats(result, self._results, later)
+            _check_later(result, self._results, later)
             outcome = "ran" if stage.planned.saved is None else "reused"
         except PrunedError:
             outcome = "ran"
@@ -99,26 +161,51 @@ class StageRunner:
         return result
 
     def _record(self, stage: BoundStage, result: Any) -> None:
+        """Record what a stage has made, and what its result implies; not what an earlier stage has recorded already."""
         name = stage.planned.name
-        values = recorded(name, result, self.folder, self._records)
-        for line in values.warnings:
-            self._reporter.warn_once(f"{name}: {line}")
-        self._reporter.metrics(values.metrics, step=0)
-        if values.weights is not None:
-            self._reporter.weights(values.weights)
-        self.tracker.params({metric_name(param): value for param, value in values.params.items()})
-        for path, place in values.files:
-            redact_file(path)
-            self.tracker.artifact(path, str(redact(place)))
-        self.summary.add_facts(values.summary)
-        for dataset in values.datasets:
-            self.tracker.dataset(dataset)
-        self._record_models(values.models)
-        self._on_exit += values.on_exit
-        if isinstance(record := getattr(result, "record", None), Record):
-            self._records.append(record)
+        for record in (own_record(name, result), getattr(result, "implied_record", None)):
+            if isinstance(record, Record) and not any(record is before for before in self._records):
+                self._records.append(record)
+                self._add(name, record)
         self.summary.metrics[f"{name}/seconds"] = self.summary.stages[name].seconds
-        self._warn_of_unused_gpus(values.summary.get("devices"))
+
+    def _add(self, stage: str, record: Record) -> None:
+        self._reporter.metrics(record.metrics, step=0)
+        if record.weights is not None:
+            self._reporter.weights(record.weights)
+        params = {name if "/" in name else f"{stage}/{name}": value for name, value in record.params.items()}
+        self.tracker.params({metric_name(name): value for name, value in params.items()})
+        for place, paths in record.files.items():
+            for path in [paths] if isinstance(paths, Path) else paths:
+                self._add_file(stage, place, path)
+        for name, value in record.summary.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError, OverflowError, RecursionError):
+                self._reporter.warn_once(f"{stage}: {name} is a {kind_of(value)}, which summary.json cannot hold")
+            else:
+                self.summary.add_facts({name: value})
+        for dataset in record.datasets:
+            self.tracker.dataset(dataset)
+        self._record_models(record.models)
+        if record.on_exit:
+            self._on_exit.append(record.on_exit)
+        devices = record.summary.get("devices")
+        if devices and machine.gpus() and not any("GPU" in device for device in devices):
+            self.console.warn(
+                f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
+            )
+
+    def _add_file(self, stage: str, place: str, path: Path) -> None:
+        if not path.is_absolute():
+            path = path.absolute() if path.exists() else self.folder / path
+        if path.is_file() or path.is_dir():
+            inside = posixpath.normpath(place.strip("/") or ".").replace("..", "_")
+            redact_file(path)
+            self.tracker.artifact(path, "" if inside == "." else str(redact(inside)))
+        else:
+            what = "is no regular file" if path.exists() else "does not exist"
+            self._reporter.warn_once(f"{stage}: the file {path} ({place or 'no folder'}) {what}: it is not recorded")
 
     def _record_models(self, models: Sequence[Exported]) -> None:
         """Records exported models with their files."""
@@ -134,12 +221,6 @@ class StageRunner:
             if model.format == "saved_model":
                 self.tracker.model(model)
 
-    def _warn_of_unused_gpus(self, devices: Sequence[str] | None) -> None:
-        if devices and machine.gpus() and not any("GPU" in device for device in devices):
-            self.console.warn(
-                f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
-            )
-
 
 def _reloads(later: Sequence[BoundStage]) -> bool:
     """Return whether one of the stages `later` exports, and reloads its files in a fresh process."""
@@ -153,7 +234,7 @@ def _visit_safe_place() -> None:
 
 
 def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> Any:
-    """Returns the result of a stage: that of an earlier run, which is kept in this run, too, or else its own, saved."""
+    """Return the result of a stage: that of an earlier run, which is kept in this run, too, or else its own, saved."""
     reuse = reuse_of(stage.function)
     saved = stage.planned.saved
     inputs = {name: results[name] for name in stage.planned.inputs}
@@ -182,13 +263,13 @@ def _save(reuse: Reuse, result: Any, folder: Path, inputs: Mapping[str, Any]) ->
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of `arguments` that `function` takes."""
+    """Return those of `arguments` that `function` takes."""
     parameters = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -> None:
-    """Raises UserError if `stage` returned None and a later stage takes its result, but does not accept None."""
+    """Refuse a run where `stage` returned None and a later stage takes its result, but does not accept None."""
     makes = stage.planned.makes
     if result is not None:
         return
@@ -202,28 +283,20 @@ def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -
             return
 
 
-def _check_examples(result: object, later: Sequence[BoundStage]) -> None:
-    """Raises UserError where a stage has made a data set whose test split the other run was not tested on."""
-    if not isinstance(result, Dataset):
-        return
+def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
+    """Refuse what a later stage cannot use: examples that the other run was not tested on, a network not to export."""
+    dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
     for stage in later:
-        if isinstance(stage.settings, EvaluateSettings) and stage.settings.against is not None:
+        settings = stage.settings
+        if isinstance(result, Dataset) and isinstance(settings, EvaluateSettings) and settings.against is not None:
             from stages.evaluation.against import check_other, check_same_examples
 
-            against = stage.settings.against
-            check_same_examples(check_other(Path(against), against), against, result.test, result.class_names)
-
-
-def _check_formats(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
-    """Raises UserError where a stage has made a network that a format of a later export cannot hold."""
-    dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
-    if not isinstance(result, Model) or dataset is None:
-        return
-    for stage in later:
-        if isinstance(stage.settings, ExportSettings):
+            other = check_other(Path(settings.against), settings.against)
+            check_same_examples(other, settings.against, result.test, result.class_names)
+        if isinstance(result, Model) and isinstance(settings, ExportSettings) and dataset is not None:
             from stages.export import check_formats
 
-            check_formats(result, dataset, stage.settings)
+            check_formats(result, dataset, settings)
 
 
 def _accepts_none(function: Callable[..., Any], name: str) -> bool:

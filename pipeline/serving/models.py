@@ -8,13 +8,10 @@ from omegaconf import OmegaConf
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.runs import Runs
-from pipeline.tracking.health import sqlite_file
-from pipeline.tracking.weights import ADDRESSES, model_folder
+from pipeline.tracking.models import ADDRESSES, model_folder
+from pipeline.tracking.store import Store, sqlite_file
 from stages.errors import UserError
 from stages.settings.places import regular_file
-
-Store = tuple[TrackingSettings, Path | None]
-"""The settings by which a store is opened, and the folder of a local one."""
 
 
 def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:
@@ -31,19 +28,19 @@ def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "ser
     """
     fix = f"python -m pipeline.{command} <run id>"
     if model.startswith(ADDRESSES):
-        settings, place = _named_store(uri) if uri else _local_store([outputs])
-        return model_folder(model, settings, place or outputs, "MODEL", fix)
+        store = _named_store(uri, outputs) if uri else _local_store([outputs])
+        return model_folder(model, store, "MODEL", fix)
     run = Runs(outputs).find(model, fix=fix)
-    settings, place = _named_store(uri) if uri else _recorded_store(Path(run.folder), outputs)
-    if settings.kind == "off" or run.run_id is None:
+    store = _named_store(uri, outputs) if uri else _recorded_store(Path(run.folder), outputs)
+    if store.settings.kind == "off" or run.run_id is None:
         raise UserError(
             f"{model} was not tracked, so that MLflow has no model of it",
             "a run with tracking=local or server",
             f"python -m pipeline.predict {model} <images>",
         )
-    if settings.kind == "server":
+    if store.settings.kind == "server":
         fix += " --tracking-uri=<address>"  # the recorded one is without its password
-    return model_folder(f"runs:/{run.run_id}", settings, place or outputs, "RUN", fix)
+    return model_folder(f"runs:/{run.run_id}", store, "RUN", fix)
 
 
 def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
@@ -69,7 +66,7 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     return folder
 
 
-def _named_store(uri: str) -> Store:
+def _named_store(uri: str, outputs: Path) -> Store:
     """Returns the store that the user has named.
 
     Raises:
@@ -82,7 +79,7 @@ def _named_store(uri: str) -> Store:
         problem = f"--tracking-uri={uri} is no address of an MLflow store"
         raise UserError(problem, error.expected, "--tracking-uri=http://127.0.0.1:5000") from error
     _refuse_missing(uri)
-    return settings, None
+    return Store(settings, outputs)
 
 
 def _recorded_store(run: Path, outputs: Path) -> Store:
@@ -109,7 +106,7 @@ def _recorded_store(run: Path, outputs: Path) -> Store:
         return _local_store([outputs, *own] if run.is_relative_to(outputs) else [*own, outputs])
     if settings.kind == "server":
         _refuse_missing(str(settings.uri))
-    return settings, None
+    return Store(settings, outputs)
 
 
 def _local_store(places: Sequence[Path]) -> Store:
@@ -125,7 +122,7 @@ def _local_store(places: Sequence[Path]) -> Store:
             "the outputs that a run was recorded in, or the address of its store",
             "--tracking-uri=<address>",
         )
-    return TrackingSettings("local"), place
+    return Store(TrackingSettings("local"), place)
 
 
 def _refuse_missing(uri: str) -> None:

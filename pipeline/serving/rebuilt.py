@@ -11,8 +11,8 @@ from pipeline.planning.earlier import TRAIN
 from pipeline.planning.inherited import known_targets
 from pipeline.provenance.source_digest import targets_in
 from pipeline.system.environment import quiet_stderr
+from pipeline.tracking.models import RESULTS
 from pipeline.tracking.params import CONFIGURATION
-from pipeline.tracking.run_copy import RESULTS
 from stages.errors import UserError
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.places import regular_file

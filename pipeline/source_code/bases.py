@@ -29,16 +29,6 @@ def extends(definition: Definition | None, base: str, seen: frozenset[str] = fro
     return True if True in answers else None if None in answers else False
 
 
-def class_in(definition: Definition, annotation: ast.expr | None) -> Definition | None:
-    """Returns the class that an annotation in the module of `definition` names, if it names one alone."""
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        annotation = ast.parse(annotation.value, mode="eval").body
-    if not isinstance(annotation, (ast.Name, ast.Attribute)):
-        return None
-    found = _found(definition, annotation)
-    return found if found is not None and isinstance(found.node, ast.ClassDef) else None
-
-
 def path_of(definition: Definition) -> str:
     """Returns the import path of a definition."""
     return f"{definition.module.name}.{definition.node.name}"

@@ -15,7 +15,7 @@ from pipeline.config.keys import flatten
 from pipeline.config.sweep_settings import MOST_JOBS
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
-from pipeline.planning.earlier import forked_run, other_run, plan_of, refuse_skipped
+from pipeline.planning.earlier import forked_run, other_run, plan_of
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction import redact, redact_overrides
@@ -135,7 +135,6 @@ def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
     try:
         refuse_unused(experiment, job.typed)
         check_job(experiment)
-        refuse_skipped(experiment, job.typed)
     except UserError as error:
         return error
     return None

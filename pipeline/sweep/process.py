@@ -14,7 +14,7 @@ from pipeline.exit_codes import DONE, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job
 from pipeline.run.child import Stopper, code_of, enter, exit_code_of
 from pipeline.run.launch import run_job
-from pipeline.run_folder.settle import LOST, end_lost
+from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.sweep.slots import Slot
 from pipeline.system import signals, streams
 from pipeline.system.processes import process_started

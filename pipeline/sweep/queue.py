@@ -18,7 +18,7 @@ from pipeline.sweep.process import JobProcess
 from pipeline.sweep.slots import Slot
 from pipeline.system import pulse, signals
 from pipeline.system.signal_listener import Request, signal_request
-from pipeline.tracking.health import server_answers
+from pipeline.tracking.store import server_answers
 from stages.errors import UserError
 
 SERVER_PATIENCE_SECONDS = 600.0

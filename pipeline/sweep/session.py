@@ -17,10 +17,9 @@ from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.provenance.code_state import code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources, new_for_other_code
-from pipeline.run.begin import begun_tags
-from pipeline.run.facts import NOTE, sweep_description
+from pipeline.run.facts import NOTE, begun_tags, sweep_description
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.settle import flush, send_rest
+from pipeline.run_folder.pending import send_rest
 from pipeline.sweep.display import Display
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.jobs import SweepJob
@@ -33,7 +32,8 @@ from pipeline.system.processes import process_started
 from pipeline.system.signal_listener import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.tracker import Patience, RunSpec, Tracker, open_tracker
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.errors import UserError
 
 
@@ -306,7 +306,7 @@ class Session:
     def _mark_killed(self) -> None:
         """Mark the tracked run as KILLED, as this process is about to be ended by force."""
         self._parent.status("KILLED")
-        self._parent.flush(Patience.of_stopped())
+        self._parent.flush()
 
     def _end(self, code: int) -> str:
         """Print and write the results, end the tracked run, and return its status."""
@@ -321,7 +321,7 @@ class Session:
             console.log(line)
         paths = write(comparison, self.folder)
         console.log(f"comparison  {shorter(self.folder / 'comparison.html')}")
-        for label, line in zip(("open", ""), (parent.how_to_open() or "").splitlines(), strict=False):
+        for label, line in zip(("open", ""), (parent.open_with or "").splitlines(), strict=False):
             console.log(f"{label:11} {line}")
         if code != DONE:
             console.log(f"{'resume':11} {resuming_command()}")
@@ -333,7 +333,7 @@ class Session:
         parent.tags({NOTE: sweep_description(table, command(), note), "failed": str(failed)})
         status = "FINISHED" if code == DONE else "KILLED" if code in STOPPED else "FAILED"
         parent.status(status)
-        flush(parent, code == DONE, console)
+        parent.flush(console.log if code == DONE else None)
         parent.close()
         seconds = time.monotonic() - process_started()
         console.log(f"{'time':11} {seconds:.1f} s for {len(comparison.runs)} {self._work.unit}s: {status}")

@@ -31,13 +31,18 @@ class Entry:
     call: str
     arguments: Mapping[str, Any]
 
+    def __str__(self) -> str:
+        """Return what a user would call it: `metrics 'train/loss', …`, `artifact 'summary.json'`."""
+        given = self.arguments
+        names = list(given.get("values", {})) or [given.get("path") or given.get("name") or given.get("status") or ""]
+        return f"{self.call} {', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''}"
+
 
 class Journal:
     """The journal in `folder`.
 
     store: the run's id, experiment and name, and the kind and address of the store.
-    sent: how many entries, from the first, are done with; refused: why, by the number of the entry, the store will
-    never take it. damaged: how many lines were skipped.
+    sent: how many entries, from the first, are done with. damaged: how many lines were skipped.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,11 +50,11 @@ class Journal:
         self.store: dict[str, str | None] = {}
         self.entries: list[Entry] = []
         self.sent = self.damaged = 0
-        self.refused: dict[int, str] = {}
         self._unwritten: list[str] = []
         self._synced = True
         self._lock = threading.RLock()
-        self._read()
+        with suppress(OSError):
+            self._read(regular_file(folder / NAME).read_bytes())
 
     @property
     def run_id(self) -> str | None:
@@ -73,14 +78,8 @@ class Journal:
         """Note in which run of which store everything belongs: all that came before is sent there, too."""
         with self._lock:
             self.store = dict(store)
-            self.restart()
+            self.mark_sent(0)
             self._write({"store": self.store}, durable=True)
-
-    def restart(self) -> None:
-        """Make every entry one that is yet to be sent."""
-        with self._lock:
-            self.sent, self.refused = 0, {}
-            self._write_sent()
 
     def add(self, call: str, arguments: Mapping[str, Any]) -> None:
         """Add an entry; a status is on the disk before this returns, others before they are sent.
@@ -92,13 +91,11 @@ class Journal:
             self.entries.append(Entry(call, arguments))
             self._write({"call": call, "given": dict(arguments)}, durable=call == "status")
 
-    def mark_sent(self, refused: str | None = None) -> None:
-        """Note that one more entry is done with: the store has it, or refuses it for good, for that reason."""
+    def mark_sent(self, count: int) -> None:
+        """Note how many entries, from the first, are done with."""
         with self._lock:
-            if refused is not None:
-                self.refused[self.sent] = refused
-            self.sent += 1
-            self._write_sent()
+            self.sent = count
+            atomic_write(self.folder / SENT, json.dumps(count), durable=False)
 
     def flush(self) -> None:
         """Flush to disk."""
@@ -126,15 +123,8 @@ class Journal:
         self._synced = durable
         self._unwritten.clear()
 
-    def _write_sent(self) -> None:
-        atomic_write(self.folder / SENT, json.dumps({"sent": self.sent, "refused": self.refused}), durable=False)
-
-    def _read(self) -> None:
-        try:
-            lines = regular_file(self.folder / NAME).read_bytes().split(b"\n")
-        except OSError:
-            return
-        for line in filter(None, (line.strip(b"\0 \r") for line in lines)):
+    def _read(self, content: bytes) -> None:
+        for line in filter(None, (line.strip(b"\0 \r") for line in content.split(b"\n"))):
             try:
                 values = json.loads(line)
                 if "store" in values:
@@ -146,16 +136,6 @@ class Journal:
             except (ValueError, TypeError, KeyError, RecursionError):
                 self.damaged += 1
                 self.entries.append(Entry("tags", {"values": {}}))  # in its place, so that `sent` counts the same
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # else all is sent again
-            values = json.loads(regular_file(self.folder / SENT).read_text())
-            self.refused = {int(number): str(why) for number, why in values["refused"].items()}
-            self.sent = int(values["sent"]) if 0 <= int(values["sent"]) <= len(self.entries) else 0
-
-
-def names_of(entry: Entry) -> str:
-    """Return what a user would call an entry: `metrics train/loss, …`, `artifact summary.json`."""
-    arguments = entry.arguments
-    names = list(arguments.get("values", {})) or [
-        arguments.get("path") or arguments.get("name") or arguments.get("status") or ""
-    ]
-    return f"{entry.call} {', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''}"
+        with suppress(OSError, ValueError, TypeError):  # else all is sent again
+            count = int(json.loads(regular_file(self.folder / SENT).read_text()))
+            self.sent = count if 0 <= count <= len(self.entries) else 0

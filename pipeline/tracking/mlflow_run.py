@@ -1,29 +1,35 @@
-"""One run in MLflow: by its client alone, known by its id.
+"""One run in MLflow, by its client alone, and its SavedModel as an MLflow model.
 
 Everything here may be done twice: what was sent, and not noted as sent before the process died, is sent again.
 """
 
 import json
 import math
+import platform
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import mlflow.pyfunc
+import numpy as np
+import yaml
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException, RestException
-from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
+from mlflow.models import Model, ModelSignature
+from mlflow.types import Schema, TensorSpec
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction import redact
-from pipeline.tracking.journal import Entry
-from pipeline.tracking.params import model_name
+from pipeline.tracking.params import CARD, CONFIGURATION, INPUT_EXAMPLE, SERVING_EXAMPLE, model_name
 from pipeline.tracking.registry import Registration, register
-from pipeline.tracking.saved_model import mlflow_model
-from pipeline.tracking.store import experiment_id, how_to_open, open_client, store_uri, was_replaced
+from pipeline.tracking.store import HTTP, Store
 from pipeline.tracking.stored_run import StoredRun
-from pipeline.tracking.tracker import RunSpec
-from stages.results import Exported
+from pipeline.tracking.tracker import PARENT
 
 PER_BATCH = 100
 """Parameters, or tags, of one request: MLflow's own limit."""
@@ -51,35 +57,25 @@ class MlflowRun(StoredRun):
 
     errors = (MlflowException, SQLAlchemyError, ImportError, OSError, UnicodeError)
 
-    def reopen(self, run_id: str | None) -> None:
+    def open(self, run_id: str | None) -> None:
         spec = self.spec
-        client = open_client(spec.settings, spec.outputs)
-        experiment = experiment_id(client, spec.settings, spec.outputs, spec.experiment)
-        run = client.get_run(run_id) if run_id and _lifecycle(spec, client, run_id) == "active" else None
-        run = run or _by_folder(spec, client, experiment)
-        self.is_new = run is None
+        self._store = Store(spec.settings, spec.outputs)
+        self._client = client = self._store.client()
+        experiment = self._store.experiment_id(client, spec.experiment)
+        run = client.get_run(run_id) if run_id and lifecycle(self._store, client, run_id) == "active" else None
+        run = run or _by_folder(client, experiment, spec.key)
         if run is None:
             tags = {**redact(dict(spec.tags)), FOLDER: spec.key}
-            tags |= {MLFLOW_PARENT_RUN_ID: spec.parent} if spec.parent else {}
+            tags |= {PARENT: spec.parent} if spec.parent else {}
             tags |= {REPLACES: run_id} if run_id else {}
             plain = {str(name): str(value) for name, value in tags.items()}
             run = client.create_run(experiment, tags=plain, run_name=spec.name)
-        self._client = client
         self.run_id = str(run.info.run_id)
         self._experiment = str(run.info.experiment_id)
 
     @property
     def open_with(self) -> str:
-        return how_to_open(self.spec.settings, self.spec.outputs, self._experiment, self.run_id)
-
-    def is_lost(self) -> bool:
-        replaced = was_replaced(self.spec.settings, self.spec.outputs)
-        return replaced or _lifecycle(self.spec, self._client, self.run_id) != "active"
-
-    def send(self, entry: Entry) -> None:
-        if was_replaced(self.spec.settings, self.spec.outputs):  # SQLite would write into the deleted file
-            raise FileNotFoundError("the file of the store was replaced")
-        super().send(entry)
+        return self._store.open_with(self._experiment, self.run_id)
 
     def refuses(self, error: Exception) -> bool:
         if isinstance(error, RestException) and error.get_http_status_code() == TOO_LARGE:
@@ -87,7 +83,8 @@ class MlflowRun(StoredRun):
         if isinstance(error, UnicodeError) or isinstance(error.__cause__, UnicodeError):
             return True  # a file's name that is not UTF-8, which no server takes
         if isinstance(error, MlflowException):
-            return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST")
+            is_deleted = "'active' state" in str(error)  # the run, which the next command begins again
+            return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST") and not is_deleted
         return super().refuses(error)
 
     def params(self, values: Mapping[str, str]) -> None:
@@ -130,12 +127,15 @@ class MlflowRun(StoredRun):
         self._client.log_inputs(self.run_id, [DatasetInput(entity, tags)])
 
     def model(self, path: str, image_shape: Sequence[int], class_names: Sequence[str]) -> None:
-        place = self.spec.folder / path
-        exported = Exported(place, tuple(image_shape), tuple(class_names), 0.0)  # type: ignore[arg-type]
-        begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
-        logged = begun[0] if begun else self._create_model()
+        logged = self._logged_model() or self._create_model()
         if str(logged.status) != "READY":
-            with mlflow_model(exported, self.spec.folder, self.run_id, logged.model_id) as folder:
+            signature = _signature(image_shape, len(class_names))
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = Path(temporary)
+                shutil.copytree(self.spec.folder / path, folder / "tf2model")
+                model = Model(run_id=self.run_id, model_id=logged.model_id, signature=signature)
+                model.metadata = {"class_names": list(class_names)}
+                _write_model(model, self.spec.folder, folder)
                 for file, inside in _files_in(folder, ""):
                     self._client.log_model_artifact(logged.model_id, str(file), inside or None)
             self._client.finalize_logged_model(logged.model_id, "READY")
@@ -146,14 +146,19 @@ class MlflowRun(StoredRun):
         self.tags({"model_uri": f"models:/{logged.model_id}"})
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
-        begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
-        if not begun:
+        logged = self._logged_model()
+        if logged is None:
             self.notes.append(f"nothing is registered as {name}: the run has no SavedModel in MLflow")
             return
-        wanted = Registration(store_uri(self.spec.settings, self.spec.outputs), name, alias, promote_if, confidence)
-        lines = register(self._client, self.run_id, begun[0].model_id, wanted, self.spec.folder)
+        wanted = Registration(self._store.uri, name, alias, promote_if, confidence)
+        lines = register(self._client, self.run_id, logged.model_id, wanted, self.spec.folder)
         self.tags({"registered_as": lines[0]})
         self.notes += lines
+
+    def _logged_model(self) -> Any:
+        """Return the model that was begun for this run; None where there is none."""
+        begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
+        return begun[0] if begun else None
 
     def _create_model(self) -> Any:
         params = self._client.get_run(self.run_id).data.params
@@ -173,7 +178,7 @@ class MlflowRun(StoredRun):
 
 
 def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
-    """Returns the points that a run has of its exported weights, as points of the model on the run's data set.
+    """Return the points that a run has of its exported weights, as points of the model on the run's data set.
 
     Of a run MLflow keeps points that are equal, in their time too, once: none is recorded twice.
     """
@@ -186,32 +191,75 @@ def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
     ]
 
 
-def lifecycle(spec: RunSpec, run_id: str) -> str:
-    """Returns whether the store has the run: `active`, `deleted` (in MLflow's pages) or `missing`."""
-    return _lifecycle(spec, open_client(spec.settings, spec.outputs), run_id)
-
-
-def _by_folder(spec: RunSpec, client: Any, experiment: str) -> Any:
-    quoted = spec.key.replace("'", "")  # a name that a folder may have holds none
-    runs = client.search_runs([experiment], f"tags.{FOLDER} = '{quoted}'", max_results=1)
-    return runs[0] if runs else None
-
-
-def _lifecycle(spec: RunSpec, client: Any, run_id: str) -> str:
+def lifecycle(store: Store, client: Any, run_id: str) -> str:
+    """Return whether the store has the run: `active`, `deleted` (in MLflow's pages) or `missing`."""
     try:
         return str(client.get_run(run_id).info.lifecycle_stage)
     except MlflowException as error:
-        over_http = (spec.settings.uri or "").startswith("http")
-        is_mlflow = isinstance(error, RestException) or not over_http  # a proxy may say 404, too
+        is_mlflow = isinstance(error, RestException) or not store.uri.startswith(HTTP)  # a proxy may say 404, too
         if is_mlflow and error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return "missing"
         raise
 
 
+def _by_folder(client: Any, experiment: str, key: str) -> Any:
+    quoted = key.replace("'", "")  # a name that a folder may have holds none
+    runs = client.search_runs([experiment], f"tags.{FOLDER} = '{quoted}'", max_results=1)
+    return runs[0] if runs else None
+
+
 def _files_in(path: Path, place: str) -> list[tuple[Path, str]]:
-    """Returns the file `path`, or every file below it, with the artifact folder that it belongs in, one a request."""
+    """Return the file `path`, or every file below it, with the artifact folder that it belongs in, one a request."""
     if not path.is_dir():
         return [(path, place)]
     files = sorted(file for file in path.rglob("*") if file.is_file())
     places = [str(Path(place) / file.parent.relative_to(path)) for file in files]
     return [(file, "" if inside == "." else inside) for file, inside in zip(files, places, strict=True)]
+
+
+REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
+"""Packages without which the model does not load or answers differently; all others follow from these."""
+
+
+def _write_model(model: Model, run_folder: Path, folder: Path) -> None:
+    """Write an MLflow model around the SavedModel `tf2model`: flavors `tensorflow` and `python_function`.
+
+    `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
+    an active run. This keeps the files that the export stage has checked, so that what is tracked is to the byte what
+    was compared. With it go the run's configuration, the model's card, and an example of its input, where it has them.
+    """
+    example = run_folder / "export" / INPUT_EXAMPLE
+    files = {"configuration": run_folder / CONFIGURATION, "model_card": run_folder / "export" / CARD}
+    there = {name: path for name, path in files.items() if path.is_file()}
+    for path in there.values():
+        shutil.copyfile(path, folder / path.name)
+    model.metadata |= {name: path.name for name, path in there.items()}
+    if example.is_file():
+        shutil.copyfile(example, folder / INPUT_EXAMPLE)
+        (folder / SERVING_EXAMPLE).write_text(f'{{"inputs": {example.read_text()}}}')
+        places = {"artifact_path": INPUT_EXAMPLE, "serving_input_path": SERVING_EXAMPLE}
+        model.saved_input_example_info = {**places, "type": "ndarray"}  # as MLflow writes it for an array
+    model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", model_type="tf2-module")
+    mlflow.pyfunc.add_to_model(
+        model, loader_module="mlflow.tensorflow", conda_env="conda.yaml", python_env="python_env.yaml"
+    )
+    model.model_size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    python = platform.python_version()
+    pinned = [f"{name}=={metadata.version(name)}" for name in REQUIRED]
+    packages = [f"python={python}", "pip", {"pip": pinned}]
+    conda = {"name": "mlflow-env", "channels": ["conda-forge"], "dependencies": packages}
+    virtual = {"python": python, "build_dependencies": ["pip"], "dependencies": ["-r requirements.txt"]}
+    (folder / "requirements.txt").write_text("\n".join(pinned) + "\n")
+    (folder / "conda.yaml").write_text(yaml.safe_dump(conda, sort_keys=False))
+    (folder / "python_env.yaml").write_text(yaml.safe_dump(virtual, sort_keys=False))
+    model.save(str(folder / "MLmodel"))
+
+
+def _signature(image_shape: Sequence[int], classes: int) -> ModelSignature:
+    """Return the signature: unscaled pixels float32 [N, H, W, C] to probabilities float32 [N, classes].
+
+    It is unnamed, because MLflow would hand named inputs over as a dict, which no module takes.
+    """
+    inputs = TensorSpec(np.dtype(np.float32), (-1, *image_shape))
+    outputs = TensorSpec(np.dtype(np.float32), (-1, classes))
+    return ModelSignature(inputs=Schema([inputs]), outputs=Schema([outputs]))

@@ -35,7 +35,7 @@ class Registration:
 
 
 def register(client: Any, run_id: str, model_id: str, wanted: Registration, folder: Path) -> list[str]:
-    """Registers a logged model as a version, once, and moves the alias where it is better; returns what came of it.
+    """Register a logged model as a version, once, and moves the alias where it is better; return what came of it.
 
     Whether the alias moves is decided once: an entry that is sent again, when the alias may be where a later run or a
     user has moved it, leaves it there.
@@ -56,7 +56,7 @@ def register(client: Any, run_id: str, model_id: str, wanted: Registration, fold
 
 
 def _version(client: Any, run_id: str, model_id: str, wanted: Registration, folder: Path) -> str:
-    """Returns the version of the model, made unless there is one."""
+    """Return the version of the model, made unless there is one."""
     name = wanted.name
     with suppress(MlflowException):  # there is one of this name; what else is wrong, the next request says
         client.create_registered_model(name)
@@ -75,7 +75,7 @@ def _version(client: Any, run_id: str, model_id: str, wanted: Registration, fold
 
 
 def _promote(client: Any, version: str, wanted: Registration, folder: Path) -> str:
-    """Moves the alias to `version` where `promote_if` holds; returns a sentence that says whether, and why.
+    """Move the alias to `version` where `promote_if` holds; return a sentence that says whether, and why.
 
     A run that has moved the alias during the comparison is compared with as well: the better of two that end at the
     same time keeps it. MLflow has no conditional update; only runs that move it within the same milliseconds can miss
@@ -96,13 +96,13 @@ def _promote(client: Any, version: str, wanted: Registration, folder: Path) -> s
 
 
 def _holder(client: Any, wanted: Registration) -> str | None:
-    """Returns the version that has the alias."""
+    """Return the version that has the alias."""
     version = client.get_registered_model(wanted.name).aliases.get(wanted.alias)
     return None if version is None else str(version)
 
 
 def _is_better(client: Any, holder: str | None, wanted: Registration, folder: Path) -> tuple[bool, str]:
-    """Returns whether the alias should leave the version `holder`, and why or why not."""
+    """Return whether the alias should leave the version `holder`, and why or why not."""
     if holder is None:
         return True, "there was none"
     if wanted.promote_if == "always":
@@ -110,23 +110,13 @@ def _is_better(client: Any, holder: str | None, wanted: Registration, folder: Pa
     return compared_with(client, client.get_model_version(wanted.name, holder).run_id, wanted, folder)
 
 
-def _files_of(client: Any, run_id: str) -> set[str]:
-    """Returns the files at the top of a run's artifacts; none of a run that the store no longer has."""
-    try:
-        return {entry.path for entry in client.list_artifacts(run_id)}
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return set()
-
-
 def compared_with(client: Any, holder_run: str | None, wanted: Registration, folder: Path) -> tuple[bool, str]:
-    """Returns whether this run's model is better than that of the alias' run, and why or why not."""
-    if not holder_run or PREDICTIONS not in _files_of(client, holder_run):
-        return False, f"its run has no {PREDICTIONS}, so that the two cannot be compared"
+    """Return whether this run's model is better than that of the alias' run, and why or why not."""
     with tempfile.TemporaryDirectory() as temporary:
-        client.download_artifacts(holder_run, PREDICTIONS, temporary)
         try:
+            if not holder_run or PREDICTIONS not in {entry.path for entry in client.list_artifacts(holder_run)}:
+                raise FileNotFoundError(f"the run of the alias has no {PREDICTIONS}")
+            client.download_artifacts(holder_run, PREDICTIONS, temporary)
             ours = metadata_of(folder)
             theirs = metadata_of(Path(temporary))
             if ours[CLASSES] != theirs[CLASSES]:
@@ -136,6 +126,10 @@ def compared_with(client: Any, holder_run: str | None, wanted: Registration, fol
             against = compare_predictions(folder / PREDICTIONS, Path(temporary), wanted.confidence)
         except (FileNotFoundError, KeyError, pa.ArrowException) as error:
             return False, f"the predictions of one of the two cannot be read ({error})"
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # else the store no longer has the run
+                raise
+            return False, "the store no longer has its run, so that the two cannot be compared"
     accuracy, difference = against.accuracy, against.accuracy_in_points
     if wanted.promote_if == "higher":
         return accuracy.difference > 0, f"accuracy {difference}"

@@ -3,15 +3,26 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from pipeline.redaction import redact
 from pipeline.system.pulse import beat
+from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import stopping
 from pipeline.system.streams import no_room
-from pipeline.tracking.journal import Entry, Journal, names_of
+from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.stored_run import StoredRun
-from pipeline.tracking.tracker import Patience
 from stages.errors import UserError
+
+STOPPED_SECONDS = 4.0
+"""Seconds that the end of a run that was stopped, and is to end soon, waits for a store that does not answer."""
+
+FINISHED_SECONDS = 20.0
+"""The same for a run that was not stopped."""
+
+LONGEST_SECONDS = 600.0
+"""Seconds that such a run waits for a store that answers, but slowly."""
 
 RETRY_SECONDS = 2.0
 TOLD_AFTER_SECONDS = 3.0
@@ -22,22 +33,20 @@ class Sender:
     """Sends what `journal` has and the store has not, in order, and again where the store does not answer.
 
     Args:
-        note_run: notes in the journal which run of the store it belongs to, now that the store has lost the former.
         warn: gets a line when the store goes away, when it is back, and for every entry that it refuses.
 
     Attributes:
         trouble: why the store takes nothing at the moment. full: the same, where its disk takes no more.
+        refused: entries, and values of entries, that the store will never take, and why.
     """
 
-    def __init__(
-        self, run: StoredRun, journal: Journal, note_run: Callable[[], None], warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
         self.trouble: str | None = None
         self.full: UserError | None = None
+        self.refused: list[str] = []
         self._last_answer = time.monotonic()
         self._run = run
         self._journal = journal
-        self._note_run = note_run
         self._warn = warn
         self._changed = threading.Condition()
         self._closed = False
@@ -49,10 +58,25 @@ class Sender:
         with self._changed:
             self._changed.notify_all()
 
-    def flush(self, patience: Patience) -> str | None:
+    def flush(self, log: Callable[[str], None]) -> str | None:
+        """Wait until the store has everything; a signal ends the wait. Return why it has not, None where it has."""
+        with suppress(Interrupted), stopping() as stop:
+            return self.wait(FINISHED_SECONDS, LONGEST_SECONDS, log, lambda: stop.requested)
+        return "it was stopped while it waited"
+
+    def wait(
+        self,
+        seconds: float,
+        longest: float,
+        log: Callable[[str], None] = lambda line: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> str | None:
         """Wait until the store has everything; return why it has not, or None where it has.
 
         A request that is under way is waited for, as MLflow limits each of them.
+
+        Args:
+            seconds: since the store last answered. longest: seconds in all.
         """
         began = self._last_answer = time.monotonic()
         self.full = None  # it is tried once more
@@ -63,20 +87,18 @@ class Sender:
                 self._changed.wait(0.1)
             beat()
             now = time.monotonic()
-            if patience.stopped():
+            if stopped():
                 return "it was stopped while it waited"
             if self.full is not None:
                 return self.full.problem
-            if self.trouble is not None and now - self._last_answer > patience.seconds:
+            if self.trouble is not None and now - self._last_answer > seconds:
                 return self.trouble
-            if now - began > patience.longest:
-                return self.trouble or f"the store is too slow: not done after {patience.longest:.0f} s"
+            if now - began > longest:
+                return self.trouble or f"the store is too slow: not done after {longest:.0f} s"
             if now > say_at:
                 say_at = now + TOLD_EVERY_SECONDS
-                patience.log(
-                    f"sending {self._journal.unsent} entries to the store, {patience.longest:.0f} s at most "
-                    "(Ctrl-C leaves them to `python -m pipeline.sync`)"
-                )
+                left = self._journal.unsent
+                log(f"sending {left} entries to the store, {longest:.0f} s at most (Ctrl-C leaves them for later)")
         return None
 
     def close(self) -> None:
@@ -95,62 +117,37 @@ class Sender:
 
     def _send(self) -> bool:
         """Send the next entry; return whether it is done with."""
-        entry = self._journal.entries[self._journal.sent]
         try:
             self._journal.flush()
-            refused = self._refusal(entry)
+            self._try(self._journal.entries[self._journal.sent])
             if self.trouble is not None:
                 self._warn("tracking: the store is back")
             self.trouble = self.full = None
             self._last_answer = time.monotonic()
-            self._journal.mark_sent(refused)
+            self._journal.mark_sent(self._journal.sent + 1)
         except Exception as error:  # whatever it is, training continues
-            return self._replaced() or self._troubled(error)
+            reason = _reason(error)
+            if self.trouble is None:
+                self._warn(f"tracking: the store does not take what is sent ({reason}); it is kept and sent again")
+            self.full, self.trouble = no_room(error), reason
+            return False
         self.notify()
         return True
 
-    def _refusal(self, entry: Entry) -> str | None:
-        """Send an entry; return what of it the store will never take, and why; None where it has all of it."""
+    def _try(self, entry: Entry) -> None:
+        """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""
         try:
             self._run.send(entry)
-            return None
         except Exception as error:
-            if not self._run.refuses(error) or self._run.is_lost():
+            if not self._run.refuses(error):
                 raise
             values = entry.arguments.get("values", {})
-            if len(values) > 1:  # one that is invalid must not take the others with it
-                parts = [{name: value} for name, value in values.items()]
-                refused = [
-                    self._refusal(replace(entry, arguments={**entry.arguments, "values": part})) for part in parts
-                ]
-                return "; ".join(filter(None, refused)) or None
-            refusal = f"{names_of(entry)} ({_reason(error)})"
-            self._warn(f"tracking: the store refuses {refusal}")
-            return refusal
-
-    def _replaced(self) -> bool:
-        """Begin the run again where the store no longer has it: all of the journal is sent there."""
-        try:
-            if not self._run.is_lost():
-                return False
-            lost = self._run.run_id
-            self._run.reopen(lost)
-            self._note_run()
-        except Exception as error:
-            return self._troubled(error)
-        name = "the same run" if self._run.run_id == lost else f"run {self._run.run_id}"
-        self._warn(
-            f"tracking: the store no longer had the run {lost} (deleted, or the store was replaced): all "
-            f"{len(self._journal.entries)} entries are sent again, as {name}"
-        )
-        return True
-
-    def _troubled(self, error: Exception) -> bool:
-        self.full = no_room(error)
-        if self.trouble is None:
-            self._warn(f"tracking: the store does not take what is sent ({_reason(error)}); it is kept and sent again")
-        self.trouble = _reason(error)
-        return False
+            if len(values) > 1:
+                for name, value in values.items():
+                    self._try(replace(entry, arguments={**entry.arguments, "values": {name: value}}))
+                return
+            self.refused.append(f"{entry} ({_reason(error)})")
+            self._warn(f"tracking: the store refuses {self.refused[-1]}")
 
 
 def _reason(error: Exception) -> str:

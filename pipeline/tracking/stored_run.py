@@ -2,9 +2,34 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from pipeline.config.schemas import TrackingSettings
 from pipeline.tracking.journal import Entry
-from pipeline.tracking.tracker import RunSpec
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """The run to be recorded: in which store and experiment, under what name.
+
+    folder: of its files, from which relative paths start. parent: the id of the sweep's run, if any.
+    tags: of a run that is begun.
+    """
+
+    settings: TrackingSettings
+    outputs: Path
+    folder: Path
+    experiment: str
+    name: str
+    parent: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Identifies the run in its store, wherever `outputs` is moved."""
+        inside = self.folder.is_relative_to(self.outputs)
+        return str(self.folder.relative_to(self.outputs) if inside else self.folder)
 
 
 class StoredRun:
@@ -15,8 +40,7 @@ class StoredRun:
     where a store that has lost the run gets all of it again. A method that is not overridden records nothing.
 
     Attributes:
-        run_id: of the run in the store; is_new: whether the store had no such run.
-        notes: lines for the user on what came of an entry.
+        run_id: of the run in the store. notes: lines for the user on what came of an entry.
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
@@ -27,12 +51,10 @@ class StoredRun:
         self.spec = spec
         self.notes: list[str] = []
         self.run_id = ""
-        self.is_new = False
-        self.reopen(run_id)
+        self.open(run_id)
 
-    def reopen(self, run_id: str | None) -> None:
-        """Find the run, or begin one; called again where it `is_lost`."""
-        self.is_new = run_id is None
+    def open(self, run_id: str | None) -> None:
+        """Find the run, or begin one, and set its `run_id`."""
         self.run_id = run_id or uuid.uuid4().hex
 
     @property
@@ -40,12 +62,8 @@ class StoredRun:
         """The command to type and the address to open, a line each; empty where there are none."""
         return ""
 
-    def is_lost(self) -> bool:
-        """Whether the store answers, and no longer has the run; asked when an entry was not taken."""
-        return False
-
     def refuses(self, error: Exception) -> bool:
-        """Whether sending the entry that raised `error` again could not help, as long as the run is there."""
+        """Whether sending the entry that raised `error` again could not help."""
         return isinstance(error, (FileNotFoundError, PermissionError))
 
     def send(self, entry: Entry) -> None:
@@ -77,7 +95,7 @@ class StoredRun:
         """Record a SavedModel, relative to `spec.folder`, as a model of the run."""
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
-        """Register the run's model as a version of `name`, and moves `alias` to it where it is better."""
+        """Register the run's model as a version of `name`, and move `alias` to it where it is better."""
         self.notes.append(f"nothing is registered as {name}: {type(self).__name__} registers no models")
 
     def status(self, status: str, time: int) -> None:

@@ -1,162 +1,269 @@
-"""The run to be recorded, and the tracker that a run and its stages record with; one records nothing."""
+"""The tracker that a run and its stages record with: into the run's journal first, from there to the store."""
 
+import shlex
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.schemas import TrackingSettings
+from pipeline.config.schemas import MLFLOW_RUN
+from pipeline.paths import shorter
+from pipeline.redaction import redact
+from pipeline.tracking.journal import NAME, Journal
+from pipeline.tracking.params import as_text
+from pipeline.tracking.sender import STOPPED_SECONDS, Sender
+from pipeline.tracking.stored_run import RunSpec, StoredRun
 from stages.errors import UserError
+from stages.targets import class_at
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
     from stages.results import Dataset, Exported
-
-PATIENCE_SECONDS = 20.0
-"""Seconds that the end of a run waits for a store that does not answer; what it misses then is kept."""
-
-STOPPED_PATIENCE_SECONDS = 4.0
-"""The same for a run that was stopped, and is to end soon."""
-
-LONGEST_SECONDS = 600.0
-"""Seconds that the end of a run that has finished waits for a store that answers, but slowly."""
-
 
 SYSTEM = "system/"
 """Prefix of the metrics of the machine, which MLflow shows on a page of its own, and by time."""
 
-
-@dataclass(frozen=True)
-class Patience:
-    """The time that the end of a run waits for its store.
-
-    seconds: since the store last answered; limit: in all, None: as `seconds`.
-    log: gets a line now and then on what is waited for; stopped: returns True once the user will wait no longer.
-    """
-
-    seconds: float
-    limit: float | None = None
-    log: Callable[[str], None] = lambda line: None
-    stopped: Callable[[], bool] = lambda: False
-
-    @classmethod
-    def of_finished(cls, log: Callable[[str], None], stopped: Callable[[], bool] = lambda: False) -> "Patience":
-        """Returns the patience of a run that was not stopped."""
-        return cls(PATIENCE_SECONDS, LONGEST_SECONDS, log, stopped)
-
-    @classmethod
-    def of_stopped(cls) -> "Patience":
-        """Returns the patience of a run that was stopped."""
-        return cls(STOPPED_PATIENCE_SECONDS)
-
-    @property
-    def longest(self) -> float:
-        return self.seconds if self.limit is None else self.limit
+PARENT = "mlflow.parentRunId"
+"""The tag by which MLflow shows a run as one of a sweep."""
 
 
 class Tracker:
-    """Records one run. This one records nothing: a tracker overrides all of it."""
+    """Records one run. A resumed run repeats nothing that its journal has; without a `spec` nothing is recorded."""
+
+    def __init__(self, spec: RunSpec | None = None, warn: Callable[[str], None] = print) -> None:
+        """Open the run of `spec`; one that the store does not know gets all that the journal has, as a new run.
+
+        Raises:
+            UserError: where the store cannot be used.
+        """
+        self._warn = warn
+        self._params: dict[str, str] = {}
+        self._metrics: set[tuple[str, int]] = set()
+        self._datasets: set[str] = set()
+        self._latest = 0  # the latest time that was recorded, in milliseconds
+        if spec is None:
+            return
+        self._journal = Journal(spec.folder)
+        store = class_at(spec.settings._target_, StoredRun, "tracking", f"tracking._target_={MLFLOW_RUN}")
+        try:
+            self._run = store(spec, self._journal.run_id)
+        except store.errors as error:
+            raise _unusable(spec, error) from error
+        if self._journal.damaged:
+            name = shorter(self._journal.folder / NAME)
+            warn(f"tracking: {self._journal.damaged} damaged lines of {name} were skipped")
+        for entry in self._journal.entries:
+            self._remember(entry.call, entry.arguments)
+        self._agree()
+        self._sender = Sender(self._run, self._journal, warn)
+
+    def begin(self) -> None:
+        """Make the run RUNNING, with the tags of its `spec`."""
+        is_resumed = bool(self._journal.entries)
+        self.status("RUNNING")
+        if is_resumed:
+            self._add("forget", names=["failed_stage", "error"])  # of the attempt before
+        self.tags(self._run.spec.tags)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is recorded."""
+        return hasattr(self, "_sender")
 
     @property
     def run_id(self) -> str | None:
-        """The run's id, or None where nothing is recorded."""
-        return None
-
-    def params(self, values: Mapping[str, Any]) -> None:
-        """Records parameters by dotted names; a value may be of any length. One that has changed becomes a tag."""
-
-    def tags(self, values: Mapping[str, str]) -> None:
-        """Records tags, which unlike parameters may change when a run is resumed."""
-
-    def metrics(self, values: Mapping[str, float], step: int = 0, time: int | None = None) -> None:
-        """Records one batch of metrics at `step`; the first value of a name at a step stays.
-
-        Args:
-            time: when they were measured, in milliseconds since 1970; None: now.
-        """
+        """The id of the run in the store; None where nothing is recorded."""
+        return self._run.run_id if self.is_on else None
 
     @property
-    def has_scores(self) -> bool:
-        """Whether any metric but those of the machine has been recorded."""
-        return False
-
-    def next_step(self, name: str) -> int:
-        """Returns the step after the last one at which the metric `name` was recorded; 0 for a new one."""
-        return 0
-
-    def artifact(self, path: Path, folder: str = "") -> None:
-        """Records a file or directory under `folder`."""
-
-    def text(self, content: str, name: str) -> None:
-        """Records `content` as an artifact of that name."""
-
-    def dataset(self, dataset: "Dataset") -> None:
-        """Records a data set by its fingerprint, as input of the run."""
-
-    def model(self, exported: "Exported") -> None:
-        """Records a SavedModel as a model of the run."""
-
-    def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
-        """Registers the run's model as a version of `name`, and moves `alias` to it where it is better."""
+    def recorded_status(self) -> str | None:
+        """The last status that was recorded."""
+        return self._journal.status
 
     @property
-    def notes(self) -> list[str]:
-        """Lines on what came of the records so far, such as the version that a model was registered as."""
-        return []
+    def unsent(self) -> int:
+        """The number of entries that the store does not have yet."""
+        return self._journal.unsent if self.is_on else 0
 
-    def status(self, status: str) -> None:
-        """Records the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
-
-    def flush(self, patience: Patience) -> int:
-        """Waits until the store has everything, and returns how many entries it misses; warns why, and what to type."""
-        return 0
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which the store takes nothing at the moment; None where it does."""
+        return self._sender.trouble
 
     @property
     def no_room(self) -> UserError | None:
         """The error of a full disk, where that is why the store misses entries."""
-        return None
-
-    def close(self, patience: float | None = None) -> int:
-        """Ends: nothing is sent afterwards. `patience`: seconds to wait before, in all, as `flush` does."""
-        return 0
-
-    def how_to_open(self) -> str | None:
-        """Returns what to type and where to look, a line each, or None where nothing is recorded."""
-        return None
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """The run to be recorded: in which store and experiment, under what name.
-
-    folder: of its files, from which relative paths start. parent: the id of the sweep's run, if any.
-    tags: of a run that is begun.
-    """
-
-    settings: TrackingSettings
-    outputs: Path
-    folder: Path
-    experiment: str
-    name: str
-    parent: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+        return self._sender.full if self.unsent else None
 
     @property
-    def key(self) -> str:
-        """Identifies the run in its store, wherever `outputs` is moved."""
-        inside = self.folder.is_relative_to(self.outputs)
-        return str(self.folder.relative_to(self.outputs) if inside else self.folder)
+    def notes(self) -> list[str]:
+        """Lines on what came of the records so far, such as the version that a model was registered as."""
+        return list(dict.fromkeys(self._run.notes)) if self.is_on else []
+
+    @property
+    def open_with(self) -> str | None:
+        """The command to type and the address to open, a line each; None where nothing is recorded."""
+        return self._run.open_with if self.is_on else None
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Record parameters by dotted names; a value may be of any length. One that has changed becomes a tag."""
+        short, long = as_text(values)
+        new = {name: text for name, text in short.items() if name not in self._params}
+        changed = {name: text for name, text in short.items() if self._params.get(name, text) != text}
+        if new:
+            self._add("params", values=new)
+        if changed:  # MLflow never changes a parameter
+            self.tags({f"changed/{name}": text for name, text in changed.items()})
+        for name, text in long.items():
+            if name in new:
+                self.text(text, f"long_params/{name}.txt")
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Record tags, which unlike parameters may change when a run is resumed."""
+        plain = redact({str(name): str(value) for name, value in values.items()})
+        self._add("tags", values={name: text[:5000] for name, text in plain.items()})
+
+    def metrics(self, values: Mapping[str, float], step: int = 0, time: int | None = None) -> None:
+        """Record one batch of metrics at `step`; the first value of a name at a step stays.
+
+        Args:
+            time: when they were measured, in milliseconds since 1970; None: now.
+        """
+        named = {str(redact(name)): float(value) for name, value in values.items()}
+        new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
+        if new:
+            self._add("metrics", values=new, step=step, time=self._now() if time is None else time)
+
+    def steps(self) -> set[tuple[str, int]]:
+        """Return the names of the metrics recorded so far, each with every step that it has."""
+        return self._metrics.copy()
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Record a file or directory under `folder`."""
+        self._add("artifact", path=self._place(path), folder=folder)
+
+    def text(self, content: str, name: str) -> None:
+        """Record `content` as an artifact of that name."""
+        self._add("text", content=str(redact(content)), name=str(redact(name)))
+
+    def dataset(self, dataset: "Dataset") -> None:
+        """Record a data set by its fingerprint, once, as input of the run."""
+        if dataset.fingerprint not in self._datasets:
+            sizes = {name: len(split) for name, split in dataset.splits.items()}
+            self._add("dataset", name=str(redact(dataset.name)), digest=dataset.fingerprint, sizes=sizes)
+
+    def model(self, exported: "Exported") -> None:
+        """Record a SavedModel as a model of the run."""
+        names = list(exported.class_names)
+        self._add("model", path=self._place(exported.path), image_shape=list(exported.image_shape), class_names=names)
+
+    def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
+        """Register the run's model as a version of `name`, and move `alias` to it where it is better."""
+        self._add("register", name=name, alias=alias, promote_if=promote_if, confidence=confidence)
+
+    def status(self, status: str) -> None:
+        """Record the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
+        self._add("status", status=status, time=self._now())
+
+    def flush(self, log: Callable[[str], None] | None = None, seconds: float = STOPPED_SECONDS) -> int:
+        """Wait until the store has everything, and return how many entries it misses; warn why, and what to type.
+
+        Args:
+            log: of a run that was not stopped, which waits for long: gets a line now and then on what is waited for.
+            seconds: to wait for one that was stopped, and should end soon.
+        """
+        if not self.is_on:
+            return 0
+        reason = self._sender.flush(log) if log is not None else self._sender.wait(seconds, seconds)
+        left = self.unsent
+        if left:
+            self._warn(
+                f"tracking: {left} of {len(self._journal.entries)} entries are not sent yet ({reason}); they are kept, "
+                f"and {self._sending_command()} sends them"
+            )
+            for entry in self._journal.entries[self._journal.sent :]:
+                if entry.call == "register":
+                    self._warn(f"the model is not registered as {entry.arguments['name']} yet: it will be with them")
+        return left
+
+    def close(self, seconds: float | None = None) -> int:
+        """End: nothing is sent afterwards; `seconds`: to `flush` before. Return how many entries the store misses."""
+        left = self.unsent if seconds is None else self.flush(seconds=seconds)
+        if self.is_on:
+            self._sender.close()
+            if refused := self._sender.refused:
+                self._warn(f"tracking: refused by the store for good: {'; '.join(refused)[:2000]}")
+        return left
+
+    def _place(self, path: Path) -> str:
+        folder = self._journal.folder if self.is_on else path
+        return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+    def _sending_command(self) -> str:
+        if self._run.spec.settings._target_ != MLFLOW_RUN:
+            return "the same command"
+        uri = str(redact(self._run.spec.settings.uri or ""))
+        address = " --uri=<the address, with its password>" if "***" in uri else ""
+        return f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}`"
+
+    def _agree(self) -> None:
+        """Have the journal and the store agree on which run this is, and of which sweep."""
+        journal, run, spec = self._journal, self._run, self._run.spec
+        if (lost := journal.run_id) != run.run_id:
+            if lost is not None:
+                self._warn(
+                    f"tracking: the store does not have the run {lost}: all {len(journal.entries)} entries are sent "
+                    f"again, as run {run.run_id}"
+                )
+            uri = str(redact(spec.settings.uri)) if spec.settings.uri else None
+            store = {"kind": spec.settings.kind, "uri": uri, "target": spec.settings._target_}
+            own = {"experiment": spec.experiment, "name": spec.name, "parent": spec.parent}
+            journal.begin({"run_id": run.run_id, **store, **own})
+        elif spec.parent:
+            tags = [entry.arguments["values"] for entry in journal.entries if entry.call == "tags"]
+            known = next((values[PARENT] for values in reversed(tags) if PARENT in values), journal.store.get("parent"))
+            if known != spec.parent:
+                journal.add("tags", {"values": {PARENT: spec.parent}})
+
+    def _add(self, call: str, **arguments: Any) -> None:
+        if not self.is_on:
+            return
+        self._remember(call, arguments)
+        try:
+            self._journal.add(call, arguments)
+        except OSError as error:
+            self._warn(f"tracking: the journal cannot be written ({error}); what is not sent is lost when the run ends")
+        self._sender.notify()
+
+    def _now(self) -> int:
+        """Return the time in milliseconds, never before what was recorded, as clocks may be set back."""
+        return max(int(time.time() * 1000), self._latest)
+
+    def _remember(self, call: str, arguments: Mapping[str, Any]) -> None:
+        self._latest = max(self._latest, int(arguments.get("time") or 0))
+        match call:
+            case "params":
+                self._params |= arguments["values"]
+            case "metrics":
+                self._metrics |= {(name, arguments["step"]) for name in arguments["values"]}
+            case "dataset":
+                self._datasets.add(arguments["digest"])
+
+
+def _unusable(spec: RunSpec, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200]
+    problem = f"tracking={spec.settings.kind} cannot be used ({reason})"
+    expected = "a store that can be opened, and that no other program keeps locked"
+    return UserError(problem, expected, "tracking=off" if spec.settings.kind == "local" else "tracking=local")
 
 
 def open_tracker(spec: RunSpec, warn: Callable[[str], None]) -> Tracker:
-    """Begins the tracked run of `spec`, or resumes it: it is RUNNING then.
+    """Begin the tracked run of `spec`, or resume it: it is RUNNING then. With `tracking=off` it records nothing.
 
     Raises:
         UserError: where the store cannot be used.
     """
     if spec.settings.kind == "off":
         return Tracker()
-    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
-
-    tracker = JournaledTracker(spec, warn)
+    tracker = Tracker(spec, warn)
     tracker.begin()
     return tracker

@@ -21,7 +21,7 @@ import numpy as np
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.summary import NAME, Summary
-from pipeline.tracking.store import open_client
+from pipeline.tracking.store import Store
 from stages.checkpoints.files import EMA
 from stages.storage.atomic import PARTIAL
 from tests.chaos.command import command, prepared
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     lost = 0
     with tempfile.TemporaryDirectory() as folder:
-        open_client(TrackingSettings(kind="local"), Path(folder))
+        Store(TrackingSettings(kind="local"), Path(folder)).client()
         store = Path(folder) / "mlflow.db"
         for strategy in given.strategy or STRATEGIES:
             whole = []

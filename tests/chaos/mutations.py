@@ -147,7 +147,7 @@ MUTATIONS = (
     ),
     mutation(
         "pipeline/tracking/journal.py", "return not self.unsent and", "return True and",
-        "tests/pipeline/run_folder/test_settle.py", "-k", "closed",
+        "tests/pipeline/run_folder/test_pending.py", "-k", "closed",
     ),
     mutation(
         "pipeline/redaction.py", "return name.isupper() or (", "return (",

@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.store import open_client
+from pipeline.tracking.store import Store
 from tests.chaos.command import command, prepared, printed
 from tests.pipeline.experiments import SMALL
 
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     survived = 0
     with tempfile.TemporaryDirectory() as folder:
-        open_client(TrackingSettings(kind="local"), Path(folder))
+        Store(TrackingSettings(kind="local"), Path(folder)).client()
         store = Path(folder) / "mlflow.db"
         usual(prepared(Path(tempfile.mkdtemp(dir=folder)), store))  # the first pays for the server's imports
         usually = usual(prepared(Path(tempfile.mkdtemp(dir=folder)), store))

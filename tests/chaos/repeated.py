@@ -15,7 +15,7 @@ from mlflow.entities import Run
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.sweep.index import INDEX, sweep_status
-from pipeline.tracking.store import open_client
+from pipeline.tracking.store import Store
 from tests.chaos.command import LIMIT_SECONDS, kill_all, prepared
 from tests.conftest import ROOT
 
@@ -80,7 +80,7 @@ def count_survived(
     """
     chance, survived, done = random.Random(given.seed), 0, 0
     with tempfile.TemporaryDirectory() as folder:
-        open_client(TrackingSettings(kind="local"), Path(folder))
+        Store(TrackingSettings(kind="local"), Path(folder)).client()
 
         def fresh() -> Path:
             return prepared(Path(tempfile.mkdtemp(dir=folder)), Path(folder) / "mlflow.db")

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.run.launch import run_job
-from pipeline.tracking.weights import logged_model
+from pipeline.tracking.models import logged_model
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
 from tests.pipeline.experiments import experiment

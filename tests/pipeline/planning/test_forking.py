@@ -18,6 +18,7 @@ OTHERS = {
     "data.split_seed=7": "data.split_seed was 42 and is 7",
     "data.test_fraction=0.3": "data.test_fraction was 0.2 and is 0.3",
     "data=synthetic": "data._target_",
+    "train=fit": "train._target_ was stages.train.train and is stages.fit.fit",
 }
 
 SAME = ("model.network.dropout=0.1", "precision=mixed_bfloat16", "optimizer=sgd", "seed=1 train.batch_size=32")
@@ -39,20 +40,6 @@ def test_other_data_or_variables_are_refused(given: str, run: Summary) -> None:
 @pytest.mark.parametrize("given", SAME)
 def test_what_fits_is_not_refused(given: str, run: Summary) -> None:
     check_fork(experiment("fork=1a", *given.split()), run)
-
-
-def test_another_trainer_is_refused_with_its_own(tmp_path: Path) -> None:
-    """Both keep their state in their own way, and fit leaves the EMA where the weights were."""
-    fields = {entry.name: None for entry in dataclasses.fields(Summary)}
-    ema = ("optimizer.ema_momentum=0.9", "optimizer.ema_use=true")
-    for by, other in (("loop", "fit"), ("fit", "loop")):
-        folder = tmp_path / by
-        folder.mkdir()
-        OmegaConf.save(experiment(f"train={by}", *ema).document, folder / "config.yaml")
-        made = Summary(**{**fields, "folder": str(folder)})  # type: ignore[arg-type]
-        check_fork(experiment("fork=1a", f"train={by}", *ema), made)
-        with pytest.raises(UserError, match=f"trained by train={by}, and this is train={other}.*Try: train={by}"):
-            check_fork(experiment("fork=1a", f"train={other}", *ema), made)
 
 
 def test_a_fork_without_an_epoch_left_is_refused(run: Summary) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.schemas import TrackingSettings
 from pipeline.planning.inherited import add_overrides_of_run
 from pipeline.run_folder.summary import Summary
+from pipeline.tracking.store import Store
 from stages.errors import UserError
 
 HARMLESS = (
@@ -105,8 +105,8 @@ def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, m
     (tmp_path / "tracking" / "ours.yaml").write_text("defaults: [server, _self_]\nuri: http://127.0.0.1:4711\n")
     asked: list[tuple[str, str | None]] = []
 
-    def found(uri: str, tracking: TrackingSettings, outputs: Path) -> str:
-        asked.append((tracking.kind, tracking.uri))
+    def found(uri: str, store: Store) -> str:
+        asked.append((store.settings.kind, store.settings.uri))
         raise UserError("asked")
 
     monkeypatch.setattr("pipeline.planning.inherited.run_of_model", found)

@@ -28,11 +28,6 @@ def test_the_plan_matches_inputs_by_name() -> None:
     assert (plan["load"].option, plan["strategy"].option) == ("digits", "mirrored")
 
 
-def test_a_stage_can_be_left_out() -> None:
-    names = [stage.name for stage in make_plan(experiment("pipeline.augment=null", "pipeline.export=null"))]
-    assert names == ["strategy", "load", "normalize", "inspect", "model", "train", "evaluate"]
-
-
 def test_a_stage_before_its_input_is_refused() -> None:
     wrong = experiment()
     wrong = replace(wrong, pipeline=dict(reversed(list(wrong.pipeline.items()))))

@@ -22,11 +22,11 @@ from pipeline.planning.inherited import add_overrides_of_run
 from pipeline.planning.job import Job, claimed
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run.begin import begin
+from pipeline.run.executor import begin
 from pipeline.run.launch import run_job
 from pipeline.run_folder.lock import locked
+from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import Runs, checkpoint_rows
-from pipeline.run_folder.settle import end_lost
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import write_index
 from pipeline.sweep.select import read_entries

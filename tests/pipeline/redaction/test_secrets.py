@@ -283,7 +283,7 @@ def test_a_servers_password_reaches_that_server_alone_and_no_address(
     from mlflow.exceptions import MlflowException
 
     from pipeline.config.schemas import TrackingSettings
-    from pipeline.tracking.store import how_to_open, open_client, store_uri
+    from pipeline.tracking.store import Store
 
     headers: list[str | None] = []
 
@@ -302,10 +302,10 @@ def test_a_servers_password_reaches_that_server_alone_and_no_address(
         place = f"127.0.0.1:{server.server_port}"
         for address in (f"http://heinrich:p%40ss-word@{place}", f"http://{place}"):
             settings = TrackingSettings(kind="server", uri=address)
-            assert store_uri(settings, tmp_path) == f"http://{place}"
-            assert "heinrich" not in how_to_open(settings, tmp_path, "1", "a")
+            assert Store(settings, tmp_path).uri == f"http://{place}"
+            assert "heinrich" not in Store(settings, tmp_path).open_with("1", "a")
             with pytest.raises(MlflowException):
-                open_client(settings, tmp_path).get_run("a")
+                Store(settings, tmp_path).client().get_run("a")
         server.shutdown()
     assert headers == [f"Basic {b64encode(b'heinrich:p@ss-word').decode()}", None]
     assert "MLFLOW_TRACKING_PASSWORD" not in os.environ

@@ -15,13 +15,12 @@ from mlflow.utils.validation import _validate_metric_name
 
 from pipeline.console import Console
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.binding import BoundStage
-from pipeline.run.records import clean_metrics, metric_name, recorded
-from pipeline.run.runner import StageRunner
+from pipeline.run.reporter import clean_metrics, metric_name
+from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
-from stages.results import Dataset, Exported, Model, Record, Strategy, as_number
+from stages.results import Dataset, Exported, Model, Record, Strategy
 from tests.stages.experiments import real_digits
 
 
@@ -133,11 +132,10 @@ def test_what_is_no_record_is_refused_as_an_error_of_the_stage(result: Any, tmp_
 
 
 @pytest.mark.parametrize("value", [None, np.zeros(3), "0.5", 10**400], ids=lambda value: type(value).__name__)
-def test_a_metric_that_is_no_number_is_named(value: Any, tmp_path: Path) -> None:
-    found = recorded("mine", Record(metrics={"score": value}), tmp_path)
-    [line] = found.warnings
+def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
+    metrics, [line] = clean_metrics({"score": value})
     assert line.startswith("the metric score is a ")
-    assert not found.metrics
+    assert not metrics
 
 
 def test_none_for_a_stage_that_wants_a_result_is_refused(tmp_path: Path) -> None:
@@ -151,7 +149,7 @@ def test_none_for_a_stage_that_wants_a_result_is_refused(tmp_path: Path) -> None
         run(tmp_path, mine=mine, later=later)
 
 
-def test_numbers_of_every_kind_become_metrics(tmp_path: Path) -> None:
+def test_numbers_of_every_kind_become_metrics() -> None:
     values = {
         "bool": True,
         "numpy bool": np.bool_(True),
@@ -163,10 +161,10 @@ def test_numbers_of_every_kind_become_metrics(tmp_path: Path) -> None:
         "inf": math.inf,
         "nan": math.nan,
     }
-    found = recorded("mine", Record(metrics=values), tmp_path)
-    nan = found.metrics.pop("nan")
+    metrics, warnings = clean_metrics(values)
+    nan = metrics.pop("nan")
     assert math.isnan(nan)
-    assert found.metrics == {
+    assert metrics == {
         "bool": 1.0,
         "numpy bool": 1.0,
         "int": 3.0,
@@ -176,10 +174,10 @@ def test_numbers_of_every_kind_become_metrics(tmp_path: Path) -> None:
         "a_0__": 2.5,
         "inf": math.inf,
     }
-    told = " | ".join(found.warnings)
+    told = " | ".join(warnings)
     for word in ("'a[0]' is recorded as a_0_", "'a{0}' is recorded as a_0__", "inf is inf"):
         assert word in told
-    assert len(found.warnings) == 3
+    assert len(warnings) == 3
 
 
 @pytest.mark.parametrize(
@@ -315,9 +313,3 @@ def test_what_is_reported_while_a_stage_runs_is_held_to_the_same(tmp_path: Path)
     tracker, console, _ = run(tmp_path, mine=mine)
     assert [tracker.numbers[("a_0_", step)] for step in (1, 2)] == [1.0, 2.0]
     assert len(console.warned) == 2  # each once
-
-
-def test_as_number_takes_numbers_alone() -> None:
-    assert [as_number(one) for one in (3, np.float16(0.5), np.array([[2]]), tf.constant(1), False)] == [3, 0.5, 2, 1, 0]
-    assert [as_number(one) for one in ("3", None, [1, 2], np.zeros(2), 1j, b"1", {}, object())] == [None] * 8
-    assert clean_metrics({})[0] == {}

@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from pipeline.console import Console
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.binding import BoundStage
-from pipeline.run.runner import StageRunner
+from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError

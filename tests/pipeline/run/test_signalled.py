@@ -13,7 +13,7 @@ import pytest
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.run import executor as work_module
-from pipeline.run.begin import begin as begin_run
+from pipeline.run.executor import begin as begin_run
 from pipeline.run.launch import run_job
 from tests import commands
 from tests.pipeline.experiments import QUICK, experiment, only_folder, only_run

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
-from pipeline.run.begin import THREADS, _first_summary, _warn_of_other_threads
+from pipeline.run.executor import THREADS, _first_summary, _warn_of_other_threads
 from pipeline.run_folder.summary import Summary
 from pipeline.system import machine
 from tests.pipeline.experiments import experiment

@@ -273,7 +273,7 @@ def test_a_finished_sweep_is_resumed_while_the_store_lacks_any_of_it(tmp_path: P
     journal.flush()
     assert to_resume(work(tmp_path, "x", same), print) == folder
     assert to_resume(work(tmp_path, "x", same, "tracking=off"), print) is None
-    journal.mark_sent()
+    journal.mark_sent(1)
     journal.flush()
     assert to_resume(work(tmp_path, "x", same), print) is None
 

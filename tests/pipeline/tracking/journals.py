@@ -8,8 +8,8 @@ from mlflow.entities import Run
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.journaled import JournaledTracker
-from pipeline.tracking.tracker import RunSpec, open_tracker
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import Tracker, open_tracker
 
 LOCAL = TrackingSettings(kind="local")
 EPOCHS = 6
@@ -17,15 +17,13 @@ EPOCHS = 6
 
 def begin(
     outputs: Path, name: str = "run", warn: Callable[[str], None] = print, settings: TrackingSettings = LOCAL
-) -> JournaledTracker:
+) -> Tracker:
     folder = outputs / "runs" / "tried" / name
     folder.mkdir(parents=True, exist_ok=True)
-    tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", name, tags={"note": "x"}), warn)
-    assert isinstance(tracker, JournaledTracker)
-    return tracker
+    return open_tracker(RunSpec(settings, outputs, folder, "tried", name, tags={"note": "x"}), warn)
 
 
-def record(tracker: JournaledTracker, epochs: int) -> None:
+def record(tracker: Tracker, epochs: int) -> None:
     """Records what a training does that was begun, or resumed: all of its epochs."""
     tracker.params({f"p{index}": index for index in range(5)})
     for epoch in range(1, epochs + 1):

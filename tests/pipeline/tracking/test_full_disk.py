@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.system.streams import no_room
-from pipeline.tracking.tracker import Patience, RunSpec, open_tracker
+from pipeline.tracking.sender import FINISHED_SECONDS
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import open_tracker
 from tests import commands
 from tests.conftest import ROOT
 from tests.pipeline.experiments import SMALL, TRAINED
@@ -45,16 +47,16 @@ def test_a_store_that_takes_no_more_is_not_waited_for(disk: Path, tmp_path: Path
     folder = tmp_path / "run"
     folder.mkdir()
     tracker = open_tracker(RunSpec(LOCAL, disk, folder, "tried", "run"), print)
-    assert tracker.flush(Patience(30)) == 0
+    assert tracker.flush(seconds=30) == 0
     fill(disk)
     for step in range(100):
         tracker.metrics({f"a/{index}": float(step) for index in range(30)}, step)
     tracker.status("FINISHED")
     began = time.monotonic()
-    assert tracker.flush(Patience.of_finished(print)) > 0
+    assert tracker.flush(print) > 0
     assert tracker.no_room is not None
     assert "the store's database cannot be written (No space left on device)" in tracker.no_room.problem
-    assert time.monotonic() - began < Patience.of_finished(print).seconds
+    assert time.monotonic() - began < FINISHED_SECONDS
     (disk / "filler").unlink()
     assert tracker.close(60) == 0
     assert tracker.no_room is None

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from pipeline import sync
-from pipeline.tracking.tracker import Patience
 from tests.conftest import ROOT
 from tests.pipeline.tracking.journals import (
     EPOCHS,
@@ -61,8 +60,8 @@ MAKE = """
 import sys
 from pathlib import Path
 from pipeline.config.schemas import TrackingSettings
-from pipeline.tracking.store import open_client
-open_client(TrackingSettings(kind="local"), Path(sys.argv[1]))
+from pipeline.tracking.store import Store
+Store(TrackingSettings(kind="local"), Path(sys.argv[1])).client()
 """
 
 
@@ -87,19 +86,21 @@ def test_a_store_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it(
-    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
+def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_command(
+    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The journal has what went into a deleted file, or into nothing."""
+    monkeypatch.setattr("pipeline.tracking.sender.STOPPED_SECONDS", 1.0)
     tracker = begin(outputs)
     record(tracker, EPOCHS)
-    assert tracker.flush(Patience(30)) == 0
+    assert tracker.flush(seconds=30) == 0
     before = tracker.run_id
     lose(outputs, migrated_store)
     record(tracker, EPOCHS + 2)
     tracker.status("FINISHED")
-    assert tracker.close(60) == 0
+    tracker.close(2)
+    assert sync.main([str(outputs / "runs" / "tried" / "run")]) == 0
     run = assert_complete(outputs)
-    assert run.info.run_id == tracker.run_id
     if lose is not delete_experiment:  # it is restored, and its runs with it
         assert run.data.tags["replaces_run"] == before
 
@@ -142,10 +143,10 @@ def test_an_older_backup_of_the_store_gets_what_it_lacks_where_it_is_asked_for(m
     """Nothing is recorded twice, though all is sent again."""
     tracker = begin(outputs)
     record(tracker, 2)
-    assert tracker.flush(Patience(30)) == 0
+    assert tracker.flush(seconds=30) == 0
     shutil.copy(outputs / "mlflow.db", outputs / "backup.db")
     record(tracker, EPOCHS)
-    assert tracker.flush(Patience(30)) == 0
+    assert tracker.flush(seconds=30) == 0
     if moment == "while it goes on":
         shutil.copyfile(outputs / "backup.db", outputs / "mlflow.db")
         record(tracker, EPOCHS + 2)

@@ -21,6 +21,7 @@ from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.mlflow_run import MlflowRun
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.chaos.random_kills import EPOCHS, assert_one_whole_run
 from tests.pipeline.experiments import experiment
@@ -57,7 +58,7 @@ def died(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MlflowRun, "send", send)
-        patch.setattr("pipeline.run.end.flush", die)
+        patch.setattr(Tracker, "flush", die)
         with pytest.raises(Died):
             run_job(job(outputs), Console())
     return outputs

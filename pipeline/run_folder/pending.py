@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
@@ -14,35 +13,18 @@ from pipeline.paths import shorter
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
-from pipeline.system.signal_listener import Interrupted, Request
-from pipeline.system.signals import stopping
+from pipeline.system.signal_listener import Request
 from pipeline.tracking.journal import ENDED, Journal
-from pipeline.tracking.tracker import Patience, RunSpec, Tracker
+from pipeline.tracking.store import Store
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
-
-if TYPE_CHECKING:
-    from pipeline.tracking.journaled import JournaledTracker
 
 LOST = "its process was killed or did not answer"
 
 
-@dataclass(frozen=True)
-class Settled:
-    """The state of a run in its store. unsent: entries that it misses; refused: those that it rejects, and why.
-
-    notes: lines on what came of those that were sent.
-    """
-
-    run_id: str | None
-    entries: int
-    unsent: int
-    refused: list[str]
-    open_with: str | None
-    notes: list[str]
-
-
 def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
-    """Returns the settings of the store of the run in `folder`: `tracking`, if of the same kind, with its password.
+    """Return the settings of the store of the run in `folder`: `tracking`, if of the same kind, with its password.
 
     Raises:
         UserError: where the user's own class recorded it and `tracking` does not name it; a folder may not name code.
@@ -59,79 +41,57 @@ def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
     return replace(tracking, kind=kind, uri=store.get("uri"), _target_=target)
 
 
-def settle(
+def send_pending(
     folder: Path,
-    settings: TrackingSettings,
-    outputs: Path,
+    store: Store,
     warn: Callable[[str], None],
-    patience: Patience,
+    log: Callable[[str], None] | None = None,
     parent: str | None = None,
-) -> Settled:
-    """Sends all unsent records of the run in `folder`, which the caller has locked.
+    status: str | None = None,
+) -> Tracker:
+    """Send all unsent records of the run or sweep in `folder`, which the caller has locked; return its closed tracker.
 
     A run that the store has lost is recorded again there.
 
     Args:
+        log: see `Tracker.flush`.
         parent: the id of the sweep's run that it belongs to; None: the one in its journal.
+        status: of a sweep; None: `folder` is that of a run, whose summary has it.
 
     Raises:
         UserError: where the store cannot be used.
     """
-    summary = read_run(folder, warn)
-    tracker = _tracker(folder, settings, outputs, warn, parent)
-    if summary is not None and summary.status in ENDED and tracker.recorded_status != summary.status:
-        record_end(tracker, folder, summary)
-    tracker.flush(patience)
-    if summary is not None and summary.run_id != tracker.run_id:
-        replace(summary, run_id=tracker.run_id).write(folder)
-        tracker.artifact(folder / NAME)
-        tracker.flush(patience)
-    return _closed(tracker)
-
-
-def settle_sweep(
-    folder: Path,
-    settings: TrackingSettings,
-    outputs: Path,
-    warn: Callable[[str], None],
-    patience: Patience,
-    status: str,
-) -> Settled:
-    """Sends all unsent records of the sweep in `folder`, which the caller has locked; see `settle`."""
-    tracker = _tracker(folder, settings, outputs, warn)
-    if status in ENDED and tracker.recorded_status != status:
-        for path in sorted(folder.glob("comparison.*")):
-            tracker.artifact(path)
-        tracker.status(status)
-    tracker.flush(patience)
-    return _closed(tracker)
-
-
-def _tracker(
-    folder: Path, settings: TrackingSettings, outputs: Path, warn: Callable[[str], None], parent: str | None = None
-) -> "JournaledTracker":
-    from pipeline.tracking.journaled import JournaledTracker  # seconds to import
-
-    journal = Journal(folder)
-    sweep = Journal(folder.parent)
+    own, sweep = Journal(folder), Journal(folder.parent)
     spec = RunSpec(
-        settings=settings,
-        outputs=outputs,
+        settings=store.settings,
+        outputs=store.outputs,
         folder=folder,
-        experiment=sweep.store.get("experiment") or journal.store.get("experiment") or folder.parent.name,
-        name=journal.store.get("name") or folder.name,
-        parent=parent or sweep.run_id or journal.store.get("parent"),
+        experiment=sweep.store.get("experiment") or own.store.get("experiment") or folder.parent.name,
+        name=own.store.get("name") or folder.name,
+        parent=parent or sweep.run_id or own.store.get("parent"),
     )
-    return JournaledTracker(spec, warn)
-
-
-def _closed(tracker: "JournaledTracker") -> Settled:
-    unsent = tracker.close()
-    return Settled(tracker.run_id, tracker.entries, unsent, tracker.refused, tracker.how_to_open(), tracker.notes)
+    tracker = Tracker(spec, warn)
+    run = read_run(folder, warn) if status is None else None
+    if run is not None:
+        status = run.status
+        if run.run_id != tracker.run_id:
+            run.run_id = tracker.run_id
+            run.write(folder)
+            tracker.artifact(folder / NAME)
+    if status in ENDED and tracker.recorded_status != status:
+        if run is not None:
+            record_end(tracker, folder, run)
+        else:
+            for path in sorted(folder.glob("comparison.*")):
+                tracker.artifact(path)
+            tracker.status(status)
+    tracker.flush(log)
+    tracker.close()
+    return tracker
 
 
 def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
-    """Records the end of a run; its status last, when the store has everything else."""
+    """Record the end of a run; its status last, when the store has everything else."""
     if summary.error:
         tracker.tags({"failed_stage": summary.failed_stage or "recording", "error": summary.error})
     for name in (NAME, "pipeline.log"):
@@ -140,23 +100,8 @@ def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
     tracker.status(summary.status)
 
 
-def flush(tracker: Tracker, finished: bool, console: Console) -> int:
-    """Waits until the store has everything, and returns how many entries it misses; a signal ends the wait.
-
-    Args:
-        finished: False for a run that was stopped and should end soon.
-    """
-    try:
-        with stopping() as stop:
-            of_finished = Patience.of_finished(console.log, lambda: stop.requested)
-            return tracker.flush(of_finished if finished else Patience.of_stopped())
-    except Interrupted:  # the run has ended, and its status stays
-        console.log("the same command, or `python -m pipeline.sync`, sends the rest")
-        return 0
-
-
 def is_unsent(summary: Summary, experiment: Experiment) -> bool:
-    """Returns whether the store misses records of a tracked run: its process died, or the store did not answer.
+    """Return whether the store misses records of a tracked run: its process died, or the store did not answer.
 
     False under `tracking=off`.
     """
@@ -199,25 +144,29 @@ def _mark(folder: Path, experiment: Experiment, status: str, reason: str, consol
         replace(summary, status=status, error=reason).write(folder)
         console.error(f"the run is {status}: {reason}")  # after it is written: it may wait for the terminal
     if is_running or is_unsent(summary, experiment):
-        _send(folder, experiment, console, Patience.of_stopped())
+        _send(folder, experiment, console)
 
 
 def send_rest(folder: Path, experiment: Experiment, console: Console, parent: str | None = None) -> None:
-    """Sends the unsent records of a run that has ended.
+    """Send the unsent records of a run that has ended.
 
     Args:
         parent: the id of the sweep's run that it now belongs to.
     """
     try:
         with locked(folder):
-            _send(folder, experiment, console, Patience.of_finished(console.log), parent)
+            _send(folder, experiment, console, console.log, parent)
     except (OSError, UserError) as error:
         console.warn(f"recording: {one_line(error)}")
 
 
 def _send(
-    folder: Path, experiment: Experiment, console: Console, patience: Patience, parent: str | None = None
+    folder: Path,
+    experiment: Experiment,
+    console: Console,
+    log: Callable[[str], None] | None = None,
+    parent: str | None = None,
 ) -> None:
     if experiment.tracking.kind != "off":
-        settings = settings_for(folder, experiment.tracking)
-        settle(folder, settings, experiment.outputs, console.warn, patience, parent)
+        store = Store(settings_for(folder, experiment.tracking), experiment.outputs)
+        send_pending(folder, store, console.warn, log, parent)
