@@ -25,6 +25,7 @@ from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, Preci
 from stages.settings.optimizer import (
     AdamSettings,
     AdamWSettings,
+    CosineSettings,
     CustomOptimizerSettings,
     ScheduleSettings,
     SgdSettings,
@@ -111,7 +112,7 @@ CASES: dict[str, Case] = {
     "norm clipped at 0.5": Case(train=_sgd(learning_rate=0.05, clip_norm=0.5)),
     "accumulation in 3 parts": Case(train=_sgd(accumulation=3)),
     "EMA 0.9": Case(train=_sgd(ema_momentum=0.9)),
-    "cosine after a warm-up": Case(train={**_sgd(), "schedule": ScheduleSettings(name="cosine", warmup_epochs=1)}),
+    "cosine after a warm-up": Case(train={**_sgd(), "schedule": CosineSettings(warmup_epochs=1)}),
     "smoothed labels, class weights": Case(
         train={**_sgd(), "label_smoothing": 0.1, "class_weights": [float(1 + index % 3) for index in range(10)]}
     ),

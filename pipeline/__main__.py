@@ -125,7 +125,7 @@ def _console(composer: "Composer") -> "Console":
 def _run_one(composer: "Composer") -> int:
     composed = composer.one()  # a wrong key is answered without the imports of a run
 
-    from pipeline.checks.unused import refuse_unused
+    from pipeline.checks.no_effect import refuse_unused
     from pipeline.config.debug import debugged
     from pipeline.config.experiment import read
     from pipeline.planning.job import Job

@@ -190,7 +190,7 @@ def _composed(overrides: Iterable[str]) -> Composed:
 
 
 def _read(composed: Composed) -> Experiment:
-    from pipeline.checks.unused import refuse_unused
+    from pipeline.checks.no_effect import refuse_unused
     from pipeline.planning.earlier import prepare
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)

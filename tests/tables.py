@@ -6,7 +6,7 @@ Each stands between `<!-- name:begin -->` and `<!-- name:end -->`.
 import re
 from collections.abc import Callable, Mapping
 
-from pipeline.checks.registry import REFUSALS
+from pipeline.checks.combinations import COMBINATIONS
 from pipeline.config.options import description, read_options
 from pipeline.paths import CONF
 
@@ -14,8 +14,8 @@ from pipeline.paths import CONF
 def refused() -> str:
     """Returns the table of refused combinations of settings: why, and what to type instead."""
     rows = ["| combination | why | try |", "|---|---|---|"]
-    for refusal in REFUSALS:
-        rows.append(f"| {_typed(refusal.problem)} | {_linked(refusal.reason)} | {_typed(refusal.fix)} |")
+    for rule in COMBINATIONS:
+        rows.append(f"| {_typed(rule.combination)} | {_linked(rule.reason)} | {_typed(rule.fix)} |")
     return "\n".join(rows)
 
 
@@ -42,8 +42,7 @@ def options() -> str:
 
 def _typed(template: str) -> str:
     """Returns a text with settings as code, and `<name>` for values to be filled in."""
-    code = re.sub(r"[\w.]+=[^\s,]+|\b[a-z]+\.[a-z_]+|\{\w+\}", r"`\g<0>`", template)
-    return re.sub(r"\{(\w+)\}", r"<\1>", code)
+    return re.sub(r"[\w.]+[=>][^\s]+|\b[a-z]+\.[a-z_]+", r"`\g<0>`", template)
 
 
 def _linked(reason: str) -> str:

@@ -50,7 +50,7 @@ FLOORS = {
     "pipeline": (
         ("exit_codes", "paths"),
         ("redaction", "system"),
-        ("console", "source_code"),
+        ("console", "targets"),
         ("config",),
         ("command_line", "tracking"),
         ("checks", "provenance", "run_folder"),

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, open_dict
 from pipeline.config.debug_settings import DebugSettings, FastSettings, OverfitSettings, ProfileSettings
 from pipeline.config.experiment import Experiment, read
 from stages.errors import UserError
+from stages.settings.optimizer import StepSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import FitSettings, TrainSettings
 
@@ -107,7 +108,7 @@ def _shorten_training(document: DictConfig, train: TrainSettings, epochs: int, f
     document.train.epochs = epochs
     document.train.fine_tune_epochs = fine_tune_epochs if train.fine_tune_epochs else 0
     document.schedule.warmup_epochs = min(train.schedule.warmup_epochs, epochs / 2)
-    if train.schedule.name == "step":
+    if isinstance(train.schedule, StepSettings):
         document.schedule.decay_epochs = [min(epoch, epochs / 2) for epoch in train.schedule.decay_epochs]
     if isinstance(train, FitSettings):
         document.train.steps_per_call = None  # one that divides the steps of the real epoch need not divide these

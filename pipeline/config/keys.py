@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipeline.source_code.annotations import declared_settings
+from pipeline.targets import load, settings_class
+from stages.errors import UserError
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -41,7 +43,13 @@ def declared(document: DictConfig) -> Iterator[str]:
     for name in map(str, document):
         node = None if OmegaConf.is_interpolation(document, name) else document._get_node(name)
         if isinstance(node, DictConfig) and not node._is_none() and isinstance(node.get("_target_"), str):
-            schema = declared_settings(node["_target_"])
-            for field in dataclasses.fields(schema) if schema else ():
-                if field.name not in node and field.name != "_target_":
-                    yield f"{name}.{field.name}"
+            names = _settings_of(name, node["_target_"])
+            yield from (f"{name}.{entry}" for entry in names if entry != "_target_" and entry not in node)
+
+
+def _settings_of(stage: str, target: str) -> list[str]:
+    """Return the names of the dataclass that a custom stage declares; an error of its import is told elsewhere."""
+    with suppress(UserError):
+        schema = None if target.startswith(("stages.", "pipeline.")) else settings_class(load(stage, target))
+        return [entry.name for entry in dataclasses.fields(schema)] if schema else []
+    return []

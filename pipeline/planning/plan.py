@@ -1,7 +1,6 @@
 """The plan of a run: its stages in order, and the results that each takes."""
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +9,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pipeline.checks.unused import without_reader
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF
-from pipeline.source_code.signatures import AbsentError, find, signature
-from pipeline.system.environment import quiet_stderr
+from pipeline.targets import load, named_parameters, signature
 from stages.errors import UserError
 from stages.targets import target_of
 
@@ -44,8 +41,8 @@ class PlannedStage:
         return "skipped" if not self.is_needed else "runs" if self.saved is None else "reused"
 
     def load(self) -> Callable[..., Any]:
-        """Import the function, and with it TensorFlow; see `imported`."""
-        return imported(self.name, self.target)
+        """Import the function, and with it TensorFlow."""
+        return load(self.name, self.target)
 
 
 def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
@@ -61,10 +58,10 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
         target = _target(experiment.settings[name], name)
         _refuse_settings_without_reader(experiment, name, target)
         inputs = []
-        for parameter, required in parameters(name, target).items():
+        for parameter, entry in _parameters(name, target).items():
             if parameter in results:
                 inputs.append(parameter)
-            elif required and parameter not in FROM_RUNNER:
+            elif entry.default is entry.empty and parameter not in FROM_RUNNER:
                 raise _nobody_makes(experiment, name, parameter)
         option = experiment.choices.get(experiment.groups[name], "")
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
@@ -93,46 +90,18 @@ def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: 
     """Refuse settings of a custom stage whose function would never see them: it gets all as `settings`, or none."""
     settings = experiment.settings[stage]
     names = [name for name in settings if name != "_target_"] if isinstance(settings, Mapping) else []
-    if names and "settings" not in parameters(stage, target):
+    if names and "settings" not in _parameters(stage, target):
         name = f"{experiment.groups[stage]}.{names[0]}"
-        raise without_reader(name, target, f"~{name}")
+        raise UserError(
+            f"{name} has no effect: {target} has no parameter `settings`",
+            f"def {target.rpartition('.')[2]}(…, settings), which gets all of the stage's, as a mapping or a dataclass",
+            f"~{name}",
+        )
 
 
 @functools.cache  # every job of a sweep has the same stages
-def parameters(stage: str, target: str) -> Mapping[str, bool]:
-    """Return a function's parameters and whether each is required, read from its source.
-
-    Importing it would start TensorFlow, and a wrong plan must be refused before that. Only a function whose source does
-    not show them (made by a decorator, or by another function) is imported.
-    """
-    try:
-        declared = signature(find(target))
-    except AbsentError as error:
-        raise _no_function(stage, target) from error
-    if declared is not None:
-        return {name: parameter.required for name, parameter in declared.parameters.items()}
-    with quiet_stderr():
-        function = imported(stage, target)
-    empty = inspect.Parameter.empty
-    return {name: entry.default is empty for name, entry in inspect.signature(function).parameters.items()}
-
-
-def imported(stage: str, target: str) -> Callable[..., Any]:
-    """Import a stage's function, and with it TensorFlow.
-
-    Raises:
-        UserError: where there is no such function, or an import of its module fails.
-    """
-    module, _, name = target.rpartition(".")
-    try:
-        function = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise UserError(
-            f"the stage {stage} cannot import {target} ({error})", "a module whose own imports are installed"
-        ) from error
-    if not callable(function):
-        raise _no_function(stage, target)
-    return function
+def _parameters(stage: str, target: str) -> Mapping[str, inspect.Parameter]:
+    return named_parameters(signature(stage, target))
 
 
 def _target(settings: Any, stage: str) -> str:
@@ -142,14 +111,6 @@ def _target(settings: Any, stage: str) -> str:
             f"the settings of the stage {stage} name no function", "`_target_` in its YAML file", f"+{stage}._target_=…"
         )
     return str(target)
-
-
-def _no_function(stage: str, target: str) -> UserError:
-    return UserError(
-        f"the stage {stage} cannot find {target}",
-        "the import path of a function, its package installed or in the working directory",
-        f"{stage}._target_=my_package.my_module.my_function",
-    )
 
 
 def without_unneeded(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:

@@ -7,6 +7,7 @@ their content, tracked by git or not; installed packages by their version. What 
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -17,7 +18,7 @@ from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
-from pipeline.source_code.packages import find_package, is_installed, is_standard, places
+from pipeline.targets import find_package
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
@@ -36,6 +37,7 @@ NUMERIC = ("tensorflow", "keras", "numpy")
 
 _HERE = Path(__file__).resolve().parent.parent
 _PROJECT = ("pipeline", "stages")
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class Sources:
@@ -79,13 +81,20 @@ def sources(experiment: Experiment) -> Sources:
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
     for name in sorted({*NUMERIC, *(target.partition(".")[0] for target in targets)} - {*_PROJECT}):
         spec = find_package(name)
-        if spec is None or is_standard(spec):
+        if spec is None or name in sys.stdlib_module_names:
             continue
-        if is_installed(spec):
+        if all({*place.parts} & {*_INSTALLED} for place in _places(spec)):
             files[name] = _version(name, spec)
         else:
-            files |= {path: digest for place in places(spec) for path, digest in _contents(place, results, "")}
+            files |= {path: digest for place in _places(spec) for path, digest in _contents(place, results, "")}
     return Sources(files)
+
+
+def _places(spec: ModuleSpec) -> list[Path]:
+    """Return the folders of a package (several of a namespace), or the file of a module or of a zip archive."""
+    paths = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
+    resolved = [Path(path).resolve() for path in paths]
+    return [next(place for place in (path, *path.parents) if place.exists()) for path in resolved]
 
 
 def new_for_other_code(now: Sources, folder: Path, name: str, kind: str) -> str:
@@ -113,7 +122,7 @@ def _version(name: str, spec: ModuleSpec) -> str:
     try:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:  # not named like its distribution: file sizes distinguish versions
-        files = [path for place in places(spec) for path in _files(place, SUFFIXES, set())]
+        files = [path for place in _places(spec) for path in _files(place, SUFFIXES, set())]
         return _hex("\n".join(f"{path.name} {path.stat().st_size}" for path in files).encode())
     if distribution.read_text("direct_url.json") is None:
         return distribution.version

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.checks.precision import advice
+from pipeline.checks.combinations import advice
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.exit_codes import DONE

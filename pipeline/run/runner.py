@@ -6,16 +6,13 @@ import inspect
 import json
 import posixpath
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from pipeline.checks.own_settings import typed
+from pipeline.checks.own_code import typed
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError
@@ -25,9 +22,9 @@ from pipeline.run.model_card import write_model_files
 from pipeline.run.reporter import RunReporter, kind_of, metric_name, own_record
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import StageOutcome, Summary
-from pipeline.source_code.annotations import as_dataclass
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
+from pipeline.targets import settings_class
 from pipeline.tracking.models import RESULTS, model_folder, run_of_model
 from pipeline.tracking.store import Store
 from pipeline.tracking.tracker import Tracker
@@ -65,7 +62,10 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment, against: Path | N
         for planned in plan:
             function = planned.load()
             name = planned.name
-            settings = _typed(function, experiment.groups[name], experiment.settings[name], experiment.document)
+            settings = experiment.settings[name]
+            declared = settings_class(function) if isinstance(settings, Mapping) else None
+            if declared is not None:
+                settings = typed(declared, experiment.groups[name], settings, experiment.document)
             if isinstance(settings, ModelSettings) and settings.is_tracked:
                 settings = dataclasses.replace(settings, weights=str(_local_weights(settings, experiment)))
             if isinstance(settings, EvaluateSettings):
@@ -81,15 +81,6 @@ def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path:
     run = Runs(experiment.outputs).with_id(run_of_model(settings.weights, store))
     own = run / "export" / "saved_model" if run is not None else folder
     return own if own.is_dir() else folder
-
-
-def _typed(function: Callable[..., Any], group: str, settings: Any, document: DictConfig) -> Any:
-    """Return settings as the dataclass that `function` declares, if they have no schema."""
-    annotation = getattr(function, "__annotations__", {}).get("settings")
-    if isinstance(annotation, str):  # in a module with `from __future__ import annotations`
-        annotation = eval(annotation, vars(sys.modules[function.__module__]))
-    declared = as_dataclass(annotation)
-    return typed(declared, group, settings, document) if isinstance(settings, Mapping) and declared else settings
 
 
 @dataclass

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pipeline.checks.unused import refuse_unused
+from pipeline.checks.no_effect import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment, read

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.checks.no_effect import refuse_unused
 from pipeline.checks.registry import check_rules, check_surroundings
-from pipeline.checks.unused import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment, read

@@ -21,7 +21,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.redaction import credentials_of, redact
-from pipeline.source_code.signatures import AbsentError, find
+from pipeline.targets import load
 from stages.errors import UserError
 
 if TYPE_CHECKING:  # MLflow takes seconds to import, and a refusal must not
@@ -151,15 +151,9 @@ def page_of_run(experiment: str, run_id: str | None) -> str:
 def store_is_usable(experiment: Experiment) -> None:
     """Refuse a store that is known not to take a run, before TensorFlow and MLflow are imported."""
     target = experiment.tracking._target_
-    try:
-        find(target)
-    except AbsentError as error:
-        raise UserError(
-            f"tracking cannot find {target}",
-            "the import path of a class, its package installed or in the working directory",
-            f"tracking._target_={MLFLOW_RUN}",
-        ) from error
-    if target == MLFLOW_RUN:
+    if target != MLFLOW_RUN:
+        load("tracking", target)
+    else:
         server_answers(experiment)
 
 

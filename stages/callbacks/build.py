@@ -13,6 +13,7 @@ from stages.callbacks.timing import Timing
 from stages.checkpoints.serialization import state_of
 from stages.errors import UserError
 from stages.reporter import Reporter
+from stages.settings.optimizer import PlateauSettings
 from stages.settings.train import TrainSettings
 from stages.targets import made
 
@@ -39,8 +40,8 @@ def build_callbacks(
         mode = "max" if best.sign > 0 else "min"
         patience = settings.early_stopping_patience
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
-    if settings.schedule.name == "plateau":
-        callbacks.append(Plateau(settings))
+    if isinstance(settings.schedule, PlateauSettings):
+        callbacks.append(Plateau(settings, settings.schedule))
     names: dict[int, str] = {}
     for index, entry in enumerate(settings.callbacks):
         callback = _imported(entry, index)
@@ -59,11 +60,12 @@ def build_callbacks(
 class Plateau(keras.callbacks.ReduceLROnPlateau):
     """Lowers the learning rate where `monitor` no longer improves, by the settings of the schedule `plateau`."""
 
-    def __init__(self, settings: TrainSettings) -> None:
+    def __init__(self, settings: TrainSettings, schedule: PlateauSettings) -> None:
+        self.final_share = schedule.final_share
         super().__init__(
             settings.monitor,
-            factor=settings.schedule.decay_factor,
-            patience=settings.schedule.patience,
+            factor=schedule.decay_factor,
+            patience=schedule.patience,
             min_delta=0.0,  # as in early stopping
             mode="max" if settings.monitor.endswith("accuracy") else "min",
         )
@@ -71,7 +73,7 @@ class Plateau(keras.callbacks.ReduceLROnPlateau):
 
     def reset_least_rate(self, settings: TrainSettings) -> None:
         """Sets the least rate by the peak of the phase; Keras resets the rest in `on_train_begin`."""
-        self.min_lr = settings.schedule.final_share * settings.optimizer.learning_rate
+        self.min_lr = self.final_share * settings.optimizer.learning_rate
 
 
 def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:

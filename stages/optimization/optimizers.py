@@ -16,11 +16,13 @@ from stages.networks.precision import keras_floats
 from stages.settings.optimizer import (
     AdamSettings,
     AdamWSettings,
+    CosineSettings,
     CustomOptimizerSettings,
     CustomScheduleSettings,
     OptimizerSettings,
     ScheduleSettings,
     SgdSettings,
+    StepSettings,
 )
 from stages.targets import made
 
@@ -192,9 +194,9 @@ def learning_rate(
     warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
     peak = _exact(peak, policy)
     after: Rate = peak
-    if settings.name == "cosine":
+    if isinstance(settings, CosineSettings):
         after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
-    elif settings.name == "step" and settings.decay_epochs:
+    elif isinstance(settings, StepSettings) and settings.decay_epochs:
         # Keras keeps a rate through the boundary: the last step of the epoch, not the first of the next.
         boundaries = [round(epoch * steps_per_epoch) - 1 for epoch in sorted(settings.decay_epochs)]
         rates = [peak * settings.decay_factor**index for index in range(len(boundaries) + 1)]

@@ -85,24 +85,46 @@ class CustomOptimizerSettings(OptimizerSettings):
             )
 
 
-@option("schedule", "schedule")
+@option("schedule", "constant")
 @dataclass(kw_only=True)
 class ScheduleSettings:
-    """The learning rate over the run, relative to `optimizer.learning_rate`."""
+    """The learning rate over the run, relative to `optimizer.learning_rate`: the same throughout, after a warm-up."""
 
-    name: str = choice("constant", "constant", "cosine", "step", "plateau")
+    name: str = choice("constant", "constant")
     warmup_epochs: float = number(0.0, at_least=0, at_most=1e6, unit="epochs of linear growth from 0")
-    final_share: float = number(0.0, at_least=0, at_most=1)
-    """`cosine`: the fraction of the rate at the last step; `plateau`: the smallest fraction of it."""
-    decay_epochs: list[float] = number([], above=0, at_most=1e6, unit="epochs after which the rate falls")
-    """`step`: when the rate is multiplied by `decay_factor`."""
-    decay_factor: float = number(0.1, above=0, at_most=1)
-    """`step` and `plateau`: the factor on the rate."""
+
+
+@option("schedule", "cosine")
+@dataclass(kw_only=True)
+class CosineSettings(ScheduleSettings):
+    """A rate that falls along a cosine."""
+
+    name: str = choice("cosine", "cosine")
+    final_share: float = number(0.0, at_least=0, at_most=1, unit="of the rate, at the last step")
+
+
+@option("schedule", "step")
+@dataclass(kw_only=True)
+class StepSettings(ScheduleSettings):
+    """A rate that falls after given epochs."""
+
+    name: str = choice("step", "step")
+    decay_epochs: list[float] = number([15, 25], above=0, at_most=1e6, unit="epochs after which the rate falls")
+    decay_factor: float = number(0.1, above=0, at_most=1, unit="of the rate, which is left")
+
+
+@option("schedule", "plateau")
+@dataclass(kw_only=True)
+class PlateauSettings(ScheduleSettings):
+    """A rate that falls when `train.monitor` stops improving."""
+
+    name: str = choice("plateau", "plateau")
+    final_share: float = number(0.0, at_least=0, at_most=1, unit="of the rate, the smallest")
+    decay_factor: float = number(0.1, above=0, at_most=1, unit="of the rate, which is left")
     patience: int = number(3, at_least=1, unit="epochs without a better one before the rate falls")
-    """`plateau`: by `train.monitor`."""
 
     def check(self, path: str) -> None:
-        if self.name == "plateau" and self.warmup_epochs:
+        if self.warmup_epochs:
             raise UserError(
                 f"{path}=plateau sets the rate by the monitored metric, and cannot warm up as well",
                 f"{path}.warmup_epochs=0, or constant, cosine, step with a warm-up",

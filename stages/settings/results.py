@@ -115,6 +115,12 @@ RELOAD = "EXPORT_RELOAD"
 """Environment variable with the default of `export.reload`, for all runs of a shell."""
 
 
+_OF_MLFLOW = {
+    "register": (r"\w[\w .-]{0,199}", "letters, digits, spaces and _-., 200 at most"),
+    "alias": (r"(?!latest$)(?!v\d+$)[\w-]{1,255}", "letters, digits and _-, neither latest nor v1, v2, …"),
+}
+
+
 @option("export", "export")
 @dataclass(kw_only=True)
 class ExportSettings:
@@ -139,6 +145,10 @@ class ExportSettings:
     interval of the difference; `higher`: by however little; `always`: without a comparison."""
 
     def check(self, path: str) -> None:
+        for name, (pattern, expected) in _OF_MLFLOW.items():
+            value = getattr(self, name)
+            if value is not None and not re.fullmatch(pattern, value):
+                raise UserError(f"{path}.{name}={value!r}", f"{expected}, as MLflow takes them", f"{path}.{name}=mine")
         for name, settings in self.formats.items():
             place = f"{path}.formats.{name}"
             if not re.fullmatch(r"\w[\w.-]{0,99}", str(name)):

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.optimizer import ScheduleSettings
+from stages.settings.optimizer import ScheduleSettings, StepSettings
 from stages.settings.ranges import choice, holds, number, option
 
 
@@ -61,8 +61,9 @@ class TrainSettings:
         return max(self.epochs, self.fine_tune_epochs)
 
     def check(self, path: str) -> None:
-        if self.schedule.name == "step" and min(self.schedule.decay_epochs, default=math.inf) >= self.longest_phase:
-            shown = ",".join(f"{epoch:g}" for epoch in self.schedule.decay_epochs)
+        falls = self.schedule.decay_epochs if isinstance(self.schedule, StepSettings) else [0.0]
+        if min(falls, default=math.inf) >= self.longest_phase:
+            shown = ",".join(f"{epoch:g}" for epoch in falls)
             raise UserError(
                 f"schedule=step never falls: schedule.decay_epochs=[{shown}], and {path}.epochs={self.longest_phase}",
                 f"one of them below {self.longest_phase}, or schedule=constant",

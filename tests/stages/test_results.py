@@ -19,7 +19,7 @@ from stages.optimization.optimizers import WarmUp, build_optimizer, learning_rat
 from stages.results import Split, Trained
 from stages.seeds import derive
 from stages.settings.images import NormalizeSettings
-from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
+from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, SgdSettings, StepSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
 from stages.strategy import strategy
@@ -37,11 +37,11 @@ def rate_at(step: int, given: ScheduleSettings) -> float:
 @pytest.mark.smoke
 def test_schedules_count_in_epochs() -> None:
     assert rate_at(55, ScheduleSettings()) == 0.1
-    cosine = ScheduleSettings(name="cosine", final_share=0.1)
+    cosine = CosineSettings(final_share=0.1)
     assert rate_at(0, cosine) == pytest.approx(0.1)
     assert rate_at(50, cosine) == pytest.approx(0.1 * (0.9 * 0.5 + 0.1))
     assert rate_at(100, cosine) == pytest.approx(0.01)
-    step = ScheduleSettings(name="step", decay_epochs=[2, 5], decay_factor=0.5)
+    step = StepSettings(decay_epochs=[2, 5], decay_factor=0.5)
     assert [rate_at(at, step) for at in (0, 19, 20, 49, 50)] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025])
     warm = replace(cosine, warmup_epochs=2)
     assert [rate_at(at, warm) for at in (0, 9, 19)] == pytest.approx([0.005, 0.05, 0.1])

@@ -11,7 +11,7 @@ from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.reporter import Silent
 from stages.results import Trained
-from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.optimizer import CosineSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 
@@ -169,7 +169,7 @@ def test_weights_that_only_validation_finds_broken_stop_the_run() -> None:
 
 
 def test_the_rate_that_is_recorded_is_the_one_that_was_used() -> None:
-    cosine = ScheduleSettings(name="cosine")
+    cosine = CosineSettings()
     trained = run(epochs=2, schedule=cosine, batch_size=100, optimizer=SgdSettings(learning_rate=0.1))
     expected = [0.1 * 0.5 * (1 + np.cos(np.pi * step / 4)) for step in (1, 3)]
     assert [row["train/learning_rate"] for row in trained.history] == pytest.approx(expected)

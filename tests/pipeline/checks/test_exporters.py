@@ -24,7 +24,7 @@ MAPPINGS = {
     "{_target_: stages.exporters.litert.LiteRT, least_agreement: much}": "least_agreement=much has the wrong type",
     "{_target_: keras.layers.Dense, units: 3}": "keras.layers.Dense is no exporter",
     "{_target_: stages.export.export}": "stages.export.export is no exporter",
-    "{_target_: stages.exporters.no_such.Exporter}": "there is no stages.exporters.no_such",
+    "{_target_: stages.exporters.no_such.Exporter}": "No module named 'stages.exporters.no_such'",
 }
 
 

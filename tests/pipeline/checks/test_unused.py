@@ -6,38 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checks.unused import NAMED_BY, refuse_unused
+from pipeline.checks.no_effect import NAMED_BY, refuse_unused
 from pipeline.config.debug import debugged
 from pipeline.paths import CONF
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
 UNUSED = {
-    "schedule.warmup_epochs=0 schedule=plateau": "schedule=plateau does not read it, but constant, cosine, step",
-    "schedule.patience=3": "schedule=constant does not read it",
-    "cluster.restarts=1": "strategy=one_device has no workers",
-    "strategy.cpu_replicas=2 strategy=mirrored strategy.devices=[/cpu:0]": "strategy.devices names the replicas",
-    "optimizer.nesterov=true optimizer=sgd optimizer.momentum=0": "optimizer.momentum=0",
+    "cluster.restarts=1": "with cluster=local without workers",
+    "strategy.cpu_replicas=2 strategy=mirrored strategy.devices=[/cpu:0]": "with strategy.devices",
     "train.fine_tune_layers=3": "train.fine_tune_epochs=0",
     "augment.magnitude=0.5": "augment.rand_augment=0",
     "augment.rotation=0.1 pipeline.augment=null": "leaves the stage augment out",
-    "schedule.decay_epochs=[10,40] schedule=step": "train.epochs=30 end before",
-    "schedule.patience=5 schedule=plateau train.epochs=5": "train.epochs=5 end before",
-    "train.early_stopping_patience=3 train.epochs=3": "train.epochs=3 end before",
-    "train.cache_features=off train=fit model=mobilenet_v2 model.frozen=true": "train=fit saves each epoch, and caches",
-    "train.cache_features=off": "model.frozen=false",
-    "train.cache_features=off model=mobilenet_v2 model.frozen=true augment=flip": "augment=flip changes the images",
-    "augment.where=model": "nothing in augment changes single images",
-    "augment.where=input augment.mixup=0.2": "nothing in augment changes single images",
-    "augment.without_color=skip augment=flip": "neither augment.saturation nor augment.hue",
-    "export.reload_seconds=30 export.reload=here": "waits for no other process",
-    "export.formats.litert_float32.representative_examples=9 export=litert": "they are for int8",
-    "data.test_fraction=0.3 data=synthetic": "data.test_examples says how many",
-    "data.on_error=skip data=synthetic": "can all be used",
-    "model.network.dropout=0.3 model=mlp model.network.hidden=[]": "follows each hidden layer",
-    "tracking.options.project=x": "MLflow's runs read none",
-    "cluster.timeout_seconds=9 cluster=slurm": "strategy=one_device has no workers",
-    "cluster.port=2000 cluster=slurm": "strategy=one_device has no workers",
+    "train.cache_features=off train=fit model=mobilenet_v2 model.frozen=true": "with train=fit",
+    "train.cache_features=off": "with model.frozen=false",
+    "train.cache_features=off model=mobilenet_v2 model.frozen=true augment=flip": "with changes of single images",
+    "augment.where=model": "without changes of single images",
+    "augment.where=input augment.mixup=0.2": "without changes of single images",
+    "cluster.timeout_seconds=9 cluster=slurm": "with cluster=slurm without workers",
+    "cluster.port=2000 cluster=slurm": "with cluster=slurm without workers",
 }
 
 
@@ -45,7 +32,6 @@ UNDONE = {
     "precision=float32": ("precision.policy=mixed_bfloat16", "precision.policy=float32"),
     "precision=mixed": ("precision.policy=float16", "precision.policy=mixed"),
     "normalize=none": ("normalize.method=standardize", "normalize.method=none"),
-    "schedule=constant": ("schedule.name=cosine", "schedule.name=constant"),
     "augment=none": ("augment.crop=0.1 augment.horizontal_flip=true", "augment.horizontal_flip=false augment.crop=0.0"),
 }
 """From what is typed to what an experiment's file sets beside it, and what to type."""
@@ -76,7 +62,7 @@ def test_every_option_is_in_effect_by_itself(group: str) -> None:
 @pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
 def test_no_experiment_of_the_project_undoes_an_option(path: Path) -> None:
     data = "data.download=true" if "TFDS" in path.read_text() else "data.dir=."
-    options = ("normalize=none", "precision=bfloat16", "schedule=constant", "tracking=local", "augment=none")
+    options = ("normalize=none", "precision=bfloat16", "tracking=local", "augment=none")
     refuse_unused(experiment(f"experiment={path.stem}", data, *options), [*NAMED_BY, "augment"])
 
 
@@ -98,7 +84,7 @@ def test_a_share_of_a_split_that_has_a_folder_is_refused(split: str, tmp_path: P
         for kind in ("cat", "dog"):
             (tmp_path / name / kind).mkdir(parents=True)
     given = experiment("data=image_folder", f"data.dir={tmp_path}", "data.val_fraction=0.3", "data.test_fraction=0.3")
-    with pytest.raises(UserError, match=f"data.{split}_fraction has no effect: the data set has this split already"):
+    with pytest.raises(UserError, match=f"data.{split}_fraction has no effect with a split {split} of its own"):
         refuse_unused(given, [f"data.{split}_fraction"])
     refuse_unused(given, [f"data.{'val' if split == 'test' else 'test'}_fraction"])
 
@@ -112,7 +98,7 @@ def test_a_share_of_a_split_that_tfds_has_prepared_is_refused(split: str, tmp_pa
     (place / "dataset_info.json").write_text(json.dumps(info))
     (place / "features.json").write_text("{}")
     given = experiment("data=tfds", "data.name=mine", f"data.dir={tmp_path}")
-    with pytest.raises(UserError, match="the data set has this split already"):
+    with pytest.raises(UserError, match=f"with a split {split} of its own"):
         refuse_unused(given, [f"data.{split}_fraction"])
     refuse_unused(given, [f"data.{'val' if split == 'test' else 'test'}_fraction"])
 

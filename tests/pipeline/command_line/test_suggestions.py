@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checks.unused import refuse_unused
+from pipeline.checks.no_effect import refuse_unused
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.errors import explain

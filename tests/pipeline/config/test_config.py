@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from pipeline.checks.unused import refuse_unused
+from pipeline.checks.no_effect import refuse_unused
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
@@ -110,8 +110,8 @@ WRONG = {
     "from={a:1}": r"from={'a': 1} has the wrong type\. Expected a text\. Try: from=<text>",
     "model.network=null": r"model\.network=None is no network\. .*Try: 'model\.network={_target_: ",
     "model.network=cnn": r"model\.network=cnn is no network\. .*Try: 'model\.network={_target_: ",
-    "model.network._target_=''": r"model\.network\._target_=: there is no function without a name",
-    "export.formats.saved_model._target_=''": r"saved_model\._target_=: there is no function without a name",
+    "model.network._target_=''": r"model\.network\._target_= cannot be imported \(Empty module name",
+    "export.formats.saved_model._target_=''": r"saved_model\._target_= cannot be imported \(Empty module name",
     "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Expected true or false",
     "train.epochs=0": r"train\.epochs=0 is out of range\. Expected at least 1",
     "train.batch_size=-4": r"train\.batch_size=-4 is out of range",
@@ -129,8 +129,8 @@ WRONG = {
     "strategy=mirrored train.batch_size=1": r"train\.batch_size=1 cannot be shared by 2 replicas\. Expected 2 or more",
     "strategy=mirrored strategy.devices=[/cpu:0,/cpu:0]": r"names a device twice",
     "pipeline.model=null": r"the stage train takes `model`, which no earlier stage makes",
-    "train._target_=stages.train.nope": r"the stage train cannot find stages\.train\.nope",
-    "model.network._target_=nope.x": r"there is no package nope",
+    "train._target_=stages.train.nope": r"train\._target_=.* cannot be imported \(stages\.train has no nope",
+    "model.network._target_=nope.x": r"No module named 'nope'",
     "tracking=server tracking.uri=ftp://x": r"tracking\.uri=ftp://x is no address",
     "tracking=server tracking.uri=http://me:secret@127.0.0.1:9": r"http://\*\*\*@127\.0\.0\.1:9 does not answer",
     "tracking=server tracking.uri=htp://me:secret@h": r"tracking\.uri=htp://\*\*\*@h is no address",
@@ -138,7 +138,7 @@ WRONG = {
     "schedule.warmup_epochs=30": r"schedule\.warmup_epochs=30 fills all of train\.epochs=30\. Expected less than 30",
     "tags.note=x": r"unknown setting 'tags\.note'.*Try: tracking\.note=",
     "tracking.tag.team=x": r"unknown setting 'tracking\.tag\.team'.*Try: tracking\.tags=",
-    "tracking.tags.team=x tracking=off": r"tracking\.tags\.team has no effect: tracking=off records nothing",
+    "tracking.tags.team=x tracking=off": r"tracking\.tags\.team has no effect with tracking=off",
     f"tracking.note={'x' * 2001}": r"tracking\.note has 2,001 characters\. Expected 2,000 at most",
     "+model.network.blah=3": r"unknown setting 'model\.network\.blah'\. Expected one of: model\.network\.filters",
     "optimizer=null": r"a group cannot be null\. Expected one of: adam, adamw, custom, sgd\. Try: optimizer=adam",

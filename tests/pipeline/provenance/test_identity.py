@@ -113,15 +113,14 @@ def test_what_is_no_code_never_counts(place: Path) -> None:
     assert code(outputs=package).digest == before
 
 
-@pytest.fixture(params=["env/lib/site-packages", "target"])
-def installed(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an installed package: of another environment that is on the path, and of `pip install --target`."""
-    folder = tmp_path / request.param
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an installed package, of another environment that is on the path."""
+    folder = tmp_path / "env/lib/site-packages"
     (folder / "own_dist-1.0.dist-info").mkdir(parents=True)
     (folder / "own_dist-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own_dist\nVersion: 1.0\n")
     (folder / "own_dist-1.0.dist-info" / "RECORD").write_text("own_dist.py,sha256=1,1\n../../bin/own,sha256=2,1\n")
     (folder / "own_dist.py").write_text("import own_not_looked_at\n")
-    (folder / "own_added.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(folder)
     return folder
 
@@ -159,13 +158,6 @@ def test_an_installed_package_counts_by_its_version(installed: Path) -> None:
     assert sources(given).digest == before.digest
     (facts / "METADATA").write_text((facts / "METADATA").read_text().replace("1.0", "1.1"))
     assert sources(given).digest != before.digest
-
-
-@pytest.mark.parametrize("installed", ["target"], indirect=True)
-def test_what_lies_beside_installed_packages_and_was_not_installed_counts_by_its_content(installed: Path) -> None:
-    before = code("own_added.tiny")
-    (installed / "own_added.py").write_text("x = 2\n")
-    assert code("own_added.tiny").digest != before.digest
 
 
 def test_a_package_installed_from_a_folder_counts_by_its_content(installed: Path) -> None:

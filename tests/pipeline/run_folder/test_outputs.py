@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checks.environment import PATTERNS
 from pipeline.checks.registry import check_rules
+from pipeline.checks.surroundings import PATTERNS
 from pipeline.provenance.code_state import unknown_to_git
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment

@@ -18,7 +18,7 @@ from stages.fit import fit
 from stages.model import model
 from stages.results import Model, Strategy, Trained
 from stages.settings.model import ModelSettings, PrecisionSettings
-from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.optimizer import CosineSettings, PlateauSettings, ScheduleSettings, SgdSettings
 from stages.settings.results import ExportSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
@@ -142,7 +142,7 @@ def test_the_epoch_s_own_numbers_stay_where_a_callback_takes_them_away() -> None
 def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:
     """By hand: an epoch is a value of the monitor, and none of them is better than the first."""
     first = settings(
-        schedule=ScheduleSettings(name="plateau", patience=1, decay_factor=0.5, final_share=0.2),
+        schedule=PlateauSettings(patience=1, decay_factor=0.5, final_share=0.2),
         optimizer=SgdSettings(learning_rate=0.1),
         early_stopping_patience=3,
         callbacks=[],
@@ -278,7 +278,7 @@ def test_an_error_in_a_callback_names_it_and_its_hook(hook: str) -> None:
     [
         (
             keras.callbacks.ReduceLROnPlateau(),
-            {"schedule": ScheduleSettings(name="cosine")},
+            {"schedule": CosineSettings()},
             "so does schedule=cos",
         ),
         (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),

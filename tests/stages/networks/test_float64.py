@@ -14,7 +14,7 @@ from stages.model import model
 from stages.results import Dataset, Model, Normalization, Strategy
 from stages.settings.images import AugmentSettings
 from stages.settings.model import ModelSettings, PrecisionSettings
-from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
+from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, SgdSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from tests.stages.experiments import elements, mirrored, one_device, real_digits
@@ -41,7 +41,7 @@ SETTINGS = TrainSettings(
     class_weights=[0.1 * number for number in range(1, 11)],
     restore_best=False,
     optimizer=SgdSettings(**SGD, ema_use=True),
-    schedule=ScheduleSettings(name="cosine", warmup_epochs=1, final_share=0.1),
+    schedule=CosineSettings(warmup_epochs=1, final_share=0.1),
 )
 
 
@@ -59,7 +59,7 @@ def built(where: Strategy, dataset: Dataset = DATASET) -> Model:
 
 def rate(given: TrainSettings, step: int, per_epoch: int) -> float:
     peak, schedule = given.optimizer.learning_rate, given.schedule
-    if schedule.name == "constant":
+    if not isinstance(schedule, CosineSettings):
         return peak
     warmup = round(schedule.warmup_epochs * per_epoch)
     if step < warmup:

@@ -20,9 +20,9 @@ from stages.results import Dataset, Model, Strategy
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import (
     AdamSettings,
+    CosineSettings,
     CustomOptimizerSettings,
     CustomScheduleSettings,
-    ScheduleSettings,
     SgdSettings,
 )
 from stages.settings.strategy import CentralStorageSettings
@@ -202,7 +202,7 @@ def test_a_schedule_of_keras_and_one_of_ones_own_follow_the_warm_up() -> None:
     keras_cosine = CustomScheduleSettings(
         _target_="keras.optimizers.schedules.CosineDecay", arguments={"alpha": 0.1}, warmup_epochs=1
     )
-    ours = ScheduleSettings(name="cosine", final_share=0.1, warmup_epochs=1)
+    ours = CosineSettings(final_share=0.1, warmup_epochs=1)
     rates = [learning_rate(0.2, schedule, 10, 4) for schedule in (keras_cosine, ours)]
     assert callable(rates[0])
     assert callable(rates[1])

@@ -13,7 +13,7 @@ from stages.fit import fit
 from stages.model import model
 from stages.results import Trained
 from stages.settings.model import ModelSettings, PrecisionSettings
-from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.optimizer import CosineSettings, ScheduleSettings, SgdSettings
 from stages.settings.train import FitSettings
 from stages.train import train
 from tests.stages.experiments import flat, mirrored, one_device, real_digits, settings, small_cnn
@@ -92,7 +92,7 @@ def test_a_step_of_the_network_s_own_is_taken(replicas: int) -> None:
     [
         {"kind": "Doubled", "callbacks": [Noting()]},
         {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
-        {"replicas": 2, "schedule": ScheduleSettings(name="cosine")},
+        {"replicas": 2, "schedule": CosineSettings()},
     ],
     ids=["own step", "EMA", "replicas"],
 )

@@ -14,7 +14,7 @@ from stages.checkpoints.forks import _at_epoch
 from stages.errors import UserError
 from stages.fit import fit
 from stages.results import Trained
-from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.optimizer import CosineSettings, SgdSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, one_device, real_digits, settings, small_cnn
@@ -142,7 +142,7 @@ def test_where_the_best_is_the_last_both_are_the_same(tmp_path: Path) -> None:
 def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(
     by: str, source: Source, tmp_path: Path
 ) -> None:
-    cosine: dict[str, Any] = {"schedule": ScheduleSettings(name="cosine"), "epochs": 5}
+    cosine: dict[str, Any] = {"schedule": CosineSettings(), "epochs": 5}
     checkpoints, _, _ = source(by)
     for name in ("b", "c"):
         start_from(checkpoints, tmp_path / name / "checkpoints", "best")

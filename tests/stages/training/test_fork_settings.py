@@ -9,7 +9,7 @@ import pytest
 from stages.checkpoints.files import newest, start_from
 from stages.checkpoints.names import START
 from stages.errors import UserError
-from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.optimizer import CosineSettings, SgdSettings
 from tests.stages.experiments import adam, flat, one_device
 from tests.stages.training.stopped import Whole, run
 
@@ -67,7 +67,7 @@ def test_a_fork_with_another_optimizer_says_what_starts_again(two_epochs: Path, 
 
 
 def test_a_fork_with_another_schedule_is_where_it_would_be_in_it(two_epochs: Path, tmp_path: Path) -> None:
-    cosine: dict[str, Any] = {"schedule": ScheduleSettings(name="cosine"), "epochs": 4}
+    cosine: dict[str, Any] = {"schedule": CosineSettings(), "epochs": 4}
     _, whole = run(one_device(), None, early_stopping_patience=0, **cosine)
     start_from(two_epochs, tmp_path / "b" / "checkpoints")
     _, told = run(one_device(), tmp_path / "b", early_stopping_patience=0, **cosine)

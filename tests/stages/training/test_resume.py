@@ -17,7 +17,7 @@ from stages.fit import fit
 from stages.optimization.optimizers import build_optimizer
 from stages.optimization.train_step import Step
 from stages.results import Strategy, Trained
-from stages.settings.optimizer import ScheduleSettings, SgdSettings
+from stages.settings.optimizer import PlateauSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, ModelParallelSettings
 from stages.settings.train import FitSettings
 from stages.strategy import strategy
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         {
             "monitor": "val_accuracy",
             "early_stopping_patience": 3,
-            "schedule": ScheduleSettings(name="plateau", patience=1),
+            "schedule": PlateauSettings(patience=1),
             "optimizer": SgdSettings(learning_rate=1e-5),
             "epochs": 6,
         },

@@ -19,7 +19,7 @@ from stages.optimization.losses import class_weights
 from stages.reporter import Silent
 from stages.results import Strategy, Trained
 from stages.settings.model import CnnPhotoSettings, MlpSettings, ModelSettings, PrecisionSettings
-from stages.settings.optimizer import AdamWSettings, ScheduleSettings, SgdSettings
+from stages.settings.optimizer import AdamWSettings, PlateauSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
@@ -36,7 +36,7 @@ PLACES = {
 }
 FEATURES: dict[str, dict[str, Any]] = {
     "plateau, then early stopping": {
-        "schedule": ScheduleSettings(name="plateau", patience=1, decay_factor=0.5, final_share=0.2),
+        "schedule": PlateauSettings(patience=1, decay_factor=0.5, final_share=0.2),
         "early_stopping_patience": 2,
         "monitor": "val_accuracy",
         "epochs": 8,

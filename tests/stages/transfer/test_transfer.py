@@ -15,7 +15,7 @@ from stages.errors import UserError
 from stages.model import model
 from stages.results import Model, Strategy, Trained
 from stages.settings.model import ModelSettings, PrecisionSettings
-from stages.settings.optimizer import ScheduleSettings
+from stages.settings.optimizer import CosineSettings
 from stages.train import train
 from stages.transfer.backbone import backbone_of
 from tests.stages.experiments import adam, flat, mirrored, one_device
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Callable[[], Strategy], tuple[int, ...], dict[str, Any]]]
             "epochs": 9,
             "monitor": "val_accuracy",
             "early_stopping_patience": 2,
-            "schedule": ScheduleSettings(name="cosine"),
+            "schedule": CosineSettings(),
         },
     ),
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.config.experiment import Experiment
-from pipeline.source_code.packages import find_package
+from pipeline.targets import find_package
 from stages.data import class_folders, tfds_folder
 from stages.errors import UserError
 from stages.settings.data import ImageFolderSettings, TfdsSettings

@@ -1,1 +1,0 @@
-"""Source code, read without importing it: packages, signatures, annotations."""

@@ -1,0 +1,107 @@
+"""Functions and classes that a configuration names by `_target_`, and the parameters that they take.
+
+Functions of the project's own stages are read from their source, as their import starts TensorFlow. The user's code is
+imported, so that a wrong name or setting is refused before anything is recorded.
+"""
+
+import __future__
+
+import ast
+import dataclasses
+import functools
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import stages
+from pipeline.system.environment import quiet_stderr
+from stages.errors import UserError
+
+
+def load(place: str, target: str) -> Callable[..., Any]:
+    """Import the function or class `target`, which the setting `place` names, such as `model.network`.
+
+    Raises:
+        UserError: where there is none.
+    """
+    module, _, name = target.rpartition(".")
+    problem = f"{module} has no {name}"
+    try:
+        with quiet_stderr():
+            found = getattr(importlib.import_module(module), name, None)
+    except (ImportError, SyntaxError, ValueError) as error:
+        found, problem = None, str(error)
+    if not callable(found):
+        raise UserError(
+            f"{place}._target_={target} cannot be imported ({problem})",
+            "the import path of a function or a class, its package installed or in the working directory",
+            f"{place}._target_=<package>.<module>.<function>",
+        )
+    return found
+
+
+def signature(place: str, target: str) -> inspect.Signature:
+    """Signature of a function, or of a class without `self`; of compiled code, one that takes anything.
+
+    Raises:
+        UserError: where there is no `target`.
+    """
+    function = _read(target) or load(place, target)
+    is_class = inspect.isclass(function)
+    try:
+        found = inspect.signature(function.__init__ if is_class else function)
+    except (TypeError, ValueError):
+        return inspect.Signature([inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)])
+    return found.replace(parameters=list(found.parameters.values())[is_class:])
+
+
+def named_parameters(found: inspect.Signature) -> dict[str, inspect.Parameter]:
+    """Parameters that a keyword can give, by name."""
+    return {
+        name: entry
+        for name, entry in found.parameters.items()
+        if entry.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    }
+
+
+@functools.cache
+def _read(target: str) -> Callable[..., Any] | None:
+    """Return a function of the project's stages without its body and its defaults; None for any other."""
+    package, *inner, name = ("", *target.split("."))[target.count(".") > 0 :]
+    path = Path(stages.__path__[0], *inner).with_suffix(".py")
+    if package != "stages" or not path.is_file():
+        return None
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            node.body, node.decorator_list = [ast.Pass()], []
+            node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
+            node.args.kw_defaults = [default and ast.Constant(None) for default in node.args.kw_defaults]
+            space: dict[str, Any] = {}
+            tree = ast.fix_missing_locations(ast.Module([node], []))
+            exec(compile(tree, str(path), "exec", __future__.annotations.compiler_flag), space)
+            return typing.cast(Callable[..., Any], space[name])
+    return None
+
+
+def settings_class(function: Callable[..., Any]) -> type | None:
+    """Return the dataclass that a stage's function declares for its parameter `settings`, if it declares one."""
+    annotation = getattr(function, "__annotations__", {}).get("settings")
+    if isinstance(annotation, str):  # in a module with `from __future__ import annotations`
+        annotation = eval(annotation, vars(inspect.getmodule(function)))
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(annotation) if is_union else (annotation,)
+    return next((kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)), None)
+
+
+def find_package(name: str) -> ModuleSpec | None:
+    """Return the spec of a top-level package or module, without importing it; None where there is none."""
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
