@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from stages.callbacks.best_weights import BestWeights
 from stages.callbacks.build import build_callbacks, prepare_callbacks
+from stages.callbacks.callback_list import numbers
 from stages.checkpoints.files import Checkpoint, Checkpoints, newest
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.saved import restore_trained, save_trained
@@ -23,12 +24,12 @@ from stages.networks.precision import keras_floats
 from stages.optimization.losses import accuracy, class_weight, class_weights, cross_entropy
 from stages.optimization.optimizers import Rate, build_optimizer, exclude_from_decay, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
-from stages.results import Dataset, Model, Record, Strategy, Trained, as_number
+from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
-from stages.training.epoch_metrics import epoch_line, epoch_metrics, report_completed
-from stages.training.outcome import result_of, write_files
+from stages.training.outcome import report_completed, report_epoch, result_of, write_files
+from stages.training.validation import first_invalid
 
 
 def fit(
@@ -157,23 +158,19 @@ class _Report(keras.callbacks.Callback):
         self._began = None if self._began is None else time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        numbers = {name: number for name, value in (logs or {}).items() if (number := as_number(value)) is not None}
-        self.last_weights = self.model.get_weights()
-        finite = zip(self.model.weights, (np.isfinite(values).all() for values in self.last_weights), strict=True)
-        wrong = [variable.path for variable, is_finite in finite if not is_finite]
-        if wrong or not math.isfinite(numbers.get("loss", 0.0)):
-            problem = f"training diverged by epoch {epoch + 1}: the loss is {numbers.get('loss')}"
-            if wrong:
-                problem = f"training diverged by epoch {epoch + 1}: {wrong[0]} has values that are not finite"
-            raise UserError(
-                problem, "finite losses", f"optimizer.learning_rate={self.settings.optimizer.learning_rate / 10:g}"
-            )
-        numbers = {"learning_rate": last_rate(self.model.optimizer, self.rate)} | numbers
         progress = self.progress
+        progress.logs = {"learning_rate": last_rate(self.model.optimizer, self.rate)} | numbers(logs or {})
+        self.last_weights = self.model.get_weights()
+        invalid = first_invalid(self.model.weights)
+        if invalid or not math.isfinite(progress.logs.get("loss", 0.0)):
+            why = f"{invalid} has values that are not finite" if invalid else f"the loss is {progress.logs['loss']}"
+            raise UserError(
+                f"training diverged by epoch {epoch + 1}: {why}",
+                "finite losses and weights",
+                f"optimizer.learning_rate={self.settings.optimizer.learning_rate / 10:g}",
+            )
+        report_epoch(progress, {}, self.settings.epochs, self._per_epoch, self.reporter)
         progress.epoch, progress.done = epoch + 1, 0
-        progress.rows.append(epoch_metrics(numbers, progress.clock, self.reporter.warn))
-        self.reporter.metrics(progress.rows[-1], step=epoch + 1)
-        self.reporter.log(epoch_line(epoch, self.settings.epochs, self._per_epoch, numbers, progress.clock))
         progress.finished = self.model.stop_training or progress.epoch == self.settings.epochs
         variables = [*self.model.variables, *self.model.optimizer.variables]
         arrays = {f"variable.{index}": np.array(variable) for index, variable in enumerate(variables)}

@@ -1,6 +1,5 @@
 """The `train` stage: the training loop, with validation, callbacks and the best weights."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +8,9 @@ import keras
 from stages.callbacks.best_weights import save_weights
 from stages.callbacks.build import build_callbacks
 from stages.callbacks.timing import Timing
-from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
-from stages.checkpoints.forks import forked, with_schedule
-from stages.checkpoints.progress import Progress
+from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.saved import restore_trained, save_trained
-from stages.checkpoints.state import progress_of, restore_weights
-from stages.data.batches import steps_per_epoch
-from stages.distribution.collectives import from_chief, has_workers, is_chief
+from stages.distribution.collectives import is_chief
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizes_by_batch
@@ -24,12 +19,11 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
-from stages.training.choices import note_jit, with_choices
-from stages.training.epochs import Epochs, build_engine
+from stages.training.epochs import Epochs
 from stages.training.memory import gpu_peak
 from stages.training.outcome import result_of, write_files
-from stages.training.phase_setup import BuiltPhase, Training, build_phase, start_phase
-from stages.training.phases import Phase, phases, starting_phase
+from stages.training.phase import Phase
+from stages.training.session import Session, plan_phases, starting_point
 
 
 def train(  # noqa: PLR0913  # a stage's parameters name its inputs
@@ -63,37 +57,37 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     if warning := settings.check_share(strategy.in_sync, len(dataset.train)):
         reporter.warn(warning)
     settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
-    plan = phases(model.network, settings)
     if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
         reporter.warn(
             f"optimizer.accumulation={settings.optimizer.accumulation}: BatchNorm normalizes each part of a batch by "
             "the part's own statistics, so results differ from those of whole batches"
         )
-    best, callbacks = build_callbacks(settings, reporter, timing, folder, model.metrics)
+    best, callbacks = build_callbacks(settings, reporter, folder, model.metrics)
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)
-    training = Training(model, dataset, strategy, callbacks, checkpoints, reporter)
-    checkpoint, start = _starting_point(training, plan, place)
+    session = Session(model, dataset, strategy, best, callbacks, timing, checkpoints, reporter, cache)
+    plans = plan_phases(model.network, settings)
+    checkpoint, start = starting_point(session, plans, place)
+    phase: Phase | None = None
     params: dict[str, object] = {}
-    built: BuiltPhase | None = None
-    for phase in plan[start:]:
-        if built is not None and settings.restore_best:
+    for plan in plans[start:]:
+        if phase is not None and settings.restore_best:
             best.restore()
-        built = _begin_phase(training, phase, checkpoint, built, cache)
+        phase = Phase(session, plan, checkpoint, phase)
         checkpoint = None  # it may be large
-        _run_phase(training, built)
-        params |= built.facts
-    assert built is not None
+        Epochs(phase).run()
+        params |= phase.params
+    assert phase is not None
 
     reporter.doing("writing the best weights")
-    ema = built.step.ema
+    ema = phase.step.ema
     if ema is not None and not settings.optimizer.ema_use and place is not None:
         with ema.as_weights():
-            save_weights(built.validation.present_model().network, place / "ema.weights.h5")
+            save_weights(phase.validation.present_model().network, place / "ema.weights.h5")
     if settings.restore_best:
         best.restore()
-    trained = built.validation.present_model()
-    files = write_files(trained, built.progress, best, folder)
+    trained = phase.validation.present_model()
+    files = write_files(trained, phase.progress, best, folder)
     chosen = {name: params[name] for name in ("jit", "jit_reason", "steps_per_call")}
     record = Record(
         params,
@@ -101,7 +95,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         files,
         summary={"train": chosen, **validation_facts(dataset)},
     )
-    return result_of(trained, built.progress, best, settings, record)
+    return result_of(trained, phase.progress, best, settings, record)
 
 
 allow_reuse(train, save_trained, restore_trained)
@@ -115,55 +109,3 @@ def _refuse_own_steps(network: keras.Model) -> None:
                 "train=fit, which does; or compute_loss, add_loss and metrics instead of it",
                 "train=fit",
             )
-
-
-def _starting_point(training: Training, plan: Sequence[Phase], place: Path | None) -> tuple[Checkpoint | None, int]:
-    """Decides where training starts: returns the checkpoint, if any, and the index of the phase in `plan`.
-
-    The order is important:
-
-    1. Resume: from this run's last intact checkpoint.
-    2. Fork: from another run's checkpoint, `start.npz`, adapted to these settings.
-    3. Weights, and 4. fresh: from those that the stage `model` has loaded, or drawn from the seed.
-    """
-    checkpoint = _newest_of_chief(place, training.strategy, training.reporter)
-    if checkpoint is None:
-        return None, 0
-    network = training.model.network
-    checkpoint, start = starting_phase(forked(checkpoint, network), plan)
-    checkpoint = with_schedule(checkpoint, steps_per_epoch(training.dataset.train, plan[0].settings.batch_size))
-    restore_weights(network, checkpoint)  # features are computed with its backbone
-    return checkpoint, start
-
-
-def _begin_phase(
-    training: Training, phase: Phase, checkpoint: Checkpoint | None, previous: BuiltPhase | None, cache: Path | None
-) -> BuiltPhase:
-    """Returns `phase`, built and started from `checkpoint`, else after `previous`, else from the model's weights."""
-    strategy = training.strategy
-    with training.callbacks.timing.of("build"):
-        resumed = progress_of(checkpoint) if checkpoint is not None else Progress()
-        phase = replace(phase, settings=with_choices(phase.settings, resumed, strategy))
-        built = build_phase(training, phase, resumed, cache)
-    start_phase(training, built, checkpoint, previous)
-    facts = built.facts
-    facts["jit_reason"] = note_jit(built.progress, strategy, facts["jit"], facts["jit_reason"], training.reporter)
-    return built
-
-
-def _run_phase(training: Training, built: BuiltPhase) -> None:
-    """Trains until the end of a phase that has been started."""
-    with training.callbacks.timing.of("build"):
-        settings = replace(built.phase.settings, epochs=built.last_epoch)
-        engine = build_engine(training.strategy, built.step, built.dataset, settings, built.progress.step)
-    Epochs(training, built, engine).run()
-    built.facts["steps_per_call"] = engine.steps_per_call
-
-
-def _newest_of_chief(place: Path | None, strategy: Strategy, reporter: Reporter) -> Checkpoint | None:
-    """Returns the checkpoint to start from, which only the chief reads."""
-    checkpoint = newest(place, reporter.warn) if place is not None and is_chief(strategy) else None
-    if not has_workers(strategy):
-        return checkpoint
-    content = from_chief(strategy, to_bytes(checkpoint) if checkpoint is not None else b"")
-    return from_bytes(content) if content else None

@@ -9,7 +9,6 @@ import keras
 from stages.callbacks.best_weights import BestWeights
 from stages.callbacks.callback_list import Callbacks
 from stages.callbacks.profiler import Profiler
-from stages.callbacks.timing import Timing
 from stages.checkpoints.serialization import state_of
 from stages.errors import UserError
 from stages.reporter import Reporter
@@ -21,14 +20,13 @@ from stages.targets import made
 def build_callbacks(
     settings: TrainSettings,
     reporter: Reporter,
-    timing: Timing | None = None,
     folder: Path | None = None,
     metrics: Sequence[keras.metrics.Metric] = (),
 ) -> tuple[BestWeights, Callbacks]:
     """Returns the callback that keeps the best weights, and all callbacks in the order of their calls.
 
     Args:
-        reporter: receives warnings of attributes that a checkpoint cannot hold. timing: counts their time.
+        reporter: receives warnings of attributes that a checkpoint cannot hold.
         folder: the run's, for the profiler's trace. metrics: the network's own.
 
     Raises:
@@ -42,19 +40,14 @@ def build_callbacks(
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
     if isinstance(settings.schedule, PlateauSettings):
         callbacks.append(Plateau(settings, settings.schedule))
-    names: dict[int, str] = {}
-    for index, entry in enumerate(settings.callbacks):
-        callback = _imported(entry, index)
+    own = {f"train.callbacks[{index}]": _imported(entry, index) for index, entry in enumerate(settings.callbacks)}
+    for place, callback in own.items():
         if isinstance(callback, Profiler):
             callback.folder = str(folder or "")
-        callbacks.append(callback)
-        names[id(callback)] = f"train.callbacks[{index}] {type(callback).__name__}"
-        left_out = state_of(callback, "", {})[1]
-        if left_out:
-            name = type(callback).__name__
-            reporter.warn(f"train.callbacks[{index}]: a checkpoint does not keep {name}'s {', '.join(left_out)}")
-    refuse_useless([callback for callback in callbacks if id(callback) in names], names, settings, metrics)
-    return best, Callbacks(callbacks, reporter.warn, timing, names)
+        if left_out := state_of(callback, "", {})[1]:
+            reporter.warn(f"{place}: a checkpoint does not keep {type(callback).__name__}'s {', '.join(left_out)}")
+    _refuse_useless(own, settings, metrics)
+    return best, Callbacks([*callbacks, *own.values()])
 
 
 class Plateau(keras.callbacks.ReduceLROnPlateau):
@@ -115,16 +108,12 @@ _MONITORING = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, k
 _SETTING_RATES = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
 
 
-def refuse_useless(
-    callbacks: Sequence[keras.callbacks.Callback],
-    names: Mapping[int, str],
+def _refuse_useless(
+    callbacks: Mapping[str, keras.callbacks.Callback],
     settings: TrainSettings,
     metrics: Sequence[keras.metrics.Metric],
 ) -> None:
-    """Refuses callbacks that would fail at their first use, or never do anything.
-
-    Args:
-        callbacks: the user's own. names: theirs by `id`, for errors. metrics: the network's own.
+    """Refuse callbacks of the user's that would fail at their first use, or never do anything.
 
     Raises:
         UserError: for one that sets a learning rate which a schedule sets, or swaps an EMA that it does not find, or
@@ -133,9 +122,9 @@ def refuse_useless(
     own = [metric.name for metric in metrics]
     logs = ["loss", "accuracy", *own]
     known = [*logs, *(f"val_{name}" for name in logs), "learning_rate"]
-    may_add = any(_may_add(callback) for callback in callbacks)
-    for callback in callbacks:
-        name = names[id(callback)]
+    may_add = any(_may_add(callback) for callback in callbacks.values())
+    for place, callback in callbacks.items():
+        name = f"{place} {type(callback).__name__}"
         schedule = settings.schedule
         if isinstance(callback, _SETTING_RATES) and (schedule.name != "constant" or schedule.warmup_epochs):
             setting = f"schedule={schedule.name}" if schedule.name != "constant" else "schedule.warmup_epochs"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,6 +42,14 @@ class Checkpoint:
     def step(self) -> int:
         """Steps taken so far."""
         return int(self.facts["step"])
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it is another run's, which this training is forked from."""
+        return bool(self.facts.get("fork"))
+
+    def with_facts(self, **changes: Any) -> "Checkpoint":
+        return replace(self, facts={**self.facts, **changes})
 
 
 def write(checkpoint: Checkpoint, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Forks: the weights of another run that a training starts from, and the state that comes with them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -33,11 +33,6 @@ def best_of(checkpoint: Checkpoint) -> Best | None:
     return None
 
 
-def is_fork(checkpoint: Checkpoint | None) -> bool:
-    """Returns whether `checkpoint` is another run's, which this training is forked from."""
-    return checkpoint is not None and bool(checkpoint.facts.get("fork"))
-
-
 def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     """Returns the checkpoint of another run as a fork starts from it; one of this run unchanged.
 
@@ -46,7 +41,7 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     of their epoch; the optimizer, whose state is that of the last step, and the EMA start again, and the learning rate
     continues at its place in the schedule.
     """
-    if not is_fork(checkpoint):
+    if not checkpoint.is_fork:
         return checkpoint
     facts = dict(checkpoint.facts)
     progress: Mapping[str, Any] = facts["progress"]
@@ -59,7 +54,7 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""
     if origin["weights"] == LAST:
         origin["what"] = f"weights of {place} (the last)"
-        return replace(checkpoint, facts={**facts, "forked": origin})
+        return checkpoint.with_facts(forked=origin)
     if not result["restore_best"]:
         origin["what"] = f"weights of {place} (the last, as train.restore_best=false keeps them)"
         chosen = None
@@ -70,7 +65,7 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
         else:
             origin["what"] = f"weights of epoch {best.epoch} (best{value})"
     if chosen is None or (is_whole and chosen.epoch == epoch):
-        return replace(checkpoint, facts={**facts, "forked": origin})
+        return checkpoint.with_facts(forked=origin)
     origin["fresh"] = True
     facts |= {"forked": origin, "callbacks": [], "parts": {**facts["parts"], EMA: None}}
     arrays = dict(checkpoint.arrays)
@@ -84,11 +79,11 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
 
 def with_schedule(checkpoint: Checkpoint, per_epoch: int) -> Checkpoint:
     """Returns a fork whose optimizer starts again with its schedule continued: `progress.shift`, in steps."""
-    if not is_fork(checkpoint) or not checkpoint.facts.get("forked", {}).get("fresh"):
+    if not checkpoint.is_fork or not checkpoint.facts.get("forked", {}).get("fresh"):
         return checkpoint
     progress = dict(checkpoint.facts["progress"])
     progress["shift"] = (int(progress["epoch"]) - int(progress.get("began", 0))) * per_epoch
-    return replace(checkpoint, facts={**checkpoint.facts, "progress": progress})
+    return checkpoint.with_facts(progress=progress)
 
 
 def report_fork(facts: Mapping[str, Any], progress: Progress, scores: Mapping[str, float], reporter: Reporter) -> None:

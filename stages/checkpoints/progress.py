@@ -1,7 +1,7 @@
 """Progress of a training, as a checkpoint holds it, and the clock of its steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 MOST_WAITING = 0.1
@@ -66,10 +66,9 @@ class Progress:
     rows: the metrics of each epoch; logs: the last ones that callbacks have received.
     stopping: whether a callback stops training; finished: whether the phase has no more steps.
     phase: counted from 0; began: its first epoch.
-    added: values that callbacks have added to logs in this epoch; outside: before the first or after the last one.
     shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
     start: the scores of a fork's weights on validation before its first step.
-    choices: what was chosen for the user in this phase, and on which devices; see `stages.training.choices`.
+    jit: `choice`, whether XLA compiles the step of this phase, the `reason` for it, and on which `devices`.
     """
 
     epoch: int = 0
@@ -82,11 +81,9 @@ class Progress:
     finished: bool = False
     phase: int = 0
     began: int = 0
-    added: dict[str, float] = field(default_factory=dict)
-    outside: dict[str, float] = field(default_factory=dict)
     shift: int = 0
     start: dict[str, float] = field(default_factory=dict)
-    choices: dict[str, Any] = field(default_factory=dict)
+    jit: dict[str, Any] = field(default_factory=dict)
 
     @property
     def first_epoch(self) -> int:
@@ -102,9 +99,10 @@ class Progress:
         self.clock = Clock()  # its steps have their own duration
         self.stopping = False
         self.finished = False
-        self.choices = {}
+        self.jit = {}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":
-        """Returns the progress that `dataclasses.asdict` has converted."""
-        return cls(**{**values, "clock": Clock(**values["clock"])})
+        """Return the progress that `dataclasses.asdict` has converted, also that of an earlier version's checkpoint."""
+        known = {own.name: values[own.name] for own in fields(cls) if own.name in values}
+        return cls(**{**known, "clock": Clock(**values["clock"])})

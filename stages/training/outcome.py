@@ -1,18 +1,69 @@
-"""The result of a training: metrics, files, and the epoch whose weights it has."""
+"""What a training reports: the metrics and the log line of an epoch, and its result."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from stages.callbacks.best_weights import BestWeights
-from stages.checkpoints.progress import Progress
+from stages.checkpoints.progress import Clock, Progress
+from stages.errors import UserError
 from stages.plots.charts import plot_history
+from stages.reporter import Reporter
 from stages.results import Model, Record, Trained
 from stages.settings.train import TrainSettings
-from stages.training.epoch_metrics import is_rate, tracked_logs
+
+
+def report_completed(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
+    """Report the epochs completed before training resumes or a fork begins.
+
+    Raises:
+        UserError: where a fork has no epoch left to train.
+    """
+    if progress.epoch >= epochs and not progress.finished:
+        raise UserError(
+            f"train.epochs={epochs}, and {progress.epoch} are over where this run starts from",
+            f"more than {progress.epoch}",
+            f"train.epochs={2 * progress.epoch}",
+        )
+    for note in notes:
+        reporter.warn(note)
+    for epoch, row in enumerate(progress.rows, progress.first_epoch):
+        reporter.metrics(row, step=epoch)
+
+
+def report_epoch(
+    progress: Progress, own: Mapping[str, float], epochs: int, steps_per_epoch: int, reporter: Reporter
+) -> None:
+    """Record the metrics of the epoch that ends, and log its line.
+
+    Args:
+        own: of training itself, by their tracked names. epochs: of all phases.
+    """
+    row = {tracked(name): value for name, value in progress.logs.items()} | progress.clock.rates() | dict(own)
+    progress.rows.append(row)
+    reporter.metrics(row, step=progress.epoch + 1)
+    reporter.log(_epoch_line(progress.epoch, epochs, steps_per_epoch, progress.logs, progress.clock))
+
+
+def tracked(name: str) -> str:
+    """Return the tracked name of a Keras log: `val_loss` is `val/loss`, `loss` is `train/loss`."""
+    if name.startswith(("train/", "val/")):
+        return name
+    return f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}"
+
+
+def _epoch_line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str, float], clock: Clock) -> str:
+    rate = clock.per_second
+    speed = f"{rate:,.0f} {clock.unit}/s" if rate else "-"
+    left = steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds
+    remaining = f"  {left:.0f} s left" if epoch + 1 < epochs else ""
+    names = (name for name in ("loss", "accuracy", "val_loss", "val_accuracy") if name in logs)
+    means = "  ".join(f"{name} {logs[name]:.4f}" for name in names)
+    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{remaining}"
 
 
 def write_files(model: Model, progress: Progress, best: BestWeights, folder: Path | None) -> dict[str, Path]:
-    """Writes the best weights and the plot of a training's history; returns the plot, to be recorded."""
+    """Write the best weights and the plot of a training's history; return the plot, to be recorded."""
     if folder is None:
         return {}
     best.save(folder / "checkpoints" / "best.weights.h5", model.network)
@@ -21,11 +72,10 @@ def write_files(model: Model, progress: Progress, best: BestWeights, folder: Pat
 
 
 def result_of(model: Model, progress: Progress, best: BestWeights, settings: TrainSettings, record: Record) -> Trained:
-    """Returns the result of a completed training; its record adds metrics and the weights' epoch to `record`.
+    """Return the result of a completed training; its record adds metrics and the weights' epoch to `record`.
 
     Metrics of the last epoch keep their names (`val/loss`); those of the best are `val/best_loss` and so on.
     """
-    rows = progress.rows
     epoch = best.best_epoch if settings.restore_best else progress.epoch
     weights = {
         "epoch": epoch,
@@ -34,15 +84,11 @@ def result_of(model: Model, progress: Progress, best: BestWeights, settings: Tra
         "ema": bool(settings.optimizer.ema_momentum and settings.optimizer.ema_use),
     }
     metrics: dict[str, float] = {
-        **tracked_logs(progress.outside, lambda line: None),
-        **progress.start,
-        "train/best_epoch": best.best_epoch,
-        "train/last_epoch": progress.epoch,
-        "train/weights_epoch": epoch,
+        name.replace("/", "/best_", 1): value
+        for name, value in progress.rows[best.best_epoch - progress.first_epoch].items()
+        if not name.endswith(("_per_second", "/step_milliseconds", "/input_wait_fraction"))  # are of the whole run
     }
-    for name, value in rows[best.best_epoch - progress.first_epoch].items():
-        split, _, log = name.partition("/")
-        if not is_rate(name) and f"{split}/best_{log}" not in rows[-1]:  # a callback may have its own of that name
-            metrics[f"{split}/best_{log}"] = value
+    metrics |= progress.start
+    metrics |= {"train/best_epoch": best.best_epoch, "train/last_epoch": progress.epoch, "train/weights_epoch": epoch}
     record = replace(record, metrics={**metrics, **record.metrics}, weights=weights)
-    return Trained(model, tuple(rows), best.best_epoch, progress.step, record)
+    return Trained(model, tuple(progress.rows), best.best_epoch, progress.step, record)

@@ -16,8 +16,6 @@ from stages.settings.train import TrainSettings
 class Validation:
     """Scores a model on the validation split, and provides it for the result.
 
-    finite: looks for trained weights that were not finite when they were last scored.
-
     Args:
         model: the whole one.
         trainable: the part trained on `dataset`: `model`, or its head, which takes features.
@@ -34,52 +32,43 @@ class Validation:
         self._scorer = Scorer(strategy, self._scored, dataset.num_classes)
         self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
         self._ema = step.ema if settings.optimizer.ema_use else None
-        self.finite = FiniteWeights(self._scored.network.trainable_weights)
 
     def __len__(self) -> int:
         return len(self._split)
 
     def score(self, between: Callable[[], None] = safe_place) -> dict[str, float]:
-        """Returns loss and accuracy of the current weights; calls `between` about every second."""
+        """Return loss and accuracy of the current weights; call `between` about every second."""
         self.present_model()
         scores = self._scorer.score(self._split, self._batch_size, between)
         return {"loss": scores.loss, "accuracy": scores.accuracy}
 
+    def invalid_weight(self) -> str | None:
+        """Return the path of the first trained weight, as last scored, that is not finite; None where all are."""
+        return first_invalid(self._scored.network.trainable_weights)
+
     def result_weights(self) -> AbstractContextManager[None]:
-        """Sets the network, within a block, to the weights of the training's result: the EMA where that is used."""
+        """Set the network, within a block, to the weights of the training's result: the EMA where that is used."""
         return self._ema.as_weights() if self._ema is not None else nullcontext()
 
     def use_result_weights(self) -> None:
-        """Sets the network to the weights of the training's result."""
+        """Set the network to the weights of the training's result."""
         if self._ema is not None:
             self._ema.assign_to_weights()
 
     def present_model(self) -> Model:
-        """Returns the whole model with its current weights, on one device where servers hold it."""
+        """Return the whole model with its current weights, on one device where servers hold it."""
         if not self._is_copy:
             return self._model
         self._scored.network.set_weights(self._model.network.get_weights())
         return self._scored
 
 
-class FiniteWeights:
-    """Looks for values that are not finite in `weights`, on their devices, in one compiled function.
+def first_invalid(weights: Sequence[keras.Variable]) -> str | None:
+    """Return the path of the first weight with a nan or an inf; None where all are finite.
 
     A loss can stay finite over such weights, as a ReLU makes 0 of a nan.
     """
-
-    def __init__(self, weights: Sequence[keras.Variable]) -> None:
-        chosen = [weight for weight in weights if "float" in weight.dtype]
-        self._names = [weight.path for weight in chosen]
-        values = [weight.value for weight in chosen]
-
-        @tf.function(autograph=False)
-        def compiled() -> tf.Tensor:
-            return tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values])
-
-        self._compiled = compiled
-
-    def invalid(self) -> str | None:
-        """Returns the path of the first weight with a nan or an inf; None where all are finite."""
-        finite = self._compiled().numpy() if self._names else []
-        return next((name for name, holds in zip(self._names, finite, strict=True) if not holds), None)
+    for weight in weights:
+        if "float" in weight.dtype and not tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(weight.value))):
+            return str(weight.path)
+    return None

@@ -1,0 +1,154 @@
+"""A training as a whole: what its phases share, which phases it has, and where it starts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from stages.callbacks.best_weights import BestWeights
+from stages.callbacks.callback_list import Callbacks
+from stages.callbacks.timing import Timing
+from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
+from stages.checkpoints.forks import forked, with_schedule
+from stages.checkpoints.state import restore_weights
+from stages.data.batches import steps_per_epoch
+from stages.distribution.collectives import from_chief, has_workers, is_chief
+from stages.errors import UserError
+from stages.reporter import Reporter
+from stages.results import Dataset, Model, Strategy
+from stages.settings.train import TrainSettings
+from stages.transfer.backbone import backbone_of, is_frozen, unfreeze
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a training has from its beginning to its end.
+
+    model: the whole one, which callbacks see and checkpoints hold.
+    cache: the folder that runs share; takes the features of a frozen backbone.
+    """
+
+    model: Model
+    dataset: Dataset
+    strategy: Strategy
+    best: BestWeights
+    callbacks: Callbacks
+    timing: Timing
+    checkpoints: Checkpoints
+    reporter: Reporter
+    cache: Path | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A part of a training with its own optimizer and trained layers.
+
+    settings: those of the training, with the epochs and the peak learning rate of this part.
+    layers: layers of the backbone that are unfrozen, from its end; 0: none.
+    later: epochs of the phases that follow.
+    """
+
+    index: int
+    settings: TrainSettings
+    layers: int = 0
+    later: int = 0
+
+    @property
+    def is_one_of_several(self) -> bool:
+        return bool(self.index or self.later)
+
+    def set_trainable(self, network: keras.Model) -> tuple[int, int]:
+        """Make the phase's weights of `network` trainable; return the numbers of trained and of frozen weights."""
+        if self.layers:
+            unfreeze(network, self.layers)
+        trained = sum(int(np.prod(weight.shape)) for weight in network.trainable_weights)
+        return trained, network.count_params() - trained
+
+
+def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ...]:
+    """Return the phases of a training of `network`: one, or two with fine-tuning.
+
+    Raises:
+        UserError: where there is nothing to unfreeze.
+    """
+    first = Plan(0, settings, later=settings.fine_tune_epochs)
+    if not settings.fine_tune_epochs:
+        return (first,)
+    backbone = backbone_of(network)
+    if backbone is None or not is_frozen(network):
+        raise UserError(
+            f"train.fine_tune_epochs={settings.fine_tune_epochs} trains a frozen backbone's top, and none is frozen",
+            "0, or a network with a frozen backbone",
+            "model.frozen=true",
+        )
+    with _unfrozen(network, backbone, settings.fine_tune_layers):
+        has_weights = bool(backbone.trainable_weights)
+    if not has_weights:
+        raise UserError(
+            f"train.fine_tune_layers={settings.fine_tune_layers}: the last of them hold no weights but BatchNorm's",
+            f"up to {len(backbone.layers)}",
+            f"train.fine_tune_layers={min(settings.fine_tune_layers + 10, len(backbone.layers))}",
+        )
+    optimizer = replace(settings.optimizer, learning_rate=settings.optimizer.learning_rate * settings.fine_tune_rate)
+    fine_tuning = replace(settings, epochs=settings.fine_tune_epochs, optimizer=optimizer)
+    return first, Plan(1, fine_tuning, settings.fine_tune_layers)
+
+
+@contextmanager
+def _unfrozen(network: keras.Model, backbone: keras.Model, layers: int) -> Iterator[None]:
+    unfreeze(network, layers)
+    try:
+        yield
+    finally:
+        backbone.trainable = False
+
+
+def starting_point(session: Session, plans: Sequence[Plan], folder: Path | None) -> tuple[Checkpoint | None, int]:
+    """Decide where training starts: the checkpoint in `folder`, if any, and the index of the phase in `plans`.
+
+    The order is important:
+
+    1. Resume: from this run's last intact checkpoint.
+    2. Fork: from another run's checkpoint, `start.npz`, adapted to these settings.
+    3. Weights, and 4. fresh: from those that the stage `model` has loaded, or drawn from the seed.
+    """
+    strategy, network = session.strategy, session.model.network
+    checkpoint = newest(folder, session.reporter.warn) if folder is not None and is_chief(strategy) else None
+    if has_workers(strategy):  # only the chief reads
+        content = from_chief(strategy, to_bytes(checkpoint) if checkpoint is not None else b"")
+        checkpoint = from_bytes(content) if content else None
+    if checkpoint is None:
+        return None, 0
+    checkpoint, start = starting_phase(forked(checkpoint, network), plans)
+    checkpoint = with_schedule(checkpoint, steps_per_epoch(session.dataset.train, plans[0].settings.batch_size))
+    restore_weights(network, checkpoint)  # features are computed with its backbone
+    return checkpoint, start
+
+
+def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Checkpoint, int]:
+    """Return a checkpoint in terms of this training's phases, and the index of the phase in which it resumes.
+
+    A fork starts in the phase that its epochs belong to in this training: past `train.epochs`, in the second.
+
+    Raises:
+        UserError: where the checkpoint is in a phase that this training does not have.
+    """
+    progress: Mapping[str, Any] = checkpoint.facts["progress"]
+    index, epoch = int(progress.get("phase", 0)), int(progress["epoch"])
+    if not checkpoint.is_fork:
+        if index >= len(plans):
+            raise UserError(
+                "the checkpoint belongs to another training: it fine-tunes, and train.fine_tune_epochs=0",
+                "the settings that it was made with, or fork=<run id>",
+                "resume=never",
+            )
+        return checkpoint, index
+    if index >= len(plans) or (index and epoch < plans[0].settings.epochs):
+        progress = {**progress, "phase": 0, "began": 0}
+    elif index == 0 and len(plans) > 1 and epoch >= plans[0].settings.epochs:
+        progress = {**progress, "phase": 1, "began": epoch}
+    return checkpoint.with_facts(progress=progress), int(progress.get("phase", 0))
