@@ -64,7 +64,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         )
     best, callbacks = build_callbacks(settings, reporter, folder, model.metrics)
     place = folder / "checkpoints" if folder is not None else None
-    checkpoints = Checkpoints(place if is_chief(strategy) else None, settings, reporter.is_secret)
+    checkpoints = Checkpoints(place if is_chief(strategy) else None, settings)
     session = Session(model, dataset, strategy, best, callbacks, timing, checkpoints, reporter, cache)
     plans = plan_phases(model.network, settings)
     checkpoint, start = starting_point(session, plans, place)

@@ -9,7 +9,7 @@ import keras
 from stages.callbacks.best_weights import BestWeights
 from stages.callbacks.callback_list import Callbacks
 from stages.callbacks.profiler import Profiler
-from stages.checkpoints.serialization import state_of
+from stages.checkpoints.state import state_of
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.settings.optimizer import PlateauSettings

@@ -1,10 +1,10 @@
 """Checkpoint files: written whole or not at all, checked when they are read, the last few kept.
 
-A checkpoint is one `.npz` file: arrays, and facts as JSON. Nothing in it is pickled, and reading it executes nothing.
+A checkpoint is one `.npz` file, a zip file with a checksum of each part: arrays, and facts as JSON. Nothing in it is
+pickled, and reading it executes nothing.
 """
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from now on
 import numpy as np
-import tensorflow as tf
 
 from stages.checkpoints.names import START, checkpoint_files, checkpoint_name, step_of
 from stages.errors import UserError
@@ -28,7 +28,7 @@ from stages.storage.atomic import PARTIAL, atomic_write
 EMA = "averages"
 """Name of the EMA among the parts of a checkpoint: that of the files that exist."""
 
-_FACTS, _CHECKSUM = "facts", "checksum"
+_HEADER = "facts"
 
 
 @dataclass(frozen=True)
@@ -86,66 +86,42 @@ def from_bytes(content: bytes) -> Checkpoint:
 
 
 def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Returns the arrays that make up the file."""
+    """Return the arrays that make up the file, whose format holds the bits of dtypes that NumPy lacks, as bfloat16."""
     plain, dtypes = {}, {}
     for name, array in checkpoint.arrays.items():
         dtypes[name] = array.dtype.name
-        # NumPy's format does not have bfloat16 and the like, but can hold their bits.
         is_extension = array.dtype.isbuiltin == 2
         plain[name] = array.view(f"u{array.dtype.itemsize}") if is_extension else array
-    facts = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
-    plain[_FACTS] = np.frombuffer(facts, np.uint8)
-    plain[_CHECKSUM] = np.frombuffer(_digest(plain), np.uint8)
-    return plain
+    header = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
+    return {**plain, _HEADER: np.frombuffer(header, np.uint8)}
 
 
 def _from_file(opened: BinaryIO) -> Checkpoint:
     try:
         with np.load(opened, allow_pickle=False) as file:
-            plain = {name: file[name] for name in file.files}
-        checksum = plain.pop(_CHECKSUM).tobytes()
-        is_intact = checksum == _digest(plain)
-        header = json.loads(plain.pop(_FACTS).tobytes())
-        arrays = {name: array.view(_dtype(header["dtypes"][name], array)) for name, array in plain.items()}
+            plain = {name: file[name] for name in file.files}  # compares the checksum of each
+        header = json.loads(plain.pop(_HEADER).tobytes())
+        arrays = {name: plain.pop(name).view(np.dtype(dtype)) for name, dtype in header["dtypes"].items()}
     except OSError:
         raise
     except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
         raise ValueError(f"it is damaged ({error})") from error
-    if not is_intact:
-        raise ValueError("its checksum is wrong")
     return Checkpoint(header["facts"], arrays)
-
-
-def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
-    digest = hashlib.blake2b(digest_size=32)
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.digest()
-
-
-def _dtype(name: str, array: np.ndarray) -> np.dtype:
-    return array.dtype if array.dtype.name == name else np.dtype(tf.as_dtype(name).as_numpy_dtype)
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """Returns the last intact checkpoint in `folder`, else that of the run it is forked from (`start.npz`), else None.
 
-    Damaged ones are renamed to `damaged-…`.
-
     Args:
-        warn: called for each damaged one.
+        warn: called for each damaged one, which is passed over.
     """
     start = folder / START
     for path in [*reversed(checkpoint_files(folder)), *([start] if start.is_file() else [])]:
         try:
             checkpoint = read(path)
-            return Checkpoint({**checkpoint.facts, "fork": path.name == START}, checkpoint.arrays)
+            return checkpoint.with_facts(fork=path.name == START)
         except (ValueError, OSError) as error:
             warn(f"the checkpoint {path.name} is passed over: {error}")
-            with contextlib.suppress(OSError):
-                path.rename(path.with_name(f"damaged-{path.name}"))
     return None
 
 
@@ -162,7 +138,7 @@ def start_from(source: Path, folder: Path, weights: str = "last", run: str = "")
     checkpoint = newest(source, lambda line: None)
     if checkpoint is None:
         raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
-    if checkpoint.facts["fork"]:  # a fork that has not written a checkpoint of its own
+    if checkpoint.is_fork:  # one that has not written a checkpoint of its own
         weights = checkpoint.facts.get("forked", {}).get("weights", weights)
     elif weights == "best" and checkpoint.facts.get("result", {}).get("restore_best", True):
         states = [callback["state"] for callback in checkpoint.facts["callbacks"] if callback["kind"] == "BestWeights"]
@@ -172,8 +148,7 @@ def start_from(source: Path, folder: Path, weights: str = "last", run: str = "")
                 "fork_weights=last, which continues where it was",
                 f"fork={run} fork_weights=last",
             )
-    facts = {**checkpoint.facts, "forked": {"weights": weights, "run": run}}
-    write(Checkpoint(facts, checkpoint.arrays), folder / START)
+    write(checkpoint.with_facts(forked={"weights": weights, "run": run}), folder / START)
 
 
 POLL_SECONDS = 0.5
@@ -183,18 +158,9 @@ class Checkpoints:
     """Writes the checkpoints of a run to `folder`, off the training thread, when they are due.
 
     Without a folder none is ever due.
-
-    Args:
-        is_secret: returns for an attribute's name and value whether a callback's is not written, but left as made.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        settings: TrainSettings,
-        is_secret: Callable[[str, object], bool] = lambda name, value: False,
-    ) -> None:
-        self._is_secret = is_secret
+    def __init__(self, folder: Path | None, settings: TrainSettings) -> None:
         self._folder = folder
         self._most = settings.checkpoints_kept
         self._steps = settings.checkpoint_every_steps
@@ -231,7 +197,6 @@ class Checkpoints:
         if self._folder is None:
             return
         self.wait()
-        checkpoint = self._without_secrets(checkpoint)
         self._writing = self._thread.submit(self._write, checkpoint, self._folder / checkpoint_name(checkpoint.step))
 
     def wait(self) -> None:
@@ -256,16 +221,6 @@ class Checkpoints:
         finally:
             self._writing = None
             self._written_at = time.monotonic()
-
-    def _without_secrets(self, checkpoint: Checkpoint) -> Checkpoint:
-        callbacks = [
-            {
-                **callback,
-                "state": {key: value for key, value in callback["state"].items() if not self._is_secret(key, value)},
-            }
-            for callback in checkpoint.facts.get("callbacks", [])
-        ]
-        return Checkpoint({**checkpoint.facts, "callbacks": callbacks}, checkpoint.arrays)
 
     def _write(self, checkpoint: Checkpoint, path: Path) -> None:
         write(checkpoint, path)

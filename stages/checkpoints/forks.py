@@ -9,7 +9,7 @@ import numpy as np
 
 from stages.checkpoints.files import EMA, Checkpoint
 from stages.checkpoints.progress import Progress
-from stages.checkpoints.serialization import decoded
+from stages.checkpoints.state import decoded
 from stages.reporter import Reporter
 
 BEST, LAST = "best", "last"

@@ -1,6 +1,6 @@
 """The state of a training, apart from settings and data: read for a checkpoint, and restored from one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from stages.checkpoints.files import EMA, Checkpoint
 from stages.checkpoints.progress import Progress
-from stages.checkpoints.serialization import restore_attributes, state_of
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import has_workers, is_chief
 from stages.errors import UserError
@@ -91,8 +90,14 @@ class State:
         else:
             self._initial = [state_of(callback, "", {})[0] for callback in self._callbacks]
 
-    def read(self, progress: Progress) -> Checkpoint:
-        """Returns the current state. All workers must call it."""
+    def read(
+        self, progress: Progress, is_secret: Callable[[str, object], bool] = lambda name, value: False
+    ) -> Checkpoint:
+        """Return the current state. All workers must call it.
+
+        Args:
+            is_secret: tells by name and value which attribute of a callback is left out.
+        """
         arrays = {
             f"{name}.{index}": _value(variable)
             for name, part in self._parts.items()
@@ -103,6 +108,7 @@ class State:
         for index, (callback, initial) in enumerate(zip(self._callbacks, self._initial, strict=True)):
             own_arrays: dict[str, np.ndarray] = {}
             state = state_of(callback, f"callbacks.{index}", own_arrays)[0]
+            state = {key: value for key, value in state.items() if not is_secret(key, value)}
             changed = {key: value for key, value in state.items() if key not in initial or value != initial[key]}
             arrays |= own_arrays
             callbacks.append({"kind": type(callback).__name__, "state": changed})
@@ -119,7 +125,7 @@ class State:
             UserError: for a checkpoint of other data, another model, or, unless it is a fork, other settings.
         """
         facts = checkpoint.facts
-        fork = bool(checkpoint.facts.get("fork"))
+        fork = checkpoint.is_fork
         self._check(facts, fork)
         parts = self._restored_by_fork(facts) if fork else list(self._parts)
         for name in parts:
@@ -177,30 +183,31 @@ class State:
         return names
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
-        current = self._facts
-        difference = _difference(facts["data"], current["data"], "data ") or _variable_difference(
-            "model", facts, current
-        )
-        difference = difference or _variable_difference("sums", facts, current)
-        allowed = "a checkpoint of the same data and the same model"
-        if not difference and not fork:
-            saved = {
-                "optimizer": facts["optimizer"],
-                "callbacks": [callback["kind"] for callback in facts["callbacks"]],
-            }
-            present = {
-                "optimizer": current["optimizer"],
-                "callbacks": [type(callback).__name__ for callback in self._callbacks],
-            }
-            difference = _difference(facts["order"], current["order"]) or _difference(saved, present)
-            difference = difference or next(
-                filter(None, (_variable_difference(name, facts, current) for name in current["parts"])), ""
+        now = self._facts
+
+        def variables(part: str) -> tuple[dict[int, str], dict[int, str]]:
+            return dict(enumerate(facts["parts"][part])), dict(enumerate(now["parts"][part]))
+
+        compared: dict[str, tuple[Mapping[Any, Any], Mapping[Any, Any]]] = {"data ": (facts["data"], now["data"])}
+        compared |= {f"{part} variable ": variables(part) for part in ("model", "sums")}
+        if not fork:
+            kinds = [callback["kind"] for callback in facts["callbacks"]]
+            own = [type(callback).__name__ for callback in self._callbacks]
+            compared[""] = (
+                {**facts["order"], "optimizer": facts["optimizer"], "callbacks": kinds},
+                {**now["order"], "optimizer": now["optimizer"], "callbacks": own},
             )
-            allowed = "the settings that it was made with, or fork=<run id>"
-        if difference:
-            # A fork with resume=never would begin with the same checkpoint.
-            fix = "fork=null" if fork else "resume=never"
-            raise UserError(f"the checkpoint belongs to another training: {difference}", allowed, fix)
+            compared |= {f"{part} variable ": variables(part) for part in now["parts"]}
+        for kind, (saved, current) in compared.items():
+            for key in dict.fromkeys([*saved, *current]):
+                if saved.get(key) != current.get(key):
+                    allowed = "the settings that it was made with, or fork=<run id>"
+                    raise UserError(
+                        f"the checkpoint belongs to another training: {kind}{key} was {saved.get(key, 'absent')} and "
+                        f"is {current.get(key, 'absent')}",
+                        "a checkpoint of the same data and the same model" if fork else allowed,
+                        "fork=null" if fork else "resume=never",  # a fork would begin with the same checkpoint again
+                    )
 
     def _sum(self, variable: Variable) -> np.ndarray:
         """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""
@@ -228,7 +235,7 @@ def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
         same_order: whether the fork has the same batches; if not, it starts its epoch again.
     """
     progress = Progress.of(checkpoint.facts["progress"])
-    if not checkpoint.facts.get("fork"):
+    if not checkpoint.is_fork:
         return progress
     done = progress.done if same_order else 0
     return Progress(
@@ -263,14 +270,63 @@ def _form(variable: Variable) -> str:
     return f"{dtype} {list(map(int, variable.shape))}"
 
 
-def _variable_difference(part: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    before, now = (dict(enumerate(facts["parts"][part])) for facts in (saved, current))
-    return _difference(before, now, f"{part} variable ")
+_PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta")
+"""Attributes that Keras sets; it flips the sign of `min_delta` at a callback's first use, and would flip it twice."""
 
 
-def _difference(saved: Mapping[Any, Any], current: Mapping[Any, Any], kind: str = "") -> str:
-    """Returns a description of the first difference, or an empty string."""
-    for key in dict.fromkeys([*saved, *current]):
-        if saved.get(key) != current.get(key):
-            return f"{kind}{key} was {saved.get(key, 'absent')} and is {current.get(key, 'absent')}"
-    return ""
+def state_of(target: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the attributes of `target` that are numbers, strings, lists, mappings or arrays, as JSON can hold them.
+
+    Args:
+        name: prefix of the names of its arrays.
+        arrays: receives its arrays.
+
+    Returns:
+        The attributes, and the names of those left out that are neither functions nor objects of the same kind.
+    """
+    attributes: dict[str, Any] = {}
+    left_out: list[str] = []
+    for key, value in vars(target).items():
+        if key in _PRIVATE_TO_KERAS:
+            continue
+        own_arrays: dict[str, np.ndarray] = {}
+        try:
+            attributes[key] = _encode(value, f"{name}.{key}.", own_arrays)
+            arrays |= own_arrays
+        except TypeError:
+            if not callable(value):
+                left_out.append(f"{key} ({type(value).__name__})")
+    return attributes, left_out
+
+
+def restore_attributes(target: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Sets the attributes of `target` that `state_of` has returned."""
+    for key, value in state.items():
+        setattr(target, key, decoded(value, arrays))
+
+
+def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind != "O":
+        name = f"{prefix}{len(arrays)}"
+        arrays[name] = np.array(value)
+        return {"array": name, "scalar": isinstance(value, np.generic)}
+    if type(value) in (list, tuple, set):
+        return {type(value).__name__: [_encode(item, prefix, arrays) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[_encode(part, prefix, arrays) for part in pair] for pair in value.items()]}
+    raise TypeError(type(value).__name__)
+
+
+def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns one value of the attributes that `state_of` has returned."""
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        array = arrays[value["array"]]
+        return array[()] if value["scalar"] else array
+    if "dict" in value:
+        return {decoded(k, arrays): decoded(v, arrays) for k, v in value["dict"]}
+    [(kind, items)] = value.items()
+    return {"list": list, "tuple": tuple, "set": set}[kind](decoded(item, arrays) for item in items)

@@ -139,8 +139,9 @@ class Epochs:
             stop.now()
 
     def _save(self) -> None:
-        with self._session.timing.of("checkpoints"):
-            self._session.checkpoints.save(self._phase.state.read(self._progress))
+        session = self._session
+        with session.timing.of("checkpoints"):
+            session.checkpoints.save(self._phase.state.read(self._progress, session.reporter.is_secret))
 
     def _validate(self, stop: Stop) -> dict[str, float] | None:
         """Return loss and accuracy on the validation split; for callbacks it is a validation of one batch.

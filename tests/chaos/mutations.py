@@ -97,7 +97,10 @@ MUTATIONS = (
     mutation("stages/data/batches.py", "(replica + 1) * count // replicas)", "count)", BATCHES, "-k", "share"),
     mutation("stages/data/batches.py", "tf.constant(1.0 / replicas,", "tf.constant(1.0,", BATCHES, "-k", "share"),
     # Checkpoints
-    mutation("stages/checkpoints/files.py", "if not is_intact:", "if False:", CHECKPOINTS, "-k", "checksum or bit"),
+    mutation(
+        "stages/checkpoints/files.py", "raise ValueError(f\"it is damaged ({error})\") from error",
+        "return Checkpoint({\"step\": 0})", CHECKPOINTS, "-k", "bit",
+    ),
     mutation(
         "stages/checkpoints/files.py", "[*reversed(checkpoint_files(folder)), ", "[*checkpoint_files(folder), ",
         CHECKPOINTS, "-k", "damaged_checkpoint",

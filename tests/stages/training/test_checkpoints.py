@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from stages.checkpoints.files import Checkpoint, from_bytes, newest, read, to_bytes, write
-from stages.checkpoints.serialization import restore_attributes, state_of
+from stages.checkpoints.state import restore_attributes, state_of
 from stages.errors import UserError
 from tests.stages.experiments import adam, flat, one_device, real_digits
 from tests.stages.training.stopped import Whole, run
@@ -60,7 +59,6 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, stopped: Path, whole: 
         assert found is not None
         assert found.step == 10
     assert warned[0].startswith("the checkpoint step-00000012.npz is passed over: ")
-    assert (folder / "damaged-step-00000012.npz").is_file()
 
 
 def test_a_damaged_checkpoint_costs_no_later_one(tmp_path: Path) -> None:
@@ -85,19 +83,6 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
             continue
         assert found.facts == {"step": 1}
         np.testing.assert_array_equal(found.arrays["x"], np.arange(4.0))
-
-
-def test_a_checksum_tells_what_the_zip_file_does_not() -> None:
-    content = {"x": np.arange(4.0)}
-    whole = to_bytes(Checkpoint({"step": 1}, content))
-    wrong = to_bytes(Checkpoint({"step": 2}, content))
-    assert from_bytes(whole).step == 1
-    parts = dict(np.load(BytesIO(whole)))
-    parts["checksum"] = dict(np.load(BytesIO(wrong)))["checksum"]
-    file = BytesIO()
-    np.savez(file, **parts)
-    with pytest.raises(ValueError, match="its checksum is wrong"):
-        from_bytes(file.getvalue())
 
 
 def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
