@@ -14,15 +14,9 @@ from stages.checkpoints.saved import count_known, digests_of_run, too_good
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
-from stages.networks.keras_internals import inputs_of, last_function, one_line
+from stages.networks.keras_internals import inputs_of, one_line, reset_names
 from stages.networks.model_parallel import place
-from stages.networks.precision import (
-    cast_exactly,
-    effective_policy,
-    float32_initial_values,
-    keras_floats,
-    layer_policies,
-)
+from stages.networks.precision import cast_exactly, effective_policy, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
 from stages.networks.rescaling import with_scaling
 from stages.reporter import Reporter, Silent
@@ -63,10 +57,11 @@ def model(
     scaling = _scaling(function, arguments, dataset, reporter or Silent())
 
     def build(placed: bool, policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
-        with _policy(policy), float32_initial_values():
-            with layer_policies(patterns) as matched:
-                network = _build(function, arguments, dataset)
-            policies.update(matched)
+        with _policy(policy):
+            if patterns:
+                reset_names()  # a network that is built again has the same
+            network = _build(function, arguments, dataset)
+            policies.update(set_layer_policies(network, patterns))
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
             return _scaled(scaling, dataset, network, policy)
@@ -77,19 +72,23 @@ def model(
 
     prepare_random_layers()
     cast_exactly()
-    keras.utils.set_random_seed(derive(settings.seed, "model"))
+    seed = derive(settings.seed, "model")
+    keras.utils.set_random_seed(seed)
     with strategy.distribution.scope(), tf.device("/cpu:0" if layers is not None else None):
         network = build(placed=True)
+    if own in ("float64", "bfloat16", "float16"):  # TensorFlow draws other numbers for each dtype of a variable
+        keras.utils.set_random_seed(seed)
+        network.set_weights(build_on_one_device("float32", {}).get_weights())
     if not network.trainable_variables:
         raise UserError(f"{network.name} has no weights that are trained", "at least one", "trainable layers")
     _refuse_own_loss(network, dataset)
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
-    outputs = _outputs(network, dataset, settings.outputs, policy)
+    _check_outputs(network(tf.cast(dataset.train.images[:2], tf.float32), training=False), dataset, settings, policy)
     params = {
         **loaded,
-        "outputs": outputs,
+        "outputs": settings.outputs,
         "policy": own,
         **({"layer_policies": _listed(policies)} if policies else {}),
         **(facts(scaling) if scaling != dataset.normalization else {}),
@@ -101,7 +100,7 @@ def model(
     in_step = dataset.augmentation if dataset.augments_in_step else None
     mixed = dataset.mixing is not None
     in_float32 = partial(build_on_one_device, "float32", {})
-    return Model(network, outputs, policy, metrics, rebuild, record, in_step, mixed, in_float32)
+    return Model(network, settings.outputs, policy, metrics, rebuild, record, in_step, mixed, in_float32)
 
 
 def _listed(policies: Mapping[str, str]) -> str:
@@ -241,59 +240,24 @@ def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
         )
 
 
-def _outputs(network: keras.Model, dataset: Dataset, declared: str, policy: str) -> str:
-    """Returns `logits` or `probabilities`: what the network returns for two images.
+def _check_outputs(outputs: tf.Tensor, dataset: Dataset, settings: ModelSettings, policy: str) -> None:
+    """Refuse outputs for two images that are not of the kind `settings.outputs`.
 
-    Raises:
-        UserError: where it is neither, or something else than declared.
+    Mistaking logits for probabilities, or the other way, trains to wrong numbers without an error.
     """
-    images = tf.cast(dataset.train.images[:2], tf.float32)
-    outputs = _check_outputs(network(images, training=False), dataset.num_classes, declared, policy)
-    squashing = _squashing(network, images) if outputs == "logits" != declared else None
-    if squashing is not None:
-        raise UserError(
-            f"the network ends in a {squashing}, whose values are neither logits nor probabilities that add up to 1",
-            "a last layer without an activation, or with a softmax",
-            "model.outputs=logits, to train on them as logits all the same",
-        )
-    return outputs
-
-
-SQUASHING = ("sigmoid", "hard_sigmoid", "tanh", "hard_tanh", "softsign", "relu6", "unit_normalization", "relu")
-"""Functions of Keras whose values are bounded, so that the softmax of them is never sure of a class. Those of `relu`
-are on one side alone: a class below it gets no gradient."""
-
-
-def _squashing(network: keras.Model, images: tf.Tensor) -> str | None:
-    """Returns the network's last function where it is one of SQUASHING; None where it is another.
-
-    Its name says so, or all that can be seen of it: values between 0 and 1 are taken for a sigmoid's.
-
-    Args:
-        images: on which, as they are and far outside their range, the outputs of an unknown function are looked at.
-    """
-    name = last_function(network.core)
-    if name is not None:
-        return next((known for known in SQUASHING if name.replace("_", "") == known.replace("_", "")), None)
-    outputs = [network(images * factor, training=False).numpy() for factor in (1.0, 1e3, -1e3)]
-    is_inside = all(bool(np.all((values >= 0) & (values <= 1))) for values in outputs)
-    return SQUASHING[0] if is_inside else None
-
-
-def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: str) -> str:
-    """Returns `logits` or `probabilities`. Mistaking one for the other trains to wrong numbers without an error."""
+    classes = dataset.num_classes
     dtype = "float64" if policy == "float64" else "float32"
     if not tf.is_tensor(outputs):
         raise UserError(
             f"the network returns a {type(outputs).__name__} of {len(outputs)}",
-            f"a single output, {dtype} of shape (batch, {num_classes})",
+            f"a single output, {dtype} of shape (batch, {classes})",
             "keras.Model(inputs, <that output>)",
         )
-    if outputs.shape != (2, num_classes) or outputs.dtype.name != dtype:
+    if outputs.shape != (2, classes) or outputs.dtype.name != dtype:
         raise UserError(
             f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two images",
-            f"{dtype} of shape (2, {num_classes})",
-            f'a last layer keras.layers.Dense({num_classes}, dtype="{dtype}")',
+            f"{dtype} of shape (2, {classes})",
+            f'a last layer keras.layers.Dense({classes}, dtype="{dtype}")',
         )
     values = outputs.numpy()
     if not np.isfinite(values).all():
@@ -303,16 +267,11 @@ def _check_outputs(outputs: tf.Tensor, num_classes: int, declared: str, policy: 
             "other initial weights, or precision=float32",
         )
     sums_to_one = bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1.0, atol=1e-3))
-    if declared == "probabilities" and not sums_to_one:
+    if sums_to_one != (settings.outputs == "probabilities"):
+        add_up = "add up to 1" if sums_to_one else "do not add up to 1"
+        other = "probabilities" if sums_to_one else "logits"
         raise UserError(
-            "model.outputs=probabilities, but the rows of the network's output do not add up to 1",
-            ("auto", "logits", "probabilities"),
-            "model.outputs=auto",
+            f"model.outputs={settings.outputs}, but the rows of the network's output {add_up}",
+            "what the last layer of the network returns",
+            f"model.outputs={other}",
         )
-    if declared == "logits" and sums_to_one:
-        raise UserError(
-            "model.outputs=logits, but the rows of the network's output add up to 1",
-            ("auto", "logits", "probabilities"),
-            "model.outputs=auto",
-        )
-    return declared if declared != "auto" else "probabilities" if sums_to_one else "logits"

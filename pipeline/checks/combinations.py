@@ -66,7 +66,6 @@ COMBINATIONS = (
         "Keras clips before the sum over the replicas",
         "train=loop",
     ),
-    Rule("train=fit with train.jit=measure", "Keras has no way to try", "train=loop"),
     Rule(
         "train=fit with train.jit=on with several replicas",
         "compiled code cannot reach the other replicas' variables",
@@ -88,14 +87,13 @@ COMBINATIONS = (
         f"Keras averages the replicas' means, which is wrong where their batches differ in size ({_KERAS}/19891)",
         "train=loop",
     ),
-    Rule("train.jit=on,measure with strategy=model_parallel", "XLA compiles for one device", "train.jit=off"),
-    Rule("train.jit=off,measure with strategy=tpu", "a TPU runs only what XLA compiled", "train.jit=auto"),
+    Rule("train.jit=on with strategy=model_parallel", "XLA compiles for one device", "train.jit=off"),
+    Rule("train.jit=off with strategy=tpu", "a TPU runs only what XLA compiled", "train.jit=auto"),
     Rule(
-        "train.jit=measure with strategy=parameter_server",
-        "the chief computes nothing that it could time",
-        "train.jit=auto",
+        "optimizer.ema_momentum with precision=bfloat16,float16",
+        "an average of so few digits does not move",
+        "precision=mixed",
     ),
-    Rule("train.jit=measure with deterministic=true", "the clock would choose the last digits", "train.jit=auto"),
     Rule("model.frozen=true without a backbone", "no layer of the network has that name", "model.frozen=false"),
     Rule(
         "model.weights=imagenet without a backbone",

@@ -68,7 +68,6 @@ class Progress:
     phase: counted from 0; began: its first epoch.
     shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
     start: the scores of a fork's weights on validation before its first step.
-    jit: `choice`, whether XLA compiles the step of this phase, the `reason` for it, and on which `devices`.
     """
 
     epoch: int = 0
@@ -83,7 +82,6 @@ class Progress:
     began: int = 0
     shift: int = 0
     start: dict[str, float] = field(default_factory=dict)
-    jit: dict[str, Any] = field(default_factory=dict)
 
     @property
     def first_epoch(self) -> int:
@@ -99,7 +97,6 @@ class Progress:
         self.clock = Clock()  # its steps have their own duration
         self.stopping = False
         self.finished = False
-        self.jit = {}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":

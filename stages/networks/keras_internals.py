@@ -63,30 +63,6 @@ def inputs_of(network: keras.Model) -> list[Any]:
     return [] if graph is None else list(graph.inputs)
 
 
-def last_function(network: keras.Model) -> str | None:
-    """Returns the name of the function that makes the output of `network`, such as `sigmoid`; None where it is unknown.
-
-    That of the last layer's activation, of a layer that is nothing else, or of the last operation.
-    Keras 3.15: `KerasTensor._keras_history`.
-    """
-    graph = graph_of(network)
-    if graph is None or len(graph.outputs) != 1:
-        return None
-    operation = graph.outputs[0]._keras_history.operation
-    if isinstance(operation, keras.Model):
-        return last_function(operation)
-    activation = getattr(operation, "activation", None)
-    if activation is not None:
-        return str(getattr(activation, "__name__", type(activation).__name__)).lower()
-    name = type(operation).__name__.lower()
-    if name == "relu" and getattr(operation, "max_value", None) is not None:
-        return "relu6"
-    if name == "relu" and getattr(operation, "negative_slope", None):
-        return "leaky_relu"
-    known = keras.layers.ReLU, keras.layers.UnitNormalization
-    return None if isinstance(operation, keras.layers.Layer) and not isinstance(operation, known) else name
-
-
 def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
     """Sets an attribute that Keras neither counts among the layers and weights of `layer` nor saves.
 

@@ -1,4 +1,4 @@
-"""Precision of a network: of its layers, of the last one, and initial weights that do not depend on it."""
+"""Precision of a network, of its layers, and of the last one."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.networks.keras_internals import reset_names, wrap_backend
+from stages.networks.keras_internals import all_layers, wrap_backend
 from stages.settings.model import POLICIES_OF_LAYERS
 
 
@@ -28,26 +28,6 @@ def keras_floats(policy: str) -> Iterator[None]:
         yield
     finally:
         keras.config.set_floatx(before)
-
-
-@contextmanager
-def float32_initial_values() -> Iterator[None]:
-    """Gives every Keras variable made in the block the initial value that it has in float32, rounded to its dtype.
-
-    TensorFlow draws other random numbers for each dtype, so that precisions could not be compared at the same seed.
-    All initializers are called for float32, custom ones too; integer and boolean variables are left alone.
-    """
-    original = keras.Variable.__init__
-
-    @wraps(original)
-    def init(self: keras.Variable, initializer: Any, shape: Any = None, dtype: Any = None, **options: Any) -> None:
-        original(self, _rounded(initializer, dtype), shape, dtype, **options)
-
-    keras.Variable.__init__ = init
-    try:
-        yield
-    finally:
-        keras.Variable.__init__ = original
 
 
 def cast_exactly() -> None:
@@ -69,17 +49,6 @@ def cast_exactly() -> None:
     wrap_backend("core", "cast", exact)
 
 
-def _rounded(initializer: Any, dtype: Any) -> Any:
-    """Returns an initializer, or a value, equal to `initializer` in float32 rounded to the dtype."""
-    if isinstance(initializer, str):
-        initializer = keras.initializers.get(initializer)
-    if callable(initializer):
-        return lambda shape, dtype=None: through_float32(lambda dtype: initializer(shape, dtype=dtype), dtype)
-    if dtype is None or isinstance(initializer, (tf.Variable, keras.Variable)):
-        return initializer
-    return through_float32(lambda _: initializer, dtype)
-
-
 def through_float32(values: Callable[[Any], Any], dtype: Any) -> Any:
     """Returns `values(dtype)`, or, for a float that is not float32, `values("float32")` rounded to it."""
     if not _is_other_float(dtype):
@@ -94,62 +63,38 @@ def _is_other_float(dtype: Any) -> bool:
     return keras.backend.is_float_dtype(name) and name != "float32"
 
 
-_NO_COMPUTATION = (keras.Model, keras.layers.InputLayer)
-"""Layers that compute nothing by themselves: those within them have policies of their own."""
+def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> dict[str, str]:
+    """Give layers of `network` the policy of the first pattern that matches their names.
 
+    A layer that its network gives a dtype of its own, such as a last layer in float32, keeps it unless a pattern is its
+    whole name. Call it under the policy that the network was made under, before the network is part of another.
 
-@contextmanager
-def layer_policies(patterns: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Gives layers that are made in the block the policy of the first pattern that matches their names.
-
-    So it holds for networks of any kind: sequential, functional, subclassed, of keras.applications, with layers in
-    layers. A layer that its network gives a dtype of its own, such as a last layer in float32, keeps it unless a
-    pattern is its whole name. Names are counted from the beginning, so that a network built again has the same.
-
-    Yields:
-        the policy of each layer that a pattern has matched, by its name; complete at the end of the block.
+    Returns:
+        The policy of each layer that a pattern has matched, by its name.
 
     Raises:
-        UserError: at the end of the block, for a pattern that has matched no layer.
+        UserError: for a pattern that has matched no layer.
     """
-    matched: dict[str, str] = {}
-    if not patterns:
-        yield matched
-        return
-    names: list[str] = []
+    computing = [each for each in all_layers(network) if not isinstance(each, (keras.Model, keras.layers.InputLayer))]
+    policies: dict[str, str] = {}
     used: set[str] = set()
-    original = keras.layers.Layer.__init__
-
-    @wraps(original)
-    def init(self: keras.layers.Layer, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        if isinstance(self, _NO_COMPUTATION):
-            return
-        has_own = options.get("dtype") is not None
-        names.append(self.name)
-        for pattern, policy in patterns.items():
-            if fnmatchcase(self.name, pattern):
-                used.add(pattern)
-                if not has_own or pattern == self.name:
-                    self.dtype_policy = policy
-                    matched[self.name] = policy
-                break
-
-    reset_names()
-    keras.layers.Layer.__init__ = init
-    try:
-        yield matched
-    finally:
-        keras.layers.Layer.__init__ = original
+    for layer in computing:
+        pattern = next((pattern for pattern in patterns if fnmatchcase(layer.name, pattern)), None)
+        if pattern is not None:
+            used.add(pattern)
+            if pattern == layer.name or layer.dtype_policy is keras.config.dtype_policy():  # not one of its own
+                layer.dtype_policy = policies[layer.name] = patterns[pattern]
     for pattern in patterns:
         if pattern not in used:
+            names = list(dict.fromkeys(layer.name for layer in computing))
             shadowed = any(fnmatchcase(name, pattern) for name in names)
             raise UserError(
                 f"precision.layers: {pattern} "
                 + ("comes after patterns that match its layers" if shadowed else "is the name of no layer"),
-                "the special ones first" if shadowed else list(dict.fromkeys(names)),
+                "the special ones first" if shadowed else names,
                 "'precision.layers={conv2d*: mixed_bfloat16}'",
             )
+    return policies
 
 
 def effective_policy(policy: str, layers: Mapping[str, str]) -> str:

@@ -117,8 +117,8 @@ class ModelSettings:
     _target_: str = "stages.model.model"
     network: Any = MISSING
     """`_target_`: a function `(input_shape, num_classes, **settings) -> keras.Model`, and its settings."""
-    outputs: str = choice("auto", "auto", "logits", "probabilities")
-    """Kind of the network's outputs; `auto` determines it by calling the network on two images."""
+    outputs: str = choice("logits", "logits", "probabilities")
+    """What the network returns. One of your own whose last layer is a softmax says `probabilities`."""
     weights: str = "none"
     """`none`: drawn from the seed; `imagenet`: those of the backbone in keras.applications; a file (`.h5`,
     `.weights.h5`) or an exported SavedModel of the network or of its backbone; `runs:/<run id>` or `models:/…`: of a

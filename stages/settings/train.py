@@ -22,8 +22,8 @@ class TrainSettings:
     batch_size: int = number(64, at_least=1, unit="examples of the global batch, over all replicas")
     steps_per_call: int | None = number(None, at_least=1, unit="steps in one call of the compiled function")
     """null: as many as keep Python's share of the time under 2 %."""
-    jit: str = choice("auto", "auto", "on", "off", "measure")
-    """XLA: `auto` is on for GPUs and off for CPUs; `measure` times both on a batch and keeps the faster."""
+    jit: str = choice("auto", "auto", "on", "off")
+    """XLA: `auto` is on for GPUs and off for CPUs."""
     label_smoothing: float = number(0.0, at_least=0, below=1, unit="of the target, spread over all classes")
     class_weights: Any = None
     """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it)."""

@@ -42,7 +42,6 @@ class Phase:
         self._start(checkpoint, previous)
         self.last_epoch = self.progress.began + plan.settings.epochs
         self.all_epochs = self.last_epoch + plan.later
-        self.progress.jit = {"devices": list(session.strategy.devices), "choice": self._jit, "reason": self._jit_reason}
         with session.timing.of("build"):
             settings = replace(self.settings, epochs=self.last_epoch)
             given = (session.strategy, self.step, self.dataset, settings)
@@ -70,11 +69,7 @@ class Phase:
         """Build the step with an optimizer of its own. resumed: the progress of the phase so far."""
         session = self.session
         model, dataset, strategy, reporter = session.model, session.dataset, session.strategy, session.reporter
-        # What was measured decides the last bits: a run that resumes on the same devices keeps it.
-        kept = resumed.jit if resumed.jit.get("devices") == list(strategy.devices) else {}
         self.settings = settings = self.plan.settings
-        if settings.jit == "measure" and kept:
-            self.settings = settings = replace(settings, jit=kept["choice"])
         self._trained, self._kept = self.plan.set_trainable(model.network)
         if self.plan.index:
             number = self.plan.index + 1
@@ -104,10 +99,10 @@ class Phase:
         def build(jit: bool) -> Gradients:
             return Gradients(trainable, loss, settings, strategy.in_sync, jit)
 
-        gradients, jit, reason = choose_jit(settings, strategy, trainable, self.dataset, build)
-        self._jit, self._jit_reason = "on" if jit else "off", str(kept.get("reason", reason))
-        if self._jit_reason != "as asked":
-            reporter.log(f"train.jit={self._jit}: {self._jit_reason}")
+        gradients, jit, reason = choose_jit(settings.jit, strategy, trainable, self.dataset, build)
+        self._jit, self._jit_reason = "on" if jit else "off", reason
+        if reason != "as asked":
+            reporter.log(f"train.jit={self._jit}: {reason}")
         self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")

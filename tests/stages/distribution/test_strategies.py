@@ -29,7 +29,6 @@ from stages.settings.strategy import (
     OneDeviceSettings,
     TpuSettings,
 )
-from stages.settings.train import TrainSettings
 from stages.strategy import strategy
 from tests import commands
 from tests.stages.experiments import settings, start
@@ -219,7 +218,7 @@ def test_a_tpu_computes_in_bfloat16() -> None:
     made = dataclasses.replace(STRATEGIES["default"](), devices=("/device:TPU:0",), fixed_shapes=True)
     assert resolve_policy("mixed", made) == "mixed_bfloat16"
     built = build(CASES["float64"], STRATEGIES["default"](), real_digits(64))
-    choice = choose_jit(TrainSettings(), made, built, real_digits(64), lambda jit: None)  # type: ignore[arg-type, return-value]
+    choice = choose_jit("auto", made, built, real_digits(64), lambda jit: None)  # type: ignore[arg-type, return-value]
     assert choice[1:] == (False, "a TPU compiles the whole step itself")
 
 

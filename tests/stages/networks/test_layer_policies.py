@@ -12,7 +12,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.model import model
 from stages.networks.keras_internals import all_layers
-from stages.networks.precision import effective_policy, layer_policies
+from stages.networks.precision import effective_policy, set_layer_policies
 from stages.results import Dataset, Model, Strategy
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
@@ -79,8 +79,8 @@ def test_networks_of_any_kind(network: Any, pattern: str, kind: type) -> None:
 @pytest.mark.slow
 def test_a_pretrained_backbone_keeps_its_weights() -> None:
     plain = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
-    with layer_policies({"*_expand": "mixed_bfloat16"}) as matched:
-        layered = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
+    layered = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
+    matched = set_layer_policies(layered, {"*_expand": "mixed_bfloat16"})
     assert len(matched) == 16
     layered.set_weights(plain.get_weights())
     np.testing.assert_array_equal(flat(layered), flat(plain))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cases import step_of
-from stages.checkpoints.files import from_bytes, newest, to_bytes
+from stages.checkpoints.files import from_bytes, to_bytes
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State
 from stages.fit import fit
@@ -174,17 +174,3 @@ def test_fit_goes_on_with_the_last_epoch(tmp_path: Path) -> None:
     assert second.resumed_from == 16
     assert second.rows == first.rows
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
-
-
-def test_a_resumed_run_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(one_device(), tmp_path, 12, jit="measure", checkpoint_every_steps=5)
-    before = newest(tmp_path / "checkpoints", print)
-    assert before is not None
-    measured = before.facts["progress"]["jit"]
-    monkeypatch.setattr("stages.optimization.jit.mean_over_workers", lambda *_: pytest.fail("measured again"))
-    trained, _ = run(one_device(), tmp_path, jit="measure")
-    assert trained is not None
-    assert (trained.record.params["jit"], trained.record.params["jit_reason"]) == (
-        measured["choice"],
-        measured["reason"],
-    )

@@ -1,7 +1,6 @@
 """What a run of epochs may be asked for, under the strategies: the same history, whatever computes."""
 
 import functools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -272,30 +271,22 @@ def test_class_weights() -> None:
         class_weights([1.0, 2.0], dataset)
 
 
-def test_jit_is_chosen_told_and_gives_the_same_numbers() -> None:
-    """With operations that XLA has no deterministic form of, it is left out, and `on` says so."""
-    chosen, weights = usual()
+def test_jit_is_chosen_and_told() -> None:
+    """`on` says where XLA has no deterministic form of an operation."""
+    chosen, _ = usual()
     assert chosen.record.params["jit"] == "off"
     assert "CPUs" in str(chosen.record.params["jit_reason"])
-    measured, same = run(one_device(), jit="measure")
-    assert "measured" in str(measured.record.params["jit_reason"]) or measured.record.params["jit"] == "off"
-    assert np.abs(same - weights).max() <= 1e-5
     with pytest.raises(UserError, match=r"train.jit=on: XLA cannot compile this network .*Try: train.jit=off"):
         run(one_device(), jit="on")  # deterministic MaxPoolGrad
 
 
-@pytest.mark.parametrize("jit", ["on", "measure"])
-def test_jit_where_xla_can_compile_all(jit: str) -> None:
-    dataset, place = real_digits(300), mirrored(2) if jit == "on" else one_device()  # it is measured outside of places
+def test_jit_where_xla_can_compile_all() -> None:
+    dataset, place = real_digits(300), mirrored(2)
     network = MlpSettings(hidden=[32])
     built = model(dataset, place, ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1))
-    shared: dict[str, Any] = {"epochs": 1, "seed": 1, "schedule": ScheduleSettings(), "optimizer": SgdSettings()}
-    params = train(built, dataset, place, TrainSettings(jit=jit, **shared)).record.params
-    if jit == "on":
-        assert (params["jit"], params["jit_reason"]) == ("on", "as asked")
-    else:
-        with_xla, without = map(float, re.findall(r"([\d.]+) ms with", str(params["jit_reason"])))
-        assert (params["jit"] == "on") == (with_xla < without)
+    given = TrainSettings(jit="on", epochs=1, seed=1, schedule=ScheduleSettings(), optimizer=SgdSettings())
+    params = train(built, dataset, place, given).record.params
+    assert (params["jit"], params["jit_reason"]) == ("on", "as asked")
 
 
 def test_steps_per_call_keep_python_under_two_percent() -> None:
