@@ -201,7 +201,7 @@ def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], d
     name = f"{function.__module__}.{getattr(function, '__name__', '')}"
     try:
         network = function(dataset.image_shape, dataset.num_classes, **arguments)
-    except ValueError as error:  # Keras' error for layers that do not fit
+    except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(arguments)} ({reason})",

@@ -43,38 +43,30 @@ def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
     """
     if not checkpoint.is_fork:
         return checkpoint
-    facts = dict(checkpoint.facts)
+    facts = checkpoint.facts
     progress: Mapping[str, Any] = facts["progress"]
     origin: dict[str, Any] = {"weights": LAST, "run": "", **facts.get("forked", {})}
     result = {"restore_best": True, "monitor": "val_loss", **facts.get("result", {})}
-    epoch = int(progress["epoch"])
-    is_whole = progress["done"] == 0
+    epoch, is_whole = int(progress["epoch"]), progress["done"] == 0
     place = f"epoch {epoch}" if is_whole else f"epoch {epoch + 1}, step {facts['step']}"
     best = best_of(checkpoint)
     value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""
+    origin["what"] = f"weights of {place} (best and last{value})"
     if origin["weights"] == LAST:
         origin["what"] = f"weights of {place} (the last)"
-        return checkpoint.with_facts(forked=origin)
-    if not result["restore_best"]:
+    elif not result["restore_best"]:
         origin["what"] = f"weights of {place} (the last, as train.restore_best=false keeps them)"
-        chosen = None
-    else:
-        chosen = best
-        if best is None or (is_whole and best.epoch == epoch):
-            origin["what"] = f"weights of {place} (best and last{value})"
-        else:
-            origin["what"] = f"weights of epoch {best.epoch} (best{value})"
-    if chosen is None or (is_whole and chosen.epoch == epoch):
-        return checkpoint.with_facts(forked=origin)
-    origin["fresh"] = True
-    facts |= {"forked": origin, "callbacks": [], "parts": {**facts["parts"], EMA: None}}
-    arrays = dict(checkpoint.arrays)
-    if chosen is not None and len(chosen.weights) == len(network.weights):  # another network is refused later
-        facts["progress"] = _at_epoch(progress, chosen.epoch)
-        places = {id(variable): index for index, variable in enumerate(network.variables)}
-        weights = zip(network.weights, chosen.weights, strict=True)
-        arrays |= {f"model.{places[id(variable)]}": array for variable, array in weights}
-    return Checkpoint(facts, arrays)
+    elif best is not None and not (is_whole and best.epoch == epoch):
+        origin |= {"what": f"weights of epoch {best.epoch} (best{value})", "fresh": True}
+        arrays = dict(checkpoint.arrays)
+        if len(best.weights) == len(network.weights):  # another network is refused later
+            progress = _at_epoch(progress, best.epoch)
+            places = {id(variable): index for index, variable in enumerate(network.variables)}
+            weights = zip(network.weights, best.weights, strict=True)
+            arrays |= {f"model.{places[id(variable)]}": array for variable, array in weights}
+        facts = {**facts, "progress": progress, "callbacks": [], "parts": {**facts["parts"], EMA: None}}
+        checkpoint = Checkpoint(facts, arrays)
+    return checkpoint.with_facts(forked=origin)
 
 
 def with_schedule(checkpoint: Checkpoint, per_epoch: int) -> Checkpoint:

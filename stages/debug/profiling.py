@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.callbacks.profiler import FOLDER, write_chrome_trace
+from stages.callbacks.profiler import FOLDER
 from stages.callbacks.timing import PARTS
 from stages.distribution.collectives import is_chief
 from stages.reporter import Reporter, Silent
@@ -41,7 +41,7 @@ def profiling(
     """Returns where the time of training went; logs it as a table, with how to open the trace.
 
     Args:
-        folder: the run's, with the trace in `profile`; takes `trace.json.gz` beside it.
+        folder: the run's, with the trace in `profile`; made by training.
     """
     reporter = reporter or Silent()
     seconds = _by_part(trained.record.metrics)
@@ -50,13 +50,9 @@ def profiling(
     trace = folder / FOLDER if folder is not None else None
     if trace is None or not trace.is_dir() or (strategy is not None and not is_chief(strategy)):
         return Profile(seconds, None)
-    readable = write_chrome_trace(trace)
     if strategy is not None and strategy.coordinator is not None:
         reporter.warn("the trace is of the coordinator, which takes no steps; strategy=one_device shows a worker's")
-    reporter.log(f"trace: open {readable} at https://ui.perfetto.dev, which sends it nowhere")
-    reporter.log(
-        f"       or, with the packages tensorboard and tensorboard-plugin-profile, tensorboard --logdir {trace}"
-    )
+    reporter.log(f"trace: with the package xprof, xprof --logdir {trace}")
     return Profile(seconds, trace, Record(files={FOLDER: trace}))
 
 

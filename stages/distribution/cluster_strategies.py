@@ -94,14 +94,6 @@ class Serving:
         self._over.set()
 
 
-def serve(chief: str) -> None:
-    """Serves as a worker or a parameter server until the chief is lost, and then ends the process."""
-    serving = Serving(chief)
-    while not serving.is_over():
-        serving.wait(LOOK_SECONDS)
-    os._exit(0)  # past TensorFlow's destructors, which wait for members that are lost
-
-
 def tpu(settings: TpuSettings) -> Strategy:
     """Returns a TPUStrategy over all cores of the TPU `settings.name`.
 

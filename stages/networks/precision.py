@@ -49,20 +49,6 @@ def cast_exactly() -> None:
     wrap_backend("core", "cast", exact)
 
 
-def through_float32(values: Callable[[Any], Any], dtype: Any) -> Any:
-    """Returns `values(dtype)`, or, for a float that is not float32, `values("float32")` rounded to it."""
-    if not _is_other_float(dtype):
-        return values(dtype)
-    return tf.cast(tf.cast(values("float32"), tf.float32), keras.backend.standardize_dtype(dtype))
-
-
-def _is_other_float(dtype: Any) -> bool:
-    if dtype is None:
-        return False
-    name = keras.backend.standardize_dtype(dtype)
-    return keras.backend.is_float_dtype(name) and name != "float32"
-
-
 def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> dict[str, str]:
     """Give layers of `network` the policy of the first pattern that matches their names.
 

@@ -14,11 +14,6 @@ import keras
 import tensorflow as tf
 
 from stages.networks.keras_internals import next_seed, noise_dimensions, wrap_backend
-from stages.networks.precision import through_float32
-
-_OTHERS = ("truncated_normal", "gamma", "beta", "binomial")
-"""Functions of Keras' TensorFlow backend that draw floats of a `dtype` (keras/src/backend/tensorflow/random.py), beside
-`uniform` and `normal`."""
 
 _PHILOX = 1
 """TensorFlow's number of the algorithm (tensorflow/core/framework/rng_alg.h)."""
@@ -73,8 +68,6 @@ def prepare_random_layers() -> None:
     wrap_backend("random", "uniform", partial(_by_row, tf.raw_ops.StatelessRandomUniformV2, _between))
     wrap_backend("random", "normal", partial(_by_row, tf.raw_ops.StatelessRandomNormalV2, _around))
     wrap_backend("random", "dropout", _dropout)
-    for name in _OTHERS:
-        wrap_backend("random", name, _in_float32)
     wrap_backend("random", "draw_seed", _of_first_row)
 
 
@@ -98,7 +91,7 @@ def _by_row(
     def drawn(shape: Any, *bounds: Any, dtype: Any = None, seed: Any = None, **named: Any) -> tf.Tensor:
         rows = _current()
         if rows is None:
-            return through_float32(lambda dtype: draw(shape, *bounds, dtype=dtype, seed=seed, **named), dtype)
+            return draw(shape, *bounds, dtype=dtype, seed=seed, **named)
         numbers = scaled(_sampled(sample, _dimensions(shape), seed, rows), *bounds, **named)
         return tf.cast(numbers, keras.backend.standardize_dtype(dtype or keras.config.floatx()))
 
@@ -128,14 +121,6 @@ def _dropout(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         return tf.where(is_kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
 
     return dropout
-
-
-def _in_float32(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    @wraps(draw)
-    def drawn(*arguments: Any, dtype: Any = None, **named: Any) -> tf.Tensor:
-        return through_float32(lambda dtype: draw(*arguments, dtype=dtype, **named), dtype)
-
-    return drawn
 
 
 def _of_first_row(draw_seed: Callable[[Any], tf.Tensor]) -> Callable[[Any], tf.Tensor]:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -14,14 +15,11 @@ from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.networks.precision import keras_floats
 from stages.settings.optimizer import (
-    AdamSettings,
-    AdamWSettings,
     CosineSettings,
     CustomOptimizerSettings,
     CustomScheduleSettings,
     OptimizerSettings,
     ScheduleSettings,
-    SgdSettings,
     StepSettings,
 )
 from stages.targets import made
@@ -52,20 +50,18 @@ def build_optimizer(settings: OptimizerSettings, rate: Rate, policy: str = "floa
     return optimizer
 
 
+_KERAS = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam, "adamw": keras.optimizers.AdamW}
+
+
 def _built(settings: OptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
-    decay = _exact(settings.weight_decay, policy)
-    if isinstance(settings, SgdSettings):
-        momentum = _exact(settings.momentum, policy)
-        return keras.optimizers.SGD(rate, momentum=momentum, nesterov=settings.nesterov, weight_decay=decay or None)
-    if isinstance(settings, AdamSettings):
-        numbers = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
-        exact = {name: _exact(number, policy) for name, number in numbers.items()}
-        if isinstance(settings, AdamWSettings):
-            return keras.optimizers.AdamW(rate, weight_decay=decay, **exact)
-        return keras.optimizers.Adam(rate, weight_decay=decay or None, **exact)
     if isinstance(settings, CustomOptimizerSettings):
         return _custom(settings, rate, policy)
-    raise UserError(f"optimizer={settings} is of no known kind", ("sgd", "adam", "adamw"), "optimizer=adam")
+    if settings.name not in _KERAS:
+        raise UserError(f"optimizer={settings} is of no known kind", tuple(_KERAS), "optimizer=adam")
+    common = {field.name for field in fields(OptimizerSettings)}
+    arguments = {name: _exact(value, policy) for name, value in vars(settings).items() if name not in common}
+    decay = _exact(settings.weight_decay, policy)
+    return _KERAS[settings.name](rate, weight_decay=decay if settings.name == "adamw" else decay or None, **arguments)
 
 
 _SETTINGS_INSTEAD = {

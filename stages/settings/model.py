@@ -118,7 +118,7 @@ class ModelSettings:
     network: Any = MISSING
     """`_target_`: a function `(input_shape, num_classes, **settings) -> keras.Model`, and its settings."""
     outputs: str = choice("logits", "logits", "probabilities")
-    """What the network returns. One of your own whose last layer is a softmax says `probabilities`."""
+    """Kind of what the network returns. One of your own whose last layer is a softmax says `probabilities`."""
     weights: str = "none"
     """`none`: drawn from the seed; `imagenet`: those of the backbone in keras.applications; a file (`.h5`,
     `.weights.h5`) or an exported SavedModel of the network or of its backbone; `runs:/<run id>` or `models:/…`: of a

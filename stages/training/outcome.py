@@ -1,4 +1,4 @@
-"""What a training reports: the metrics and the log line of an epoch, and its result."""
+"""Reports of a training: the metrics and the log line of an epoch, and its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

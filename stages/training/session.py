@@ -26,7 +26,7 @@ from stages.transfer.backbone import backbone_of, is_frozen, unfreeze
 
 @dataclass(frozen=True)
 class Session:
-    """What a training has from its beginning to its end.
+    """Parts that a training has from its beginning to its end.
 
     model: the whole one, which callbacks see and checkpoints hold.
     cache: the folder that runs share; takes the features of a frozen backbone.

@@ -8,15 +8,15 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.images import Images
 from stages.networks.complexity import scoring_batch
-from stages.networks.keras_internals import all_layers, graph_of, nodes_of, set_untracked
+from stages.networks.keras_internals import graph_of, nodes_of, set_untracked
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.train import TrainSettings
@@ -68,15 +68,14 @@ def on_features(
     if cut is None:
         return model, dataset, f"off: {why_not}"
     splits = {"train": dataset.train, "val": dataset.val}
-
-    def compute() -> dict[str, np.ndarray]:
-        run = _FeatureRun(cut.front, reporter)
-        total = sum(-(-len(split) // run.batch_size) for split in splits.values())
-        return {name: run.features(split.images, total) for name, split in splits.items()}
-
     shape = cut.head.input_shape[1:]
     expected = {name: (np.float32, (len(split), *shape)) for name, split in splits.items()}
-    arrays = _kept(cache, _key(cut.front, dataset), compute, expected, reporter)
+    compute = partial(_compute, cut.front, splits, reporter)
+    arrays = (
+        compute()
+        if cache is None
+        else _kept(cache / f"features-{_key(cut.front, dataset)}", compute, expected, reporter)
+    )
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
     whole = np.finfo(np.float32)
     data = replace(dataset, train=train, val=val, test=val, pixel_range=(float(whole.min), float(whole.max)))
@@ -155,60 +154,41 @@ def _in_two(network: keras.Model) -> Cut:
     return Cut(keras.Model(images, plain), head)
 
 
-class _FeatureRun:
-    """Computes features on one device, and reports its progress. done: calls of the backbone."""
-
-    def __init__(self, front: keras.Model, reporter: Reporter) -> None:
-        self.done = 0
-        self._reporter = reporter
-        self._began = time.perf_counter()
-        self._images = 0
-        self.batch_size = min(scoring_batch(front), IMAGES)
-        shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
-        self._compute = tf.function(
-            lambda images: front(images, training=False), input_signature=[shape], autograph=False
-        )
-
-    def features(self, images: Images, total: int) -> np.ndarray:
+def _compute(front: keras.Model, splits: Mapping[str, Split], reporter: Reporter) -> dict[str, np.ndarray]:
+    """Compute the features of `splits` on one device."""
+    size = min(scoring_batch(front), IMAGES)
+    shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
+    compute = tf.function(lambda images: front(images, training=False), input_signature=[shape], autograph=False)
+    total = sum(-(-len(split) // size) for split in splits.values())
+    features: dict[str, np.ndarray] = {}
+    done, images, began = 0, 0, time.perf_counter()
+    for name, split in splits.items():
         parts = []
-        for start in range(0, images.shape[0], self.batch_size):
-            part = np.asarray(images[start : start + self.batch_size], np.float32)
-            parts.append(self._compute(tf.constant(part)).numpy())
-            self.done = self.done + 1
-            self._images = self._images + len(part)
-            rate = self._images / (time.perf_counter() - self._began)
-            self._reporter.progress(self.done, total, rate, "features of the backbone")
-        return np.concatenate(parts)
+        for start in range(0, len(split), size):
+            batch = np.asarray(split.images[start : start + size], np.float32)
+            parts.append(compute(tf.constant(batch)).numpy())
+            done, images = done + 1, images + len(batch)
+            reporter.progress(done, total, images / (time.perf_counter() - began), "features of the backbone")
+        features[name] = np.concatenate(parts)
+    return features
 
 
-def _key(front: keras.Model, dataset: Dataset) -> str | None:
-    """Returns 32 hexadecimal digits that change with the images, the layers before the cut and their weights.
+def _key(front: keras.Model, dataset: Dataset) -> str:
+    """Return 32 hexadecimal digits that change with the images, the layers before the cut and their weights.
 
-    None for a layer without a configuration.
+    The layers are known by what they make of two images, rounded to three digits.
     """
-    try:
-        layers = front.to_json()
-    except (NotImplementedError, TypeError, ValueError):
-        return None
-    graphs = [graph_of(part) or part for part in all_layers(front) if isinstance(part, keras.Model)]
-    layer_names = (layer.name for graph in graphs for layer in getattr(graph, "operations", None) or graph.layers)
-    names = [front.name, *layer_names]
-    for index, name in enumerate(dict.fromkeys(names)):  # some hold a count of the process
-        layers = layers.replace(f'"{name}"', f'"{index}"')
+    features = front(tf.cast(dataset.train.images[:2], tf.float32), training=False)
     digest = hashlib.blake2b(digest_size=16)
-    for part in (dataset.fingerprint, len(dataset.train), len(dataset.val), keras.__version__, layers):
+    for part in (dataset.fingerprint, len(dataset.train), len(dataset.val), keras.__version__, features.shape):
         digest.update(f"{part}\n".encode())
-    for weight in front.get_weights():
-        digest.update(np.ascontiguousarray(weight).view(np.uint8).data if weight.ndim else weight.tobytes())
+    for array in (tf.cast(features, tf.float16).numpy(), *front.get_weights()):
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 
-def _kept(
-    cache: Path | None, key: str | None, compute: Callable[[], Arrays], expected: Expected, reporter: Reporter
-) -> Arrays:
-    """Returns the features in `cache`, or computes and stores them."""
-    if cache is None or key is None:
-        return compute()
+def _kept(folder: Path, compute: Callable[[], Arrays], expected: Expected, reporter: Reporter) -> Arrays:
+    """Return the features in `folder`, or compute and store them."""
     computed = dict[str, np.ndarray]()
 
     def make(_: Path) -> Contents:
@@ -216,7 +196,7 @@ def _kept(
         return Contents({}, computed)
 
     try:
-        return cached(cache / f"features-{key}", make, expected, reporter)[0].arrays
+        return cached(folder, make, expected, reporter)[0].arrays
     except NoRoomError as error:
         reporter.warn(f"features are not kept, and a second run computes them again: {error}")
         return computed or compute()

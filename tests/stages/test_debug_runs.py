@@ -1,7 +1,5 @@
 """Stages and callbacks of debug runs: what is left of the data, one batch memorized, the profiler's trace."""
 
-import gzip
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,12 +122,9 @@ def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_pa
     profile = profiling(trained, ProfilingSettings(), where, told, tmp_path)  # type: ignore[arg-type]
     assert profile.trace == tmp_path / FOLDER == profile.record.files[FOLDER]
     assert list(profile.trace.rglob("*.xplane.pb"))
-    events = json.loads(gzip.decompress((profile.trace / "trace.json.gz").read_bytes()))["traceEvents"]
-    assert any("Conv2D" in event["name"] for event in events)
-    assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in events if event["ph"] == "X")
     parts = [value for name, value in trained.record.metrics.items() if name.endswith("_seconds")]
     assert sum(profile.seconds.values()) == pytest.approx(sum(parts))
-    assert any("ui.perfetto.dev" in line for line in told.lines)
+    assert any(f"xprof --logdir {profile.trace}" in line for line in told.lines)
     assert any("input wait" in line for line in told.lines)
 
 

@@ -40,7 +40,7 @@ class Table(keras.layers.Layer):
 
     def build(self, shape: Any) -> None:
         channels = int(shape[-1])
-        self.by_name = self.add_weight(shape=(channels, 5), initializer="orthogonal", name="a")
+        self.by_name = self.add_weight(shape=(channels, 5), initializer="lecun_normal", name="a")
         self.by_function = self.add_weight(shape=(3, 4), initializer=_uneven, name="b")
         self.by_lambda = self.add_weight(
             shape=(7,), initializer=lambda shape, dtype: keras.random.normal(shape, dtype=dtype, seed=5), name="c"
