@@ -139,8 +139,7 @@ def _run_one(composer: "Composer") -> int:
 
 def _run_sweep(composer: "Composer") -> int:
     from pipeline.config.experiment import read
-    from pipeline.sweep.jobs import refuse_too_many
-    from pipeline.sweep.run import run_sweep
+    from pipeline.sweep.run import refuse_too_many, run_sweep
 
     total = composer.count()
     first = composer.first()
@@ -152,14 +151,14 @@ def _run_search(composer: "Composer") -> int:
     from pipeline.config.sweep_settings import SearchSettings
     from pipeline.search.plan import checked_search
     from pipeline.search.space import read_axes
-    from pipeline.search.trials import Trials
-    from pipeline.sweep.jobs import refuse_too_many
-    from pipeline.sweep.session import run_session
+    from pipeline.search.trials import Search
+    from pipeline.sweep.run import refuse_too_many
 
     assert isinstance(composer.sweep, SearchSettings)
-    search = checked_search(composer.sweep, read_axes(composer.of_jobs), composer.with_lines)
-    refuse_too_many(search.plan.trials, search.first.max_jobs)
-    return run_session(Trials(search, composer.options), search.settings, _console(composer))
+    axes = read_axes(composer.of_jobs, composer.with_lines)
+    plan = checked_search(composer.sweep, axes, composer.with_lines)
+    refuse_too_many(plan.settings.trials, plan.first.max_jobs)
+    return Search(plan, composer.options, _console(composer)).start()
 
 
 def _leave(code: int) -> NoReturn:

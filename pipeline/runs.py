@@ -49,7 +49,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _table(entries: Sequence[Entry]) -> Table:
-    tests = [name for name in ("test/accuracy", "test/loss") if any(name in entry.metrics for entry in entries)]
+    tests = [name for name in ("test/accuracy", "test/loss") if any(name in entry.summary.metrics for entry in entries)]
     table = Table(box=None, pad_edge=False)
     for name in ("id", "status", "experiment", "started"):
         table.add_column(name, no_wrap=name != "experiment")
@@ -57,15 +57,15 @@ def _table(entries: Sequence[Entry]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("folder", overflow="fold")
     for entry in entries:
-        best = f"{entry.validation} {entry.metrics[entry.validation]:.4f}" if entry.validation else ""
+        run = entry.summary
         table.add_row(
-            (entry.run_id or "")[:8],
+            (run.run_id or "")[:8],
             entry.status,
-            f"sweep of {entry.experiment}" if entry.kind == "sweep" else entry.experiment,
+            f"sweep of {run.name}" if entry.kind == "sweep" else run.name,
             f"{entry.started:%Y-%m-%d %H:%M}",
-            f"{entry.seconds:.0f}" if entry.seconds else "",
-            best,
-            *(f"{entry.metrics[name]:.4f}" if name in entry.metrics else "" for name in tests),
+            f"{run.seconds:.0f}" if run.seconds else "",
+            f"{entry.validation} {run.metrics[entry.validation]:.4f}" if entry.validation else "",
+            *(f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in tests),
             shorter(entry.folder),
         )
     return table

@@ -46,7 +46,7 @@ def _page(text: str | None, outputs: Path) -> str:
     Raises:
         UserError: where nothing is tracked under `outputs`, or by another version of MLflow.
     """
-    tracked = [entry for entry in read_entries(outputs) if entry.run_id is not None]
+    tracked = [entry for entry in read_entries(outputs) if entry.summary.run_id is not None]
     if not (outputs / "mlflow.db").is_file() or not tracked:
         raise UserError(
             f"no run under {shorter(outputs)} is tracked in its own store",
@@ -60,7 +60,7 @@ def _page(text: str | None, outputs: Path) -> str:
 
     try:
         client = Store(TrackingSettings(), outputs).client()
-        experiment = client.get_run(str(entry.run_id)).info.experiment_id
+        experiment = client.get_run(str(entry.summary.run_id)).info.experiment_id
     except MlflowException as error:  # of another version of MLflow, whose schema differs
         store = outputs / "mlflow.db"
         reason = " ".join(str(error).split())[:200]
@@ -69,7 +69,7 @@ def _page(text: str | None, outputs: Path) -> str:
             "a store of this MLflow",
             f"mlflow db upgrade sqlite:///{store}",
         ) from error
-    return page_of_run(str(experiment), None if entry.kind == "sweep" else str(entry.run_id))
+    return page_of_run(str(experiment), None if entry.kind == "sweep" else str(entry.summary.run_id))
 
 
 def _last(tracked: Sequence[Entry]) -> Entry:

@@ -39,7 +39,11 @@ def answer(comparison: Comparison) -> Answer:
         comparison.search.commands if comparison.search else run_it(comparison.best),
         sentences(comparison),
         _pruned(comparison.runs),
-        [f"job {run.number} {run.status}: {run.reason or run.folder.name}" for run in comparison.unfinished],
+        [
+            f"job {run.number} {run.status}: {run.reason or run.folder.name}"
+            for run in comparison.runs
+            if not run.has_finished and run.pruned_after is None
+        ],
     )
 
 
@@ -135,7 +139,7 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
         if speed.low is not None:
             doubt = "" if speed.is_distinguishable else ", not distinguishable from 1"
             interval = f" (95 %: {speed.low:.2g} to {speed.high:.2g}{doubt})"
-        parts.append(f"is {speed.ratio:.2g}× as fast on {row.where}{interval}")
+        parts.append(f"is {speed.ratio:.2g}× as fast{interval}")
     settings = {name: row.settings.get(name, "default") for name in comparison.names}
     subject = [f"{name}={value}" for name, value in settings.items() if value != base.settings.get(name, "default")]
     return f"{' '.join(subject)} {' and '.join(parts)}".rstrip(",") if parts else ""

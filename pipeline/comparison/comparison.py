@@ -79,10 +79,6 @@ class Comparison:
     search: SearchResult | None = None  # whose trials the runs are
 
     @property
-    def unfinished(self) -> list[ComparedRun]:
-        return [run for run in self.runs if not run.has_finished and run.pruned_after is None]
-
-    @property
     def best(self) -> Row | None:
         """The row to take."""
         return self.choice.row

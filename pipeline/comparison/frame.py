@@ -84,7 +84,6 @@ def _standard(comparison: Comparison) -> list[Column]:
         metric_column("seconds", "s", ".0f"),
         metric_column(rate, f"{rate.partition('/')[2].partition('_')[0]}/s", ",.0f"),
         *more,
-        Column("efficiency", "eff.", lambda row: _efficiency(comparison, row), ".2f"),
         metric_column("memory/peak_mib", "MiB", ",.0f"),
         metric_column("memory/gpu_peak_mib", "GPU MiB", ",.0f"),
         metric_column("test/loss", "test loss"),
@@ -109,10 +108,3 @@ def _speed_up(comparison: Comparison, row: Row) -> Figure | None:
         return None
     std = row.std(row.rate)
     return Figure(found.ratio, found.ratio * std / row.speed if std is not None else None, found.low, found.high)
-
-
-def _efficiency(comparison: Comparison, row: Row) -> Figure | None:
-    found, base = comparison.speeds.get(row), comparison.baseline
-    if found is None or base is None or all(row.replicas == 1 for row in comparison.rows):
-        return None
-    return Figure(found.ratio * base.replicas / row.replicas)

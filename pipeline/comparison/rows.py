@@ -209,18 +209,6 @@ class Row:
         """Whether its runs only checked an experiment."""
         return any(run.is_debug for run in self.runs)
 
-    @property
-    def replicas(self) -> int:
-        return self.runs[0].summary.replicas or 1
-
-    @property
-    def where(self) -> str:
-        """The devices, such as `2 GPUs`."""
-        devices = self.runs[0].summary.facts.get("devices") or ()
-        kinds = {device.rpartition("device:")[2].partition(":")[0] for device in devices}
-        count, kind = (len(devices), kinds.pop()) if len(kinds) == 1 else (self.replicas, "replica")
-        return f"{count} {kind}{'s' * (count != 1)}"
-
 
 def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     """Return the names of the settings that differ, without the seed, and the rows of the runs that have finished.

@@ -13,10 +13,9 @@ from omegaconf import OmegaConf
 from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import read
 from pipeline.config.options import Options
-from pipeline.console import Console
 from pipeline.paths import outputs_folder, shorter
 from pipeline.redaction import redact, redact_overrides
-from pipeline.search.plan import Search, epochs_of
+from pipeline.search.plan import SearchPlan
 from pipeline.search.study import Study, Trial
 from stages.storage.atomic import atomic_write
 
@@ -109,20 +108,19 @@ FEWEST = 4
 """Complete trials that importances need."""
 
 
-def answer(search: Search, study: Study) -> str:
+def answer(study: Study) -> str:
     """Return the best of the complete trials, by the goals of the search and nothing else."""
-    goals = search.plan.goals
-    best = study.best()
+    goals, best = study.plan.goals, study.best()
     if not best:
         return "no trial is complete, so that none is best"
-    complete = sum(trial.state == "COMPLETE" for trial in study.trials())
-    of = f"of {complete} complete trial{'s' * (complete != 1)}"
+    complete, failed = len(study.trials("COMPLETE")), len(study.trials("FAIL"))
+    of = f"best of {complete} complete trial{'s' * (complete != 1)}{f' ({failed} failed)' if failed else ''}"
     if len(goals) == 1:
         better = "lower" if goals[0].direction == "minimize" else "higher"
         value = f"{goals[0].metric} ({best[0].values[0]:.4g}; {better} is better)"
-        return f"best {of}: trial {best[0].ordinal}, {settings_text(best[0])}, chosen on {value}, never on test"
-    found = "; ".join(f"trial {trial.ordinal} ({_values_text(search, trial)})" for trial in best)
-    return f"best {of}, as none beats them in {' and in '.join(goal.metric for goal in goals)}: {found}"
+        return f"{of}: trial {best[0].ordinal}, {settings_text(best[0])}, chosen on {value}, never on test"
+    found = "; ".join(f"trial {trial.ordinal} ({_values_text(study, trial)})" for trial in best)
+    return f"{of}, as none beats them in {' and in '.join(goal.metric for goal in goals)}: {found}"
 
 
 def settings_text(trial: Trial) -> str:
@@ -133,52 +131,32 @@ def settings_text(trial: Trial) -> str:
     return " ".join(redact_overrides(lines))
 
 
-def _values_text(search: Search, trial: Trial) -> str:
-    return ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(search.plan.goals, trial.values, strict=True))
+def _values_text(study: Study, trial: Trial) -> str:
+    return ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(study.plan.goals, trial.values, strict=True))
 
 
-def print_counts(search: Search, study: Study, console: Console) -> None:
-    """Print how many trials ended how, and what pruning has saved."""
-    trials = study.trials()
-    counts = {state: sum(trial.state == state for trial in trials) for state in ("COMPLETE", "PRUNED", "FAIL")}
-    console.log(
-        f"\n{len(trials)} trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
-    )
-    saved = epochs_saved(search, trials)
-    if saved is not None:
-        console.log(f"{'pruning':11} left out {saved:.0%} of the epochs")
-
-
-def write_best(search: Search, study: Study, folder: Path, options: Options) -> tuple[list[Path], list[str]]:
+def write_best(plan: SearchPlan, study: Study, folder: Path, options: Options) -> tuple[list[Path], list[str]]:
     """Write the best configurations into the folder of the search; return the files, and the commands to run them."""
     paths, commands = [], []
     best = study.best()
     for number, trial in enumerate(best, 1):
         name = "best" if len(best) == 1 else f"best_{number}"
-        composed = search.compose(trial.lines)
-        comment = f"Trial {trial.ordinal} of search {folder.name}: {_values_text(search, trial)}"
+        composed = plan.compose(trial.lines)
+        comment = f"Trial {trial.ordinal} of search {folder.name}: {_values_text(study, trial)}"
         paths.append(write_experiment(composed, comment, options, folder, name))
         commands.append(run_command(composed, options, folder, name))
     return paths, commands
 
 
-def epochs_saved(search: Search, trials: list[Trial]) -> float | None:
-    """Return the share of all epochs that pruning has left out; None where none was pruned."""
-    epochs = epochs_of(search.first)
-    left_out = [epochs - trial.epochs for trial in trials if trial.state == "PRUNED"]
-    if not left_out or not epochs:
-        return None
-    return sum(left_out) / (epochs * sum(trial.state in ("COMPLETE", "PRUNED") for trial in trials))
-
-
 def draw(study: Study, folder: Path) -> list[Path]:
-    """Draw `history.png`, of two goals the Pareto front, and `importance.png` where there are trials enough.
+    """Draw `history.png`, of several goals the Pareto front, and `importance.png` where there are trials enough.
 
     The importance of a setting is its share in the variance of a goal, by functional ANOVA (Hutter et al., "An
     Efficient Approach for Assessing Hyperparameter Importance", ICML 2014).
     """
-    complete = [trial for trial in study.trials() if trial.state == "COMPLETE"]
-    if not complete:
+    names = [goal.metric for goal in study.plan.goals]
+    values = [trial.values for trial in study.trials("COMPLETE")]
+    if not values or len(names) > 3:
         return []
     import matplotlib as mpl
     import optuna
@@ -186,21 +164,16 @@ def draw(study: Study, folder: Path) -> list[Path]:
     mpl.use("agg")
     from optuna.visualization import matplotlib as plots
 
-    goals = study.goals
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         figures: dict[str, Any] = {}
-        if len(goals) == 1:
-            figures["history.png"] = plots.plot_optimization_history(study.optuna, target_name=goals[0].metric)
-        elif len(goals) <= 3:
-            names = [goal.metric for goal in goals]
+        if len(names) == 1:
+            figures["history.png"] = plots.plot_optimization_history(study.optuna, target_name=names[0])
+        else:
             figures["history.png"] = plots.plot_pareto_front(study.optuna, target_names=names)
-        varies = all(len({trial.values[place] for trial in complete}) > 1 for place in range(len(goals)))
-        if len(complete) >= FEWEST and varies:  # nothing matters to what does not vary
+        if len(values) >= FEWEST and all(len(set(column)) > 1 for column in zip(*values, strict=True)):
             evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-            figures["importance.png"] = plots.plot_param_importances(
-                study.optuna, evaluator=evaluator, target_name=goals[0].metric
-            )
+            figures["importance.png"] = plots.plot_param_importances(study.optuna, evaluator, target_name=names[0])
     for name, axes in figures.items():
         axes.figure.savefig(folder / name, dpi=120, bbox_inches="tight")
     return [folder / name for name in figures]

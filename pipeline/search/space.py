@@ -1,21 +1,19 @@
 """Search space: from Hydra's override syntax to Optuna's distributions."""
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, IntegerNode, OmegaConf
 
-from pipeline.config.schemas import TopSettings, top_level_key
+from pipeline.command_line.compose import Composed
 from stages.errors import UserError
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-LEAST_OF_LOG = "above 0, as tag(log, …) draws the exponent evenly"
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,13 @@ class Axis:
     is_whole: bool = False
     is_log: bool = False
 
-    @property
+    @cached_property
     def distribution(self) -> "BaseDistribution":
-        """The distribution from which Optuna draws this setting."""
+        """The distribution from which Optuna draws this setting.
+
+        Raises:
+            ValueError: where nothing can be drawn from it.
+        """
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices:
@@ -48,134 +50,99 @@ class Axis:
         return FloatDistribution(self.low, self.high, log=self.is_log, step=self.step)
 
     @property
-    def ends(self) -> tuple[str, ...]:
-        """Every choice, or the least and the greatest number: where all of these are allowed, the rest is."""
-        return self.choices or tuple(dict.fromkeys(self._text(value) for value in (self.low, self.high)))
-
-    @property
     def grid(self) -> tuple[Any, ...] | None:
         """Every value, as Optuna has it; None where they cannot be counted."""
-        if self.choices:
-            return self.choices
-        if self.step is None and not self.is_whole:
-            return None
-        step = self.step or 1
-        count = math.floor((self.high - self.low) / step + 1e-9) + 1
-        values = (self.low + index * step for index in range(count))
+        step = self.step or self.is_whole
+        if self.choices or not step:
+            return self.choices or None
+        values = (self.low + index * step for index in range(math.floor((self.high - self.low) / step + 1e-9) + 1))
         return tuple(int(value) if self.is_whole else value for value in values)
 
     @property
+    def lines(self) -> list[str]:
+        """Overrides that set every choice, or the ends: where all of these are allowed, the rest is."""
+        return list(dict.fromkeys(map(self.line, self.choices or (self.low, self.high))))
+
+    @property
     def text(self) -> str:
-        """The values as a person reads them."""
+        """The values as a person reads them, and as what tells this axis from another of the same setting."""
         if self.choices:
             return ", ".join(self.choices)
-        step = f", in steps of {self.step:g}" if self.step and not (self.is_whole and self.step == 1) else ""
+        step = f", in steps of {self.step!r}" if self.step else ""
         whole = "whole numbers " if self.is_whole else ""
-        return f"{whole}{self.low:g} to {self.high:g}{step}{', by the logarithm' if self.is_log else ''}"
+        return f"{whole}{self.low!r} to {self.high!r}{step}{', by the logarithm' if self.is_log else ''}"
 
     def line(self, value: Any) -> str:
-        """Returns the override that sets a value which Optuna has drawn."""
-        return f"{self.key}={value if self.choices else self._text(value)}"
-
-    def line_of_end(self, number: int) -> str:
-        """Returns the override that sets one of `ends`."""
-        return f"{self.key}={self.ends[number]}"
-
-    def describe(self) -> dict[str, Any]:
-        """Returns what tells this axis from another of the same setting, as JSON can hold it."""
-        if self.choices:
-            return {"choices": list(self.choices)}
-        return {"low": self.low, "high": self.high, "step": self.step, "whole": self.is_whole, "log": self.is_log}
-
-    def _text(self, value: float) -> str:
-        return str(int(value)) if self.is_whole else repr(float(value))
+        """Return the override that sets a value which Optuna has drawn."""
+        if not self.choices:
+            value = int(value) if self.is_whole else repr(float(value))
+        return f"{self.key}={value}"
 
 
-def read_axes(overrides: Sequence[Override]) -> list[Axis]:
-    """Returns the axes among overrides that have passed `command_line.overrides.checked`.
+def read_axes(overrides: Sequence[Override], compose: Callable[[Sequence[str]], Composed]) -> list[Axis]:
+    """Return the axes among overrides that have passed `command_line.overrides.checked`.
+
+    Args:
+        compose: returns the configuration with the overrides of a trial: its schema says which settings are whole
+            numbers.
 
     Raises:
         UserError: for values from which nothing can be drawn.
     """
-    return [_axis(override) for override in overrides if override.is_sweep_override()]
+    varying = [override for override in overrides if override.is_sweep_override()]
+    lists = [override for override in varying if not (override.is_interval_sweep() or override.is_range_sweep())]
+    first = compose([f"{one.get_key_element()}={next(one.sweep_string_iterator())}" for one in lists])
+    return [_axis(override, first.document) for override in varying]
 
 
-def _axis(override: Override) -> Axis:
+def _axis(override: Override, document: DictConfig) -> Axis:
     value: Any = override.value()
     key = override.get_key_element()
-    is_log = "log" in getattr(value, "tags", ())
-    unknown: set[str] = getattr(value, "tags", set()) - {"log"}
-    if unknown:
-        raise _refused(override, f"tag({', '.join(sorted(unknown))}, …) has no meaning", "tag(log, interval(…))")
-    if override.is_interval_sweep():
-        if not value.start < value.end:
-            raise _refused(override, "the interval is empty", "interval(<low>, <high>), the lower number first")
-        whole = isinstance(value.start, int) and isinstance(value.end, int)
-        axis = Axis(key, low=value.start, high=value.end, is_whole=whole, is_log=is_log)
-    elif override.is_range_sweep():
-        axis = _of_range(key, value, is_log)
-        if is_log and not (axis.is_whole and axis.step == 1):
-            raise _refused(override, "a range with steps cannot be drawn by its logarithm", "tag(log, interval(…))")
-    else:
-        if is_log:
-            raise _refused(override, "a list cannot be drawn by its logarithm", "tag(log, interval(…))")
-        return Axis(key, tuple(dict.fromkeys(override.sweep_string_iterator())))
-    if is_log and axis.low <= 0:
-        raise _refused(override, f"{axis.low:g} has no logarithm", LEAST_OF_LOG)
+    tags: set[str] = set(getattr(value, "tags", ()))
+    is_log = "log" in tags
+    try:
+        if tags - {"log"}:
+            raise ValueError(f"tag({', '.join(sorted(tags - {'log'}))}, …) has no meaning")
+        if override.is_interval_sweep():
+            whole = isinstance(value.start, int) and isinstance(value.end, int)
+            low, high = value.start, value.end
+            if not whole and _is_whole(key, document):
+                whole, low, high = True, math.ceil(low), math.floor(high)
+            axis = Axis(key, low=low, high=high, is_whole=whole, is_log=is_log)
+        elif override.is_range_sweep():  # its end is exclusive, which that of an axis is not
+            count = max(1, math.ceil((value.stop - value.start) / value.step - 1e-9))
+            low, high = sorted((value.start, value.start + (count - 1) * value.step))
+            whole = all(isinstance(number, int) for number in (value.start, value.stop, value.step))
+            axis = Axis(key, low=low, high=high, step=abs(value.step), is_whole=whole, is_log=is_log)
+        elif is_log:
+            raise ValueError("a list cannot be drawn by its logarithm")
+        else:
+            axis = Axis(key, tuple(dict.fromkeys(override.sweep_string_iterator())))
+        if axis.distribution.single() and not axis.choices:
+            raise ValueError("there is one value only")
+    except ValueError as error:  # Optuna's, too
+        expected = "interval(<low>, <high>), the lower number first, above 0 for tag(log, …)"
+        raise UserError(f"{override.input_line}: {error}", expected, f"'{key}=interval(0.1,1)'") from error
     return axis
 
 
-def with_whole_numbers(axes: Sequence[Axis], document: DictConfig) -> tuple[Axis, ...]:
-    """Returns `axes` in whole numbers where the settings of `document` are: Hydra makes both ends of intervals floats.
-
-    Ends with a fraction stay as they are, and are refused where they are set.
-    """
-    return tuple(
-        replace(axis, is_whole=True)
-        if not axis.choices
-        and axis.step is None
-        and _is_whole(axis.key.lstrip("+"), document)
-        and float(axis.low).is_integer()
-        and float(axis.high).is_integer()
-        else axis
-        for axis in axes
-    )
-
-
-def _is_whole(name: str, document: DictConfig) -> bool:
-    """Returns whether the schema of a setting has a whole number for it."""
-    if "." not in name:
-        types = {top_level_key(entry.name): entry.type for entry in dataclasses.fields(TopSettings)}
-        return types.get(name) is int
-    group, _, setting = name.rpartition(".")
-    parent = OmegaConf.select(document, group)
+def _is_whole(key: str, document: DictConfig) -> bool:
+    """Return whether the schema of a setting has a whole number for it: Hydra makes both ends of intervals floats."""
+    group, _, setting = key.lstrip("+").rpartition(".")
+    parent = OmegaConf.select(document, group) if group else document
     return isinstance(parent, DictConfig) and isinstance(parent._get_node(setting, validate_access=False), IntegerNode)
 
 
-def _of_range(key: str, value: Any, is_log: bool) -> Axis:
-    """Returns Hydra's `range`, whose end is exclusive, as an axis, whose end is not."""
-    start, stop, step = value.start, value.stop, value.step
-    count = max(1, math.ceil((stop - start) / step - 1e-9))
-    low, high = sorted((start, start + (count - 1) * step))
-    whole = all(isinstance(number, int) for number in (start, stop, step))
-    return Axis(key, low=low, high=high, step=abs(step), is_whole=whole, is_log=is_log)
-
-
-def _refused(override: Override, problem: str, expected: str) -> UserError:
-    key = override.get_key_element()
-    return UserError(f"{override.input_line}: {problem}", expected, f"'{key}=interval(0.1,1)'")
-
-
 def probes(axes: Sequence[Axis]) -> Iterator[list[str]]:
-    """Yields sets of overrides that together try every end of every axis, the others at their first."""
-    first = [axis.line_of_end(0) for axis in axes]
+    """Yield sets of overrides that together try every end of every axis, the others at their first."""
+    first = [axis.lines[0] for axis in axes]
     yield first
     for place, axis in enumerate(axes):
-        for number in range(1, len(axis.ends)):
-            yield [*first[:place], axis.line_of_end(number), *first[place + 1 :]]
+        for line in axis.lines[1:]:
+            yield [*first[:place], line, *first[place + 1 :]]
 
 
 def size(axes: Sequence[Axis]) -> int | None:
-    """Returns how many points the space has; None where they cannot be counted."""
+    """Return how many points the space has; None where they cannot be counted."""
     grids = [axis.grid for axis in axes]
     return None if any(grid is None for grid in grids) else math.prod(len(grid or ()) for grid in grids)

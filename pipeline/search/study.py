@@ -1,6 +1,8 @@
-"""The study of a search, in a file: draws trials, keeps their results, knows the best."""
+"""The study of a search, in a file: draws trials, keeps their results, ends those that others beat, knows the best."""
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.paths import shorter
-from pipeline.search.plan import SearchPlan
-from pipeline.search.space import Axis
+from pipeline.planning.job import PrunedError
+from pipeline.search.plan import Plan
 from stages.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ STUDY = "study.log"
 NAME = "search"
 _REASON = "reason"
 
+REDUCTION = 3
+"""Of `halving`: one in so many trials goes on beyond each rung."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -30,7 +35,6 @@ class Trial:
     lines: tuple[str, ...]  # the overrides that make it
     state: str  # RUNNING, COMPLETE, PRUNED or FAIL
     values: tuple[float, ...] = ()  # one a goal, where it is COMPLETE
-    epochs: int = 0  # reported so far
     reason: str | None = None  # of a FAIL
 
     @property
@@ -43,10 +47,10 @@ class Study:
     """The study of a search.
 
     Attributes:
-        optuna: Optuna's own object. file: where it is. goals: of the search.
+        optuna: Optuna's own object. file: where it is. plan: of the search.
     """
 
-    def __init__(self, folder: Path, plan: SearchPlan, axes: Sequence[Axis]) -> None:
+    def __init__(self, folder: Path, plan: Plan) -> None:
         """Open the study in `folder`, which no other process has open, or begin one.
 
         Raises:
@@ -54,9 +58,7 @@ class Study:
         """
         import optuna
 
-        self._plan = plan
-        self.goals = plan.goals
-        self._axes = tuple(axes)
+        self.plan = plan
         self.file = folder / STUDY
         _mend(self.file)
         try:
@@ -69,26 +71,27 @@ class Study:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{shorter(self.file)} cannot be read ({error})", "", "resume=never") from error
 
-    def trials(self) -> list[Trial]:
-        """Return the trials that were begun, in their order."""
+    def trials(self, state: str | None = None) -> list[Trial]:
+        """Return the trials that were begun, in their order: all of them, or those in a state."""
         return [
             Trial(
                 trial.number,
-                tuple(axis.line(trial.params[axis.key]) for axis in self._axes),
+                tuple(axis.line(trial.params[axis.key]) for axis in self.plan.axes),
                 trial.state.name,
                 tuple(trial.values or ()),
-                trial.last_step or 0,
                 trial.user_attrs.get(_REASON),
             )
             for trial in self.optuna.get_trials(deepcopy=False)
+            if state in (None, trial.state.name)
         ]
 
     def ask(self) -> Trial | None:
         """Begin a trial and return it; None where as many as wanted were begun."""
-        if len(self.trials()) >= self._plan.trials:
+        begun = len(self.trials())
+        if begun >= self.plan.settings.trials:
             return None
-        self.optuna.sampler = self._sampler(len(self.trials()))
-        number = self.optuna.ask({axis.key: axis.distribution for axis in self._axes}).number
+        self.optuna.sampler = self._sampler(begun)
+        number = self.optuna.ask({axis.key: axis.distribution for axis in self.plan.axes}).number
         return self.trials()[number]
 
     def tell(
@@ -115,10 +118,10 @@ class Study:
     def best(self) -> list[Trial]:
         """Return the best trial, or with several goals those that no other is better than in all of them."""
         trials = self.trials()
-        if not any(trial.state == "COMPLETE" for trial in trials):
+        if not self.trials("COMPLETE"):
             return []
         best = [trials[number] for number in sorted(trial.number for trial in self.optuna.best_trials)]
-        return best[:1] if len(self._plan.goals) == 1 else best
+        return best[:1] if len(self.plan.goals) == 1 else best
 
     def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
         """Return the sampler for trial `number`.
@@ -127,20 +130,19 @@ class Study:
         """
         from optuna import samplers
 
-        plan = self._plan
-        seed = int(np.random.SeedSequence([plan.seed, number]).generate_state(1)[0])
-        match plan.sampler:
+        settings = self.plan.settings
+        seed = int(np.random.SeedSequence([settings.seed, number]).generate_state(1)[0])
+        startup = settings.startup_trials or 1
+        match settings.sampler:
             case "grid":  # one seed, as it fixes the order
-                return samplers.GridSampler({axis.key: axis.grid or () for axis in self._axes}, seed=plan.seed)
+                return samplers.GridSampler({axis.key: axis.grid or () for axis in self.plan.axes}, seed=settings.seed)
             case "tpe":
-                alone = plan.n_jobs == 1
-                return samplers.TPESampler(seed=seed, n_startup_trials=plan.startup_trials, constant_liar=not alone)
+                alone = settings.n_jobs == 1
+                return samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=not alone)
             case "cmaes":
-                return samplers.CmaEsSampler(
-                    seed=seed, n_startup_trials=plan.startup_trials, warn_independent_sampling=False
-                )
+                return samplers.CmaEsSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
             case "nsga2":
-                return samplers.NSGAIISampler(seed=seed, population_size=plan.population)
+                return samplers.NSGAIISampler(seed=seed, population_size=settings.population)
         return samplers.RandomSampler(seed=seed)
 
 
@@ -159,3 +161,43 @@ def _mend(file: Path) -> None:
     if file.is_file() and not (text := file.read_bytes()).endswith(b"\n"):
         with file.open("r+b") as journal:
             journal.truncate(text.rfind(b"\n") + 1)
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """Reports each epoch's metric from the process of a trial, and ends the trial where Optuna's pruner says so."""
+
+    file: Path  # of the study
+    trial: int  # its id there
+    metric: str  # of each epoch, such as `val/loss`
+    epochs: int  # that there will be
+    kind: str  # `median` of the other trials at the same epoch, or `halving` (Li et al., 2020, arXiv:1810.05934)
+    startup_trials: int  # complete before any is pruned
+    min_epochs: int  # of each trial before it may be pruned; the least resource of `halving`
+
+    def __call__(self, metrics: Mapping[str, float], epoch: int) -> None:
+        """Report the metrics of `epoch`, counted from 1.
+
+        Raises:
+            PrunedError: where the trial is to end; never after its last epoch, which would save nothing.
+        """
+        value = metrics.get(self.metric)
+        if value is None or not math.isfinite(value):
+            return
+        trial = _open(self)
+        if epoch not in trial.study._storage.get_trial(self.trial).intermediate_values:  # a resumed run repeats one
+            trial.report(value, epoch)
+        if epoch < self.epochs and trial.should_prune():
+            raise PrunedError(epoch)
+
+
+@functools.cache
+def _open(pruner: Pruner) -> "optuna.Trial":
+    """Return the trial of this process: a study takes a tenth of a second to open."""
+    import optuna
+
+    ends: optuna.pruners.BasePruner = optuna.pruners.MedianPruner(pruner.startup_trials, pruner.min_epochs)
+    if pruner.kind == "halving":
+        ends = optuna.pruners.SuccessiveHalvingPruner(pruner.min_epochs, REDUCTION)
+    study = optuna.load_study(study_name=NAME, storage=open_storage(pruner.file), pruner=ends)
+    return optuna.Trial(study, pruner.trial)

@@ -25,7 +25,7 @@ class Index(NamedTuple):
     facts: Mapping[str, Any] = {}
     """`identity` and `code`, equal where the same command would run the same.
 
-    Of a search also `trials`, how many were begun, and `search`: a `SearchResult`.
+    `total`: jobs at most. Of a search also `search`: a `SearchResult`.
     """
 
 
@@ -110,5 +110,4 @@ def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Se
     runs = [read_job(job.get("number", place), folder / job["folder"], job) for place, job in enumerate(index.jobs, 1)]
     if (found := index.facts.get("search")) is None:
         return compare_runs(f"sweep {folder.name}", runs, baseline, columns)
-    search = SearchResult(found["answer"], *(tuple(found[name]) for name in ("metrics", "best", "commands")))
-    return compare_runs(f"search {folder.name}", runs, baseline, columns, search)
+    return compare_runs(f"search {folder.name}", runs, baseline, columns, SearchResult(**found))

@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,10 +59,11 @@ class JobProcess:
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        self._process = slot.start(_work, (_placed(job), slot.environment(job.experiment), _reloads_afresh(job)))
-        hang_seconds = job.experiment.hang_seconds
-        limit = job.experiment.job_timeout_seconds
-        self._watch = Watch(self._process, hang_seconds) if hang_seconds is not None else None
+        placed = replace(job.experiment, cluster=job.experiment.cluster.of_placed_job())
+        arguments = (replace(job, experiment=placed), slot.environment(job.experiment), _reloads_afresh(job))
+        self._process = slot.start(_work, arguments)
+        hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
+        self._watch = Watch(self._process, math.inf if hang_seconds is None else hang_seconds)
         self._deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
         self._reason = LOST
         self._code: int | None = None  # of a process that was stopped or killed from here
@@ -90,7 +90,7 @@ class JobProcess:
         self._stopper.step(request, count)
 
     def poll(self) -> int | None:
-        """Returns the exit code, or None while it runs; to be called every POLL_SECONDS.
+        """Return the exit code, or None while it runs; to be called every POLL_SECONDS.
 
         Kills the process where it hangs, or exceeds its time limit. Of a process that has ended without ending its run,
         the run is ended here.
@@ -103,15 +103,14 @@ class JobProcess:
         return self.exit_code
 
     def _kill_if_lost(self) -> None:
-        if self._watch is not None and self._watch.hangs():
+        if self._watch.hangs():
             self._reason = f"it gave no sign of life for {self._watch.silence():.0f} s, and was killed"
         elif time.monotonic() > self._deadline:
             limit = self.job.experiment.job_timeout_seconds
             self._reason = f"it did not end by job_timeout_seconds={limit:g}, and was killed"
             self._code = TIMED_OUT
         else:
-            if self._watch is not None:
-                self._watch.note()
+            self._watch.note()
             return
         self._process.kill()
         self._process.join()
@@ -127,14 +126,7 @@ class JobProcess:
         with signals.ending(code if self._code is not None else None):
             status = "FAILED" if self._code is None else "KILLED"
             end_lost(self.job.folder, self.job.experiment, status, self._console, self._reason)
-        _without_empty(self.job.folder / OUTPUT)
         self.exit_code = code
-
-
-def _without_empty(file: Path) -> None:
-    with suppress(OSError):
-        if not file.stat().st_size:
-            file.unlink()
 
 
 _reloaded: set[tuple[Path, str]] = set()
@@ -150,12 +142,6 @@ def _reloads_afresh(job: Job) -> bool:
     is_first = kind not in _reloaded
     _reloaded.add(kind)
     return is_first
-
-
-def _placed(job: Job) -> Job:
-    """Returns `job` as the process of its slot runs it, whose engine is at work already."""
-    experiment = job.experiment
-    return replace(job, experiment=replace(experiment, cluster=experiment.cluster.of_placed_job()))
 
 
 def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool) -> None:

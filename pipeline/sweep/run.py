@@ -1,43 +1,45 @@
-"""Runs the jobs of a sweep under one parent run, and compares them."""
+"""Sweeps over values that are known: all jobs are composed and checked before the first of them runs."""
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
+from pipeline.checks.registry import check_rules, check_surroundings
+from pipeline.checks.no_effect import refuse_unused
 from pipeline.command_line.compose import Composed
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.debug import debugged
+from pipeline.config.experiment import Experiment, read
+from pipeline.config.sweep_settings import MOST_JOBS, SweepSettings
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, SWEEP_FAILED
-from pipeline.planning.earlier import forked_run, plan_of
+from pipeline.exit_codes import DONE, SWEEP_FAILED, WRONG_CONFIGURATION
+from pipeline.planning.earlier import forked_run, other_run, plan_of
 from pipeline.planning.job import Job
-from pipeline.provenance.source_digest import Sources
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
+from pipeline.redaction import redact, redact_overrides
 from pipeline.run.facts import show_plan
 from pipeline.run.naming import sweep_name
 from pipeline.run_folder.runs import has_finished
-from pipeline.sweep.index import Index
-from pipeline.sweep.jobs import SweepJob, checked
-from pipeline.sweep.session import Session, Work, run_session
+from pipeline.sweep.session import Session, SweepJob
 from pipeline.system import signals
+from stages.errors import UserError
+
+SHARED = ("dry_run", "max_jobs", "outputs", "resume", "tracking", "sweep")
+"""Settings that all jobs of a sweep have in common."""
 
 
-def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings) -> int:
-    """Run the jobs, about `total` in number, and return the exit code; see `run_session`.
-
-    Raises:
-        UserError: where any of the jobs is wrong; none has been started then.
-    """
-    return run_session(Sweep(checked(composed, total, console, settings.refused == "skip")), settings, console)
-
-
-class Sweep(Work):
+class Sweep(Session):
     """The jobs of a sweep: all of them are known."""
 
     kind = "sweep"
     unit = "job"
 
-    def __init__(self, jobs: Sequence[SweepJob]) -> None:
-        self.known = jobs
+    def __init__(self, jobs: Sequence[SweepJob], settings: SweepSettings, console: Console) -> None:
+        super().__init__(settings, console)
+        for job in jobs:
+            self.add(job)
         self.name = sweep_name(job.label for job in jobs)
         self.total = len(jobs)
         self.experiments = [job.experiment for job in jobs if job.refused is None]
@@ -45,39 +47,131 @@ class Sweep(Work):
         facts = json.dumps([(job.folder, job.identity) for job in jobs])
         self.identity = hashlib.sha256(facts.encode()).hexdigest()[:32]
 
-    def show(self, console: Console) -> None:
-        console.log(f"{self.total:,} jobs")
-        for job in self.known:
-            console.log(f"\n{job.label}")
+    def show(self) -> None:
+        self.console.log(f"{self.total:,} jobs")
+        for job in self.jobs:
+            self.console.log(f"\n{job.label}")
             if job.refused is not None:
-                console.log(f"skipped: {job.refused}")
+                self.console.log(f"skipped: {job.refused}")
             else:
-                show_plan(job.experiment, plan_of(job.experiment), console)
+                show_plan(job.experiment, plan_of(job.experiment), self.console)
 
-    def begin(self, console: Console, is_new: bool) -> None:
+    def begin(self, is_new: bool) -> None:
         for experiment in self.experiments if is_new else ():
             forked_run(experiment)
 
-    def is_whole(self, index: Index) -> bool:
-        return True
-
-    def jobs(self, session: Session) -> Iterator[Job]:
+    def draw(self) -> Iterator[Job]:
         left = []
-        for made in self.known:
+        for made in self.jobs:
             if made.refused is not None:
-                session.skip(made, f"skipped: {made.refused}")
-            elif has_finished(session.folder / made.folder):
-                session.skip(made, "finished earlier, skipped")
-                session.send(made)
+                self.say(made, f"skipped: {made.refused}")
+            elif has_finished(self.folder / made.folder):
+                self.say(made, "finished earlier, skipped")
+                self.send(made)
                 made.exit_code = DONE
             else:
                 left.append(made)
             signals.check()
-        session.write()
-        yield from map(session.job, left)
+        self.write()
+        yield from map(self.job, left)
 
-    def ended(self, made: SweepJob, folder: Path) -> None:
-        """Nothing depends on how a job of a sweep ended."""
+    def exit_code(self) -> int:
+        return SWEEP_FAILED if any(job.exit_code != DONE for job in self.jobs if job.refused is None) else DONE
 
-    def exit_code(self, jobs: Sequence[SweepJob]) -> int:
-        return SWEEP_FAILED if any(job.exit_code != DONE for job in jobs if job.refused is None) else DONE
+
+def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings) -> int:
+    """Run the jobs, about `total` in number, and return the exit code; see `Session.start`.
+
+    Raises:
+        UserError: where any of the jobs is wrong; none has been started then.
+    """
+    return Sweep(checked(composed, total, settings.refused == "skip"), settings, console).start()
+
+
+def refuse_too_many(total: int, limit: int) -> None:
+    """Raises UserError where a sweep has more jobs than `max_jobs` allows."""
+    if total > limit:
+        fix = f"max_jobs={total}" if total <= MOST_JOBS else "fewer values of each setting"
+        raise UserError(f"the values make {total:,} jobs, and max_jobs={limit}", f"{limit:,} jobs or fewer", fix)
+
+
+def checked(composed: Iterable[Composed], total: int, skips: bool = False) -> list[SweepJob]:
+    """Return the jobs, about `total` in number, once all of them are known to work.
+
+    Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
+
+    Args:
+        skips: whether a job that a rule refuses is marked as refused instead.
+
+    Raises:
+        UserError: where any of the jobs is wrong, or all are refused, or two are the same.
+    """
+    jobs: list[SweepJob] = []
+    refusals: list[UserError] = []
+    identities: dict[str, int] = {}
+    first: Experiment | None = None  # as it was composed
+    for number, job in enumerate(composed, 1):
+        shown = redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job.overrides])  # without escapes
+        try:
+            experiment = read(job.document, job.choices, job.config_dirs)
+            first = first or experiment
+            _refuse_differing(experiment, first)
+            refusal = _refusal(experiment, job)
+            if refusal is None:
+                experiment = debugged(experiment)
+                if len(refusals) == len(jobs):  # the first one that may run
+                    check_surroundings(experiment)
+            elif skips:
+                refusals.append(refusal)
+            else:
+                raise refusal
+        except UserError as error:
+            raise error.within(f"job {number:,} of {total:,} ({' '.join(shown)})") from error
+        made = SweepJob(number, "", experiment, job.overrides, shown, identity(experiment), sources(experiment))
+        if refusal is not None:
+            made.exit_code, made.refused = WRONG_CONFIGURATION, str(redact(refusal.problem))
+        before = identities.setdefault(made.identity, number)
+        if before != number:
+            raise UserError(f"jobs {before} and {number} have the same settings ({' '.join(shown)})", "each value once")
+        jobs.append(made)
+    if len(refusals) == len(jobs):
+        raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
+    for made, label in zip(jobs, job_labels([made.shown for made in jobs]), strict=True):
+        made.label = label
+    return jobs
+
+
+def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
+    """Return the rule that an experiment breaks, if any."""
+    try:
+        refuse_unused(experiment, job.typed)
+        check_job(experiment)
+    except UserError as error:
+        return error
+    return None
+
+
+def check_job(experiment: Experiment, surroundings: bool = False) -> None:
+    """Raise UserError for the first rule that a job breaks, before any of its sweep begins.
+
+    Args:
+        surroundings: see `check_rules`.
+    """
+    check_rules(experiment, surroundings)
+    plan_of(experiment)
+    other_run(experiment)
+    forked_run(experiment, starts=False)
+
+
+def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
+    """Refuse jobs that differ in what a sweep has but once."""
+    for name in SHARED:
+        own: Any = getattr(experiment, name)
+        if own != getattr(first, name):
+            raise UserError(f"its {name} is not that of the first job", f"one {name} for the whole sweep")
+
+
+def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
+    """Return for each job the overrides that not all jobs share."""
+    shared = set.intersection(*(set(job) for job in overrides)) if overrides else set()
+    return [" ".join(text for text in job if text not in shared) or "the only job" for job in overrides]

@@ -2,8 +2,8 @@
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,31 +26,42 @@ _COMPARE = {"=": operator.eq, ">": operator.gt, ">=": operator.ge, "<": operator
 
 @dataclass(frozen=True)
 class Entry:
-    """A run, a job of a sweep, or a sweep."""
+    """A run, a job of a sweep, or a sweep, whose summary has its status and its name alone."""
 
     kind: str  # `run`, `job` or `sweep`
-    folder: Path
-    status: str
-    experiment: str
-    started: datetime
-    run_id: str | None = None  # that of MLflow; None where it is not tracked
-    settings: Mapping[str, str] = field(default_factory=dict)  # options by their group, overrides by their dotted name
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    validation: str | None = None  # the metric of the best epoch, such as `val/best_loss`
-    seconds: float = 0.0  # of its last command
-    error: str | None = None
+    status: str  # as it is now
+    summary: Summary
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.summary.folder)
+
+    @property
+    def started(self) -> datetime:
+        """When it began, by the file that is made at its beginning and never written."""
+        path = self.folder / LOCK
+        return datetime.fromtimestamp((path if path.exists() else self.folder).stat().st_mtime).astimezone()
+
+    @property
+    def validation(self) -> str | None:
+        """The metric of the best epoch, such as `val/best_loss`; None before the first one."""
+        name = best_metric((self.summary.weights or {}).get("monitor", ""))
+        return name if name in self.summary.metrics else None
 
     @property
     def values(self) -> dict[str, Any]:
-        """Values that a filter may name, by their names."""
-        own = {name: getattr(self, name) for name in ("status", "kind", "experiment", "seconds")}
-        return {**self.settings, **self.metrics, **own}
+        """Values that a filter may name, by their names: options by their group, overrides by their dotted name."""
+        overrides = dict(split_override(override) for override in self.summary.overrides if "=" in override)
+        own = {"status": self.status, "kind": self.kind, "experiment": self.summary.name}
+        return {**self.summary.choices, **overrides, **self.summary.metrics, **own, "seconds": self.summary.seconds}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry as JSON can hold it."""
-        finite = {name: value if value - value == 0 else None for name, value in self.metrics.items()}
-        own = {"folder": str(self.folder), "started": self.started.isoformat(timespec="seconds"), "metrics": finite}
-        return {**vars(self), **own, "settings": dict(self.settings)}
+        finite = {name: value if value - value == 0 else None for name, value in self.summary.metrics.items()}
+        own = {"kind": self.kind, "status": self.status, "started": self.started.isoformat(timespec="seconds")}
+        names = ("folder", "run_id", "seconds", "error", "choices", "overrides")
+        facts = {name: getattr(self.summary, name) for name in names}
+        return {**own, "experiment": self.summary.name, **facts, "validation": self.validation, "metrics": finite}
 
 
 def read_entries(outputs: Path, warn: Callable[[str], None] = lambda line: None) -> list[Entry]:
@@ -68,40 +79,20 @@ def read_entries(outputs: Path, warn: Callable[[str], None] = lambda line: None)
             continue
         journal = Journal(folder)
         name = journal.store.get("experiment") or f"{len(index.jobs)} jobs"
-        status = current_status(index.status, folder)
-        entries.append(Entry("sweep", folder, status, name, _started(folder), journal.run_id))
+        summary = Summary(journal.run_id, index.status, name, str(folder), {})
+        entries.append(Entry("sweep", current_status(index.status, folder), summary))
     return sorted(entries, key=lambda entry: age_order(entry.folder))
 
 
 def run_entry(summary: Summary) -> Entry:
     """Return the entry of a run, from its summary."""
     folder = Path(summary.folder)
-    overrides = dict(split_override(override) for override in summary.overrides if "=" in override)
-    validation = best_metric((summary.weights or {}).get("monitor", ""))
-    return Entry(
-        "job" if is_sweep(folder.parent) else "run",
-        folder,
-        current_status(summary.status, folder),
-        summary.name,
-        _started(folder),
-        summary.run_id,
-        {**summary.choices, **overrides},
-        summary.metrics,
-        validation if validation in summary.metrics else None,
-        summary.seconds,
-        summary.error,
-    )
+    return Entry("job" if is_sweep(folder.parent) else "run", current_status(summary.status, folder), summary)
 
 
 def current_status(recorded: str, folder: Path) -> str:
     """Return the status of a run or sweep: a recorded RUNNING counts while a process has its folder locked."""
     return INTERRUPTED if recorded == "RUNNING" and not is_locked(folder) else recorded
-
-
-def _started(folder: Path) -> datetime:
-    """Return when a run began, by the file that is made at its beginning and never written."""
-    path = folder / LOCK
-    return datetime.fromtimestamp((path if path.exists() else folder).stat().st_mtime).astimezone()
 
 
 def select(entries: Sequence[Entry], filters: Sequence[str]) -> list[Entry]:
@@ -121,7 +112,7 @@ def select(entries: Sequence[Entry], filters: Sequence[str]) -> list[Entry]:
 
 
 def _named(entries: Sequence[Entry], text: str) -> list[Entry]:
-    found = [entry for entry in entries if (entry.run_id or "").startswith(text) or text in str(entry.folder)]
+    found = [entry for entry in entries if (entry.summary.run_id or "").startswith(text) or text in str(entry.folder)]
     if entries and not found:
         expected = "the beginning of an id, part of a folder's path, or a filter such as status=FINISHED"
         raise UserError(f"there is no run {text}", expected, "python -m pipeline.runs")

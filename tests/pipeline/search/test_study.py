@@ -9,20 +9,26 @@ from typing import Any
 import pytest
 from matplotlib import image
 
+from pipeline.config.sweep_settings import SearchSettings
+from pipeline.console import Console
 from pipeline.planning.job import PrunedError
-from pipeline.search.plan import Goal, SearchPlan
-from pipeline.search.pruning import Pruner
+from pipeline.search.plan import Goal, Plan
 from pipeline.search.results import draw
 from pipeline.search.space import Axis
-from pipeline.search.study import STUDY, Study, Trial
-from pipeline.search.trials import Trials
+from pipeline.search.study import STUDY, Pruner, Study, Trial
+from pipeline.search.trials import Search
 from stages.errors import UserError
 
 pytestmark = pytest.mark.slow
 
-PLAN = SearchPlan((Goal("val/best_loss", "minimize"),), "tpe", 8, 3, None, 1, 4, seed=3, n_jobs=1)
+SETTINGS = SearchSettings(sampler="tpe", trials=8, startup_trials=3, pruner="none", population=4, seed=3)
 SPACE = (Axis("x", low=-2.0, high=2.0), Axis("kind", ("a", "b", "c")))
+PLAN = Plan(SETTINGS, (Goal("val/best_loss", "minimize"),), SPACE)
 SMALL = (Axis("units", low=1, high=3, is_whole=True), Axis("kind", ("a", "b")))
+
+
+def changed(**settings: Any) -> Plan:
+    return replace(PLAN, settings=replace(SETTINGS, **settings))
 
 
 def loss(trial: Trial) -> float:
@@ -42,16 +48,16 @@ def run(study: Study, at_most: int = 10**6) -> list[Trial]:
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "nsga2"])
 def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str, tmp_path: Path) -> None:
-    plan = replace(PLAN, sampler=sampler)
+    plan = changed(sampler=sampler)
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
-    whole = run(Study(tmp_path / "whole", plan, SPACE))
+    whole = run(Study(tmp_path / "whole", plan))
     for _ in range(2):  # each in a process of its own, as far as the study knows
-        run(Study(tmp_path / "cut", plan, SPACE), at_most=3)
-    cut = run(Study(tmp_path / "cut", plan, SPACE))
+        run(Study(tmp_path / "cut", plan), at_most=3)
+    cut = run(Study(tmp_path / "cut", plan))
     assert len(whole) == 8
     assert [trial.lines for trial in cut] == [trial.lines for trial in whole]
-    other = run(Study(_made(tmp_path / "other"), replace(plan, seed=4), SPACE))
+    other = run(Study(_made(tmp_path / "other"), changed(sampler=sampler, seed=4)))
     assert [trial.lines for trial in other] != [trial.lines for trial in whole]
 
 
@@ -61,10 +67,10 @@ def _made(folder: Path) -> Path:
 
 
 def test_a_grid_has_every_point_once_also_where_it_is_interrupted(tmp_path: Path) -> None:
-    plan = replace(PLAN, sampler="grid", trials=6)
+    plan = replace(changed(sampler="grid", trials=6), axes=SMALL)
     for _ in range(2):
-        run(Study(tmp_path, plan, SMALL), at_most=2)
-    trials = run(Study(tmp_path, plan, SMALL))
+        run(Study(tmp_path, plan), at_most=2)
+    trials = run(Study(tmp_path, plan))
     assert {trial.lines for trial in trials} == {
         (f"units={units}", f"kind={kind}") for units in (1, 2, 3) for kind in "ab"
     }
@@ -72,12 +78,12 @@ def test_a_grid_has_every_point_once_also_where_it_is_interrupted(tmp_path: Path
 
 
 def test_more_trials_are_added_to_a_study(tmp_path: Path) -> None:
-    run(Study(tmp_path, replace(PLAN, trials=5), SPACE))
-    assert len(run(Study(tmp_path, replace(PLAN, trials=8), SPACE))) == 8
+    run(Study(tmp_path, changed(trials=5)))
+    assert len(run(Study(tmp_path, changed(trials=8)))) == 8
 
 
 def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
-    study = Study(tmp_path, replace(PLAN, trials=3), SPACE)
+    study = Study(tmp_path, changed(trials=3))
     for how in ({"reason": "diverged"}, {"pruned": True}, {"values": [0.5]}):
         trial = study.ask()
         assert trial is not None
@@ -88,21 +94,24 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_ends_before_its_run_begins_has_a_reason(tmp_path: Path) -> None:
-    study = Study(tmp_path, replace(PLAN, trials=2), SPACE)
-    trials = Trials(SimpleNamespace(plan=PLAN, first=None, sources=None, identity=""), None)  # type: ignore[arg-type]
-    trials._study = study
-    for reason in ("fork=a: it is gone", None):
+    plan: Any = SimpleNamespace(settings=SETTINGS, goals=PLAN.goals, first=None, sources=None, identity="")
+    search = Search(plan, None, Console())  # type: ignore[arg-type]
+    search.folder = tmp_path
+    search.study = study = Study(tmp_path, changed(trials=2))
+    for code, text in ((2, "10:00:00 error: fork=a: it is gone"), (1, "")):
         trial = study.ask()
         assert trial is not None
-        made: Any = SimpleNamespace(folder=str(trial.number), exit_code=1, reason=reason)
-        trials._begun[made.folder] = trial
-        trials.ended(made, tmp_path / made.folder)
+        made: Any = SimpleNamespace(folder=str(trial.number), exit_code=code)
+        (tmp_path / made.folder).mkdir()
+        (tmp_path / made.folder / "pipeline.log").write_text(text)
+        search._trials[made.folder] = trial
+        search.ended(made)
     assert [trial.reason for trial in study.trials()] == ["fork=a: it is gone", "it died before its run began"]
 
 
 def test_of_two_goals_the_front_is_best(tmp_path: Path) -> None:
     goals = (Goal("val/best_accuracy", "maximize"), Goal("train/seconds", "minimize"))
-    study = Study(tmp_path, replace(PLAN, sampler="nsga2", goals=goals, trials=3), SPACE)
+    study = Study(tmp_path, replace(changed(sampler="nsga2", trials=3), goals=goals))
     for values in ([0.9, 10.0], [0.8, 1.0], [0.7, 5.0]):
         trial = study.ask()
         assert trial is not None
@@ -114,7 +123,7 @@ def test_of_two_goals_the_front_is_best(tmp_path: Path) -> None:
 def test_what_mattered_is_drawn_once_there_are_trials_enough(count: int, tmp_path: Path) -> None:
     """Of two goals the picture of the progress is that of their front."""
     goals = (Goal("val/best_loss", "minimize"), Goal("train/images_per_second", "maximize"))[:count]
-    study = Study(tmp_path, replace(PLAN, sampler="random", goals=goals), SPACE)
+    study = Study(tmp_path, replace(changed(sampler="random"), goals=goals))
     assert draw(study, tmp_path) == []
     for number in range(1, 6):
         trial = study.ask()
@@ -131,16 +140,16 @@ def test_what_mattered_is_drawn_once_there_are_trials_enough(count: int, tmp_pat
 def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
     (tmp_path / STUDY).write_text("no journal\n" * 10)
     with pytest.raises(UserError, match="cannot be read"):
-        Study(tmp_path, PLAN, SPACE)
+        Study(tmp_path, PLAN)
 
 
 def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study(tmp_path: Path) -> None:
-    before = run(Study(tmp_path, PLAN, SPACE), at_most=3)
+    before = run(Study(tmp_path, PLAN), at_most=3)
     with (tmp_path / STUDY).open("a") as file:
         file.write('{"op_code":4,"worker')
     (tmp_path / f"{STUDY}.lock").touch()
-    assert Study(tmp_path, PLAN, SPACE).trials() == before
-    assert [trial.lines for trial in run(Study(tmp_path, PLAN, SPACE))[:3]] == [trial.lines for trial in before]
+    assert Study(tmp_path, PLAN).trials() == before
+    assert [trial.lines for trial in run(Study(tmp_path, PLAN))[:3]] == [trial.lines for trial in before]
 
 
 def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int = 2) -> int | None:
@@ -159,17 +168,17 @@ def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int
 
 
 def test_the_median_prunes_what_is_worse_at_the_same_epoch(tmp_path: Path) -> None:
-    study = Study(tmp_path, PLAN, SPACE)
+    study = Study(tmp_path, PLAN)
     assert prune(study, [1.0, 0.6, 0.4, 0.3]) is None
     assert prune(study, [9.0, 9.0, 9.0, 9.0]) is None  # a startup trial
     assert prune(study, [1.1, 0.7, 0.5, 0.2]) is None  # better than the median, (1 + 9) / 2
     assert prune(study, [8.0, 8.0, 8.0, 8.0]) == 2  # before, every trial is trained
     assert prune(study, [1.0, 0.5, 0.4, 7.0]) is None  # its best so far counts, as do those of the others
-    assert study.trials()[3].epochs == 2
+    assert study.optuna.trials[3].last_step == 2
 
 
 def test_halving_lets_one_in_three_go_on(tmp_path: Path) -> None:
-    study = Study(tmp_path, replace(PLAN, trials=30), SPACE)
+    study = Study(tmp_path, changed(trials=30))
     ended = [prune(study, [float(number)] * 9, "halving", 1) for number in range(9)]
     assert ended[0] is None
     assert all(epoch == 1 for epoch in ended[1:])
@@ -177,7 +186,7 @@ def test_halving_lets_one_in_three_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.smoke
 def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
-    study = Study(tmp_path, PLAN, SPACE)
+    study = Study(tmp_path, PLAN)
     trial = study.ask()
     assert trial is not None
     pruner = Pruner(study.file, study.id_of(trial.number), "val/loss", 4, "median", 2, 1)

@@ -12,17 +12,16 @@ from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.display import Display
-from pipeline.sweep.jobs import SweepJob, checked
 from pipeline.sweep.process import refusal_in
-from pipeline.sweep.run import run_sweep
+from pipeline.sweep.run import Sweep, checked, run_sweep
+from pipeline.sweep.session import SweepJob
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
 
 def jobs(outputs: Path, *words: str) -> list[SweepJob]:
     composer = Composer(read_arguments(["-m", *words, "tracking=off", f"outputs={outputs}"]))
-    return checked(composer.jobs(), composer.count(), Console())
+    return checked(composer.jobs(), composer.count())
 
 
 @pytest.mark.parametrize(
@@ -56,13 +55,17 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     assert not (outputs / "sweeps").exists()
 
 
-def test_a_job_that_its_process_refuses_says_why(tmp_path: Path) -> None:
-    (tmp_path / "pipeline.log").write_text("09:49:56   7  evaluate\n09:49:57 error: fork=a: it is gone. Expected b\n")
-    assert refusal_in(tmp_path) == "fork=a: it is gone. Expected b"
+def test_a_job_that_its_process_refuses_says_why(outputs: Path) -> None:
     console = Console()
-    Display(console, {tmp_path: "job 1/1"}).ended(tmp_path, WRONG_CONFIGURATION, 1.0)
+    session = Sweep(jobs(outputs, "seed=1,2"), SweepSettings(), console)
+    session.folder = outputs / "sweeps" / "s"
+    folder = session.folder / "1_seed=1"
+    folder.mkdir(parents=True)
+    (folder / "pipeline.log").write_text("09:49:56   7  evaluate\n09:49:57 error: fork=a: it is gone. Expected b\n")
+    session._ended(session.job(session.jobs[0]), WRONG_CONFIGURATION, 1.0, False)
+    assert session.jobs[0].reason == "fork=a: it is gone. Expected b"
     assert any("REFUSED in 1.0 s, exit code 2: fork=a: it is gone" in line for line in console.said)
-    assert refusal_in(tmp_path / "none") is None
+    assert refusal_in(outputs / "none") is None
 
 
 @pytest.mark.parametrize("values", [(0.1, 0.9), (4, 8), ("mean", "max")], ids=str)

@@ -49,7 +49,7 @@ def test_the_next_job_is_taken_when_a_place_is_free(outputs: Path) -> None:
             events.append(("taken", job.folder.name))
             yield job
 
-    def ended(job: Job, code: int) -> None:
+    def ended(job: Job, code: int, seconds: float, again: bool) -> None:
         assert job.folder is not None
         assert code == 1
         events.append(("ended", job.folder.name))
@@ -73,7 +73,7 @@ def test_one_job_is_stopped_and_the_other_is_not(outputs: Path) -> None:
     codes: dict[str, int] = {}
     stopped = signal_request(signal.SIGTERM)
 
-    def ended(job: Job, code: int) -> None:
+    def ended(job: Job, code: int, seconds: float, again: bool) -> None:
         assert job.folder is not None
         codes[job.folder.name] = code
 
@@ -103,7 +103,7 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path) -> None:
         processes.append(psutil.Process(process.pid))
         return process
 
-    def ended(job: Job, code: int) -> None:
+    def ended(job: Job, code: int, seconds: float, again: bool) -> None:
         codes.append(code)
 
     count, slot = 2 if how == "signal" else 3, Slot(start=started)

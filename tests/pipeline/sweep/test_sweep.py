@@ -26,9 +26,8 @@ from pipeline.config.sweep_settings import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
 from pipeline.sweep.index import compare, latest, write_index
-from pipeline.sweep.jobs import checked, job_labels, slug
-from pipeline.sweep.run import Sweep, run_sweep
-from pipeline.sweep.session import to_resume
+from pipeline.sweep.run import Sweep, checked, job_labels, run_sweep
+from pipeline.sweep.session import slug, to_resume
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
@@ -231,14 +230,13 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert len(children) == 2
     assert [job.status for job in compare(latest(outputs)).runs] == ["FINISHED"] * 2
     composer = Composer(read_arguments(given))
-    assert to_resume(Sweep(checked(composer.jobs(), 2, Console())), print) is None
+    assert to_resume(Sweep(checked(composer.jobs(), 2), SweepSettings(), Console()), print) is None
 
 
 def work(outputs: Path, identity: str, sources: Sources, *given: str) -> Any:
     """Returns what `to_resume` reads of the work of a session."""
     first = experiment(*given, outputs=outputs)
-    return SimpleNamespace(first=first, kind="sweep", unit="job", identity=identity, sources=sources,
-                           is_whole=lambda index: True)  # fmt: skip
+    return SimpleNamespace(first=first, kind="sweep", unit="job", identity=identity, sources=sources, total=1)
 
 
 def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
