@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
-from pipeline.comparison.comparison import Comparison, compare_runs
+from pipeline.comparison.comparison import compare_runs
 from pipeline.comparison.report import notes, terminal_table, write
-from pipeline.comparison.rows import read_finished
+from pipeline.comparison.rows import ComparedRun, read_finished
 from pipeline.paths import shorter
 from pipeline.run_folder.runs import Runs
 from pipeline.sweep.index import compare, find_sweep, latest
@@ -38,7 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="settings of what the others are compared with; the first if left out",
     )
     parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="writes the files there (a sweep's: into its folder)")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        metavar="FOLDER",
+        help="writes the files there (a sweep's: into its own)",
+    )
     options = parser.parse_args(arguments)
     return exit_code(lambda: _compare(options))
 
@@ -46,33 +51,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compare(options: argparse.Namespace) -> int:
     baseline = _baseline(options.baseline)
     columns = [name for name in (options.columns or "").split(",") if name]
-    sweep = sweep_of(options.what, options.outputs)
+    sweep = find_sweep(options.what[0], options.outputs) if len(options.what) == 1 else None
+    if not options.what:
+        sweep = latest(options.outputs)
     if sweep is not None:
         comparison = compare(sweep, baseline, columns)
     else:
-        comparison = _of_runs(options.what, options.outputs, baseline, columns)
-    show(comparison)
-    folder = options.to or (sweep and _place(sweep, options))
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in write(comparison, folder):
-            print(shorter(path))
-    return 0
-
-
-def _place(sweep: Path, options: argparse.Namespace) -> Path:
-    """Returns the sweep's folder for the comparison that it ended with and that MLflow has; else one of its own."""
-    words = [word for word in (options.baseline, options.columns) if word]
-    return sweep / "comparisons" / re.sub(r"[^\w.=,+-]+", "-", " ".join(words))[:100] if words else sweep
-
-
-def show(comparison: Comparison) -> None:
-    """Prints the table, as wide as the terminal (80 characters where it is none), and what it says in sentences."""
+        runs = _runs(options.what, options.outputs)
+        comparison = compare_runs(f"{len(runs)} run{'s' * (len(runs) != 1)}", runs, baseline, columns)
     console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
     if comparison.rows:
         console.print(terminal_table(comparison))
     for line in notes(comparison):
         console.print(line)
+    # A sweep's own files are those of the comparison that it ended with, and that MLflow has.
+    folder = options.to or (sweep if baseline is None and not columns else None)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in write(comparison, folder):
+            print(shorter(path))
+    return 0
 
 
 def _baseline(text: str | None) -> dict[str, str] | None:
@@ -84,27 +82,16 @@ def _baseline(text: str | None) -> dict[str, str] | None:
     return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
 
 
-def sweep_of(words: Sequence[str], outputs: Path) -> Path | None:
-    """Returns the folder of the one sweep that is meant; None where runs or filters are."""
-    if not words:
-        return latest(outputs)
-    if len(words) > 1:
-        return None
-    return find_sweep(words[0], outputs)
-
-
-def _of_runs(
-    words: Sequence[str], outputs: Path, baseline: dict[str, str] | None, columns: Sequence[str]
-) -> Comparison:
-    """Compares the runs that are named, all of them where none is, as far as they match every filter."""
+def _runs(words: Sequence[str], outputs: Path) -> list[ComparedRun]:
+    """Return the runs that are named, all of them where none is, as far as they match every filter."""
     filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
-    named = [run_entry(Runs(outputs, print_warning).find(word)) for word in words if word not in filters]
-    entries = select(named or [run_entry(run) for run in Runs(outputs, print_warning).all()], filters)
+    runs = Runs(outputs, print_warning)
+    named = [runs.find(word) for word in words if word not in filters] or runs.all()
+    different = {Path(run.folder).resolve(): run for run in named}.values()  # a run that is named twice is one
+    entries = select([run_entry(run) for run in different], filters)
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
-    different = {entry.folder.resolve(): entry for entry in entries}.values()  # a run that is named twice is one
-    runs = [read_finished(number, entry.folder, entry.status) for number, entry in enumerate(different, 1)]
-    return compare_runs(f"{len(runs)} run{'s' * (len(runs) != 1)}", runs, baseline, columns)
+    return [read_finished(number, entry.status, entry.summary) for number, entry in enumerate(entries, 1)]
 
 
 if __name__ == "__main__":

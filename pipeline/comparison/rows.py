@@ -38,11 +38,14 @@ class ComparedRun:
     """A run, or a job of a sweep that may have none, whose summary is empty then."""
 
     number: int  # from 1
-    folder: Path
     status: str  # of the run; or REFUSED (its configuration), SKIPPED (left out), DIED (was killed), NOT RUN
     settings: Mapping[str, str]  # overrides, and of a run that is no job also the options of every group
     summary: Summary
     reason: str | None = None  # why it has not finished
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.summary.folder)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -120,15 +123,14 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     summary = read_run(folder)
     status = _job_status(summary.status if summary else None, entry)
     summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
-    return ComparedRun(number, folder, status, _settings(summary), summary, summary.error or entry.get("reason"))
+    return ComparedRun(number, status, _settings(summary), summary, summary.error or entry.get("reason"))
 
 
-def read_finished(number: int, folder: Path, status: str) -> ComparedRun:
+def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:
     """Return a run that stands by itself, with the options that it had."""
-    summary = read_run(folder) or Summary(None, status, "", str(folder), {})
     choices = {name: option for name, option in summary.choices.items() if option is not None}
     code = {"code": summary.code[:8]} if summary.code else {}  # runs of other code are no repetitions
-    return ComparedRun(number, folder, status, {**choices, **_settings(summary), **code}, summary, summary.error)
+    return ComparedRun(number, status, {**choices, **_settings(summary), **code}, summary, summary.error)
 
 
 def _settings(summary: Summary) -> dict[str, str]:

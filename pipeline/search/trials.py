@@ -11,9 +11,6 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.planning.earlier import plan_of
 from pipeline.planning.job import Job
-from pipeline.provenance.identity import identity
-from pipeline.provenance.source_digest import sources
-from pipeline.redaction import redact_overrides
 from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
@@ -117,9 +114,7 @@ class Search(Session):
                     raise error.within(f"trial {trial.ordinal}") from error
                 self.console.warn(f"trial {trial.ordinal} fails: {error}")
             return None
-        shown = redact_overrides(list(composed.overrides))
-        facts = (experiment, composed.overrides, shown, identity(experiment), sources(experiment))
-        made = SweepJob(trial.ordinal, settings_text(trial), *facts)
+        made = SweepJob(trial.ordinal, settings_text(trial), experiment, composed.overrides)
         if trial.state != "RUNNING":
             made.exit_code = FAILED if trial.state == "FAIL" else DONE
             made.reason = trial.reason

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,13 +15,12 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.planning.earlier import forked_run, other_run, plan_of
 from pipeline.planning.job import Job
-from pipeline.provenance.identity import identity
-from pipeline.provenance.source_digest import Sources, sources
-from pipeline.redaction import redact, redact_overrides
+from pipeline.provenance.source_digest import Sources
+from pipeline.redaction import redact
 from pipeline.run.facts import show_plan
 from pipeline.run.naming import sweep_name
 from pipeline.run_folder.runs import has_finished
-from pipeline.sweep.session import Session, SweepJob
+from pipeline.sweep.session import Session, SweepJob, typed
 from pipeline.system import signals
 from stages.errors import UserError
 
@@ -111,7 +109,6 @@ def checked(composed: Iterable[Composed], total: int, skips: bool = False) -> li
     identities: dict[str, int] = {}
     first: Experiment | None = None  # as it was composed
     for number, job in enumerate(composed, 1):
-        shown = redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in job.overrides])  # without escapes
         try:
             experiment = read(job.document, job.choices, job.config_dirs)
             first = first or experiment
@@ -126,13 +123,14 @@ def checked(composed: Iterable[Composed], total: int, skips: bool = False) -> li
             else:
                 raise refusal
         except UserError as error:
-            raise error.within(f"job {number:,} of {total:,} ({' '.join(shown)})") from error
-        made = SweepJob(number, "", experiment, job.overrides, shown, identity(experiment), sources(experiment))
+            raise error.within(f"job {number:,} of {total:,} ({' '.join(typed(job.overrides))})") from error
+        made = SweepJob(number, "", experiment, job.overrides)
         if refusal is not None:
             made.exit_code, made.refused = WRONG_CONFIGURATION, str(redact(refusal.problem))
         before = identities.setdefault(made.identity, number)
         if before != number:
-            raise UserError(f"jobs {before} and {number} have the same settings ({' '.join(shown)})", "each value once")
+            problem = f"jobs {before} and {number} have the same settings ({' '.join(made.shown)})"
+            raise UserError(problem, "each value once")
         jobs.append(made)
     if len(refusals) == len(jobs):
         raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.provenance.code_state import code_state, command, resuming_command
-from pipeline.provenance.source_digest import Sources, new_for_other_code
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, new_for_other_code, sources
+from pipeline.redaction import redact_overrides
 from pipeline.run import naming
 from pipeline.run.facts import NOTE, begun_tags, sweep_description
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.pending import send_rest
+from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.process import LOG, OUTPUT, refusal_in
@@ -50,9 +53,6 @@ class SweepJob:
     label: str  # the overrides that tell it from the other jobs, without secrets
     experiment: Experiment
     overrides: tuple[str, ...]  # as Hydra composed them
-    shown: list[str]  # as they were typed, without secrets
-    identity: str
-    sources: Sources
     exit_code: int | None = None  # None before it has ended
     refused: str | None = None  # why a rule refuses it, where such a job is skipped (`sweep.refused=skip`)
     reason: str | None = None  # why its process has refused it, before a run of it began
@@ -60,6 +60,19 @@ class SweepJob:
     @property
     def folder(self) -> str:
         return f"{self.number}_{slug(self.label)}"
+
+    @cached_property
+    def shown(self) -> list[str]:
+        """The overrides as they were typed, without secrets."""
+        return typed(self.overrides)
+
+    @cached_property
+    def identity(self) -> str:
+        return identity(self.experiment)
+
+    @cached_property
+    def sources(self) -> Sources:
+        return sources(self.experiment)
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -75,6 +88,11 @@ class SweepJob:
             "exit_code": self.exit_code,
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def typed(overrides: Sequence[str]) -> list[str]:
+    """Return overrides as they were typed: without Hydra's escapes, and without secrets."""
+    return redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in overrides])
 
 
 def slug(label: str) -> str:
@@ -207,12 +225,10 @@ class Session(ABC):
     def _run(self, slots: Sequence[Slot]) -> int:
         """Run the jobs, end the session, and return its exit code."""
         code: int | None = None
-        parent_id: str | None = None
         with ExitStack() as held, signals.listening(), signals.uninterrupted():
             try:
                 self.write()
                 self._parent = self._open_parent()
-                parent_id = self._parent.run_id
                 held.enter_context(signals.on_forced_exit(lambda request: self._mark_killed()))
                 jobs = self._drawn()
                 with self.console.live(self._table):
@@ -223,10 +239,6 @@ class Session(ABC):
                 code = SWEEP_FAILED if self._failed else self.exit_code()
             with signals.ending(code):
                 status = self._end(code)
-                if self._parent.run_id != parent_id:  # the store has lost the parent: its jobs belong to the new one
-                    for made in self.jobs:
-                        if made.exit_code is not None:
-                            self.send(made)
                 self.write(status)  # last of all: before it, the same command resumes this session
                 return code
 

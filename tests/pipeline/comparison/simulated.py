@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
@@ -75,10 +74,17 @@ def simulate(rows: Sequence[str], between: float, random: np.random.Generator, g
             }
             facts = {"test_examples": "a"} | ({"pruned_after_epoch": 1} if is_pruned else {})
             summary = Summary(
-                None, "FINISHED", "x", "", {}, metrics=metrics, weights={"monitor": "val_loss"}, facts=facts
+                None,
+                "FINISHED",
+                "x",
+                f"{name}{seed}",
+                {},
+                metrics=metrics,
+                weights={"monitor": "val_loss"},
+                facts=facts,
             )
             settings = {"model": name, "seed": seed}
-            run = SimulatedRun(len(runs), Path(f"{name}{seed}"), "FINISHED", settings, summary, answers=answers)
+            run = SimulatedRun(len(runs), "FINISHED", settings, summary, answers=answers)
             runs.append(run)
     return compare_runs("a simulation", runs)
 

@@ -14,6 +14,7 @@ from pipeline.comparison.answer import choice, run_it, sentences
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.report import markdown, notes
 from pipeline.comparison.rows import read_finished
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare
 
 RANDOM = np.random.default_rng(4)
@@ -57,7 +58,8 @@ def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         make_run(tmp_path / folder, runs("mixed", {"1": 0.5})[0])
     make_run(tmp_path / "base", runs("float32", {"1": 0.5})[0])
-    read = [read_finished(number, tmp_path / name, "FINISHED") for number, name in enumerate(("base", "a", "b"), 1)]
+    summaries = [Summary.read(tmp_path / name) for name in ("base", "a", "b")]
+    read = [read_finished(number, "FINISHED", summary) for number, summary in enumerate(summaries, 1)]
     comparison = compare_runs("3 runs", read)
     assert [len(row.runs) for row in comparison.rows] == [1, 2]
     assert [(found.seeds, found.of_settings) for found in comparison.differences.values()] == [(1, False)]

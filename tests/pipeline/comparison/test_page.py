@@ -1,6 +1,7 @@
 """The page and the plots: self-contained, escaped, legible in both modes; the front is that of Pareto."""
 
-from html.parser import HTMLParser
+import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -12,34 +13,6 @@ from pipeline.comparison.plots import COLORS, INK, draw_curves, draw_speed, pare
 from pipeline.comparison.report import page, write
 from pipeline.sweep.index import compare
 from tests.servers import browser
-
-VOID = ("meta", "img")
-
-
-class Reader(HTMLParser):
-    """Collects what a page holds; fails where an element is not closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.links: list[str] = []
-        self.heads: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-        values = dict(attrs)
-        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href") and value]
-        if tag == "th":
-            self.heads.append(str(values.get("scope")))
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -58,33 +31,25 @@ def html(comparison: Comparison) -> str:
     return page(comparison)
 
 
-@pytest.fixture(scope="module")
-def read(html: str) -> Reader:
-    reader = Reader()
-    reader.feed(html)
-    assert not reader.open
-    return reader
-
-
-def test_the_page_loads_nothing_and_closes_all(html: str, read: Reader) -> None:
-    assert len(read.links) == 2
-    assert all(link.startswith("data:image/svg+xml;base64,") for link in read.links)
+def test_the_page_loads_nothing(html: str) -> None:
+    links = re.findall(r'(?:src|href)="([^"]*)"', html)
+    assert len(links) == 2
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in links)
     assert "default-src 'none'" in html
     assert "://" not in html
 
 
-def test_what_users_have_named_is_text(html: str, read: Reader) -> None:
+def test_what_users_have_named_is_text(html: str) -> None:
     assert "<script>alert" not in html
-    assert "model=<script>alert(1)</script>" in read.text
-    assert "Comparison of sweep s & t" in read.text
+    assert "model=<script>alert(1)</script>" in unescape(html)
+    assert "Comparison of sweep s & t" in unescape(html)
 
 
-def test_colors_read_on_light_and_dark(html: str, read: Reader) -> None:
+def test_colors_read_on_light_and_dark(html: str) -> None:
     assert "prefers-color-scheme: dark" in html
     for back in ("#ffffff", "#0d1117"):
         assert back in html
         assert min(contrast(color, back) for color in (INK, *COLORS)) >= 4
-    assert set(read.heads) == {"col", "row"}
 
 
 @pytest.mark.engines
