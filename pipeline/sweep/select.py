@@ -38,7 +38,7 @@ class Entry:
 
     @property
     def started(self) -> datetime:
-        """When it began, by the file that is made at its beginning and never written."""
+        """Its beginning, by the file that is made at its beginning and never written."""
         path = self.folder / LOCK
         return datetime.fromtimestamp((path if path.exists() else self.folder).stat().st_mtime).astimezone()
 
