@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pipeline import __version__
 from pipeline.command_line.arguments import Arguments, names_run, read_arguments
 from pipeline.command_line.help import help_text
-from pipeline.config.limits import check_arguments
-from pipeline.config.options import read_options
+from pipeline.config.names import check_texts, read_options
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
 from pipeline.system.signal_listener import Interrupted
@@ -35,7 +34,7 @@ def main() -> NoReturn:
         try:
             with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                 environment.check()
-                check_arguments(sys.argv[1:])
+                check_texts(sys.argv[1:])
                 code = _execute(read_arguments(sys.argv[1:]))
         except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
             code = interrupted.exit_code
@@ -148,7 +147,7 @@ def _run_sweep(composer: "Composer") -> int:
 
 
 def _run_search(composer: "Composer") -> int:
-    from pipeline.config.sweep_settings import SearchSettings
+    from pipeline.config.sweep import SearchSettings
     from pipeline.search.plan import checked_search
     from pipeline.search.space import read_axes
     from pipeline.search.trials import Search

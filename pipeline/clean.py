@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.config.keys import split_override
+from pipeline.config.names import split_override
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LOCK, LockedError, is_locked, locked
 from pipeline.run_folder.runs import Runs, read_run

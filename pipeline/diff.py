@@ -14,7 +14,7 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
-from pipeline.config.keys import flatten
+from pipeline.config.names import flatten
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from pipeline.checks.combinations import COMBINATIONS
-from pipeline.config.options import description, read_options
+from pipeline.config.names import description, read_options
 from pipeline.paths import CONF
 
 

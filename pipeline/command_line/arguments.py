@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from pipeline.config.options import package_folder, read_options
-from pipeline.config.other_words import named_elsewhere
+from pipeline.config.names import named_elsewhere, package_folder, read_options
 from pipeline.paths import CONF
 from stages.errors import UserError
 

@@ -38,12 +38,11 @@ from pipeline.command_line.overrides import (
     sweep_lines,
     without_replaced,
 )
-from pipeline.config.errors import explain, readable, unknown_key
+from pipeline.config.errors import declared, dotted, explain, readable, unknown_key
 from pipeline.config.experiment import read_sweep
-from pipeline.config.keys import declared, dotted, flatten
-from pipeline.config.options import read_options
+from pipeline.config.names import flatten, read_options
 from pipeline.config.schemas import register_schemas
-from pipeline.config.sweep_settings import SearchSettings, SweepSettings
+from pipeline.config.sweep import SearchSettings, SweepSettings
 from pipeline.paths import CONF
 from stages.errors import UserError
 

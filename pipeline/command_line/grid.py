@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from pipeline.command_line.overrides import sweep_length, sweep_lines
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.sweep import SweepSettings
 from stages.errors import UserError
 
 

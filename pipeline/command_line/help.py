@@ -2,7 +2,7 @@
 
 import textwrap
 
-from pipeline.config.options import Options
+from pipeline.config.names import Options
 
 _HEAD = """\
 Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stages, tracked in MLflow.

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
-from pipeline.config.options import Options
+from pipeline.config.names import Options
 from stages.errors import UserError
 
 _INSTEAD: Mapping[str, str] = {

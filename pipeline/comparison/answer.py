@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pipeline.comparison.comparison import Comparison, are_validated_alike
 from pipeline.comparison.frame import metric_column
 from pipeline.comparison.rows import ComparedRun, Row, is_lower_better
-from pipeline.config.keys import split_override
+from pipeline.config.names import split_override
 from pipeline.paths import CONF
 from stages.evaluation.paired_tests import AccuracyDifference, points
 

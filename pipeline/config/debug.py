@@ -9,8 +9,8 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
-from pipeline.config.debug_settings import DebugSettings, FastSettings, OverfitSettings, ProfileSettings
 from pipeline.config.experiment import Experiment, read
+from pipeline.config.schemas import DebugSettings, FastSettings, OverfitSettings, ProfileSettings
 from stages.errors import UserError
 from stages.settings.optimizer import StepSettings
 from stages.settings.results import EvaluateSettings

@@ -1,15 +1,17 @@
 """Errors of Hydra and OmegaConf in one line: an unknown name, a value of the wrong type, an unknown option."""
 
+import dataclasses
 import difflib
 import re
 import shlex
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -20,8 +22,9 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from pipeline.config.other_words import named_elsewhere, option_elsewhere
+from pipeline.config.names import named_elsewhere, option_elsewhere
 from pipeline.config.schemas import SCHEMAS, top_level_key
+from pipeline.targets import load, settings_class
 from stages.errors import UserError
 from stages.settings.ranges import KINDS, wrong_type
 
@@ -53,7 +56,8 @@ def explain(error: BaseException, keys: Iterable[str] = (), typed: str = "") -> 
         return unknown_option(group, option, sorted(error.options))
     cause = next((link for link in _chain(error) if getattr(link, "full_key", None) is not None), error)
     given, _, text = typed.lstrip("+~").partition("=")
-    name = given or top_level_key(str(getattr(cause, "full_key", None) or ""))
+    inner = str(getattr(cause, "full_key", None) or "")
+    name = given if given and not inner.startswith(f"{given}.") else top_level_key(inner)
     value = text if typed else getattr(cause, "value", None)
     if isinstance(cause, InterpolationResolutionError | MissingMandatoryValue):
         missing = isinstance(cause, MissingMandatoryValue)
@@ -154,3 +158,31 @@ def _nearest(name: str, keys: list[str]) -> str:
 def _children(name: str, keys: list[str]) -> list[str]:
     prefix = f"{name}." if name else ""
     return [key[len(prefix) :] for key in keys if key.startswith(prefix) and "." not in key[len(prefix) :]]
+
+
+def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Yields the name of every key below `node`, such as `train.epochs`."""
+    names: list[Any] = list(node)
+    for key in names:
+        if OmegaConf.is_interpolation(node, key):
+            continue  # set under the name that it refers to
+        yield f"{prefix}{key}"
+        if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
+            yield from dotted(node[key], f"{prefix}{key}.")
+
+
+def declared(document: DictConfig) -> Iterator[str]:
+    """Yields the settings that custom stages declare and the configuration does not have."""
+    for name in map(str, document):
+        node = None if OmegaConf.is_interpolation(document, name) else document._get_node(name)
+        if isinstance(node, DictConfig) and not node._is_none() and isinstance(node.get("_target_"), str):
+            names = _settings_of(name, node["_target_"])
+            yield from (f"{name}.{entry}" for entry in names if entry != "_target_" and entry not in node)
+
+
+def _settings_of(stage: str, target: str) -> list[str]:
+    """Return the names of the dataclass that a custom stage declares; an error of its import is told elsewhere."""
+    with suppress(UserError):
+        schema = None if target.startswith(("stages.", "pipeline.")) else settings_class(load(stage, target))
+        return [entry.name for entry in dataclasses.fields(schema)] if schema else []
+    return []

@@ -12,15 +12,11 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.config.cluster_settings import ClusterSettings
-from pipeline.config.debug_settings import DebugSettings
-from pipeline.config.errors import explain, unknown_key
-from pipeline.config.keys import dotted
-from pipeline.config.limits import check_values
-from pipeline.config.options import read_options
-from pipeline.config.other_words import named_elsewhere
-from pipeline.config.schemas import GROUPS, SCHEMAS, TopSettings, TrackingSettings, top_level_key
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.cluster import ClusterSettings
+from pipeline.config.errors import dotted, explain, unknown_key
+from pipeline.config.names import check_texts, named_elsewhere, read_options
+from pipeline.config.schemas import GROUPS, SCHEMAS, DebugSettings, TopSettings, TrackingSettings, top_level_key
+from pipeline.config.sweep import SweepSettings
 from pipeline.paths import CONF, outputs_folder
 from pipeline.redaction import learn
 from stages.errors import UserError
@@ -28,14 +24,12 @@ from stages.settings import model, optimizer
 from stages.settings.ranges import borrows, check
 from stages.settings.strategy import StrategySettings
 
-_SCHEMA_OF: Mapping[str, type] = {
+_BASES: Mapping[str, type] = {
     "precision": model.PrecisionSettings,
     "optimizer": optimizer.OptimizerSettings,
     "schedule": optimizer.ScheduleSettings,
-    "tracking": TrackingSettings,
-    "cluster": ClusterSettings,
 }
-"""Schemas of the groups that the framework itself reads."""
+"""Schemas of the groups that stages take by interpolation."""
 
 Schema = TypeVar("Schema")
 
@@ -103,60 +97,45 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         values = OmegaConf.to_container(document, resolve=False)
         assert isinstance(values, dict)
         learn(values)
-        check_values(values)
+        check_texts(values)
         names = {top_level_key(entry.name): entry.name for entry in dataclasses.fields(TopSettings)}
         top_values = {names[key]: values[key] for key in names.keys() & values.keys()}
-        typed = OmegaConf.merge(OmegaConf.structured(TopSettings), top_values)
-        top = OmegaConf.to_object(typed)
-        assert isinstance(top, TopSettings)
+        top: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TopSettings), top_values))
         pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}
         _refuse_unknown(values, {*names, *GROUPS, *choices, *top.pipeline, "load"})
         _refuse_added(document)
-        for group, schema in _SCHEMA_OF.items():
+        for group, schema in _BASES.items():
             _refuse_without_schema(document, group, schema)
         settings = {stage: _settings(document, stage) for stage in pipeline}
-        tracking = OmegaConf.to_object(document.tracking)
-        cluster = OmegaConf.to_object(document.cluster)
+        tracking = _read_group(document, "tracking", TrackingSettings)
+        cluster = _read_group(document, "cluster", ClusterSettings)
         sweep = read_sweep(document)
-        chosen = _read_group(document, "debug", DebugSettings)
-        debug = None if chosen.kind == "none" else chosen
-        assert isinstance(tracking, TrackingSettings)
-        assert isinstance(cluster, ClusterSettings)
+        debug = _read_group(document, "debug", DebugSettings, is_optional=True)
     except OmegaConfBaseException as error:
         raise explain(error, dotted(document)) from error
     check(top, "")
-    check(tracking, "tracking")
-    check(cluster, "cluster")
     for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
         check(part, _group(values, stage))
     _learn_resolved(document)
-    hidden = ("debug",) if debug is None else ()
+    hidden = ("debug",) if debug.kind == "none" else ()
     choices = {group: option for group, option in choices.items() if "/" not in group and group not in hidden}
-    return Experiment(
-        name=top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
-        seed=top.seed,
-        deterministic=top.deterministic,
-        dry_run=top.dry_run,
-        max_jobs=top.max_jobs,
-        outputs=outputs_folder(top.outputs),
-        job_timeout_seconds=top.job_timeout_seconds,
-        hang_seconds=top.hang_seconds,
-        resume=top.resume,
-        fork=top.fork,
-        fork_weights=top.fork_weights,
-        from_stage=top.from_,
-        run=top.run,
-        pipeline=pipeline,
-        tracking=tracking,
-        cluster=cluster,
-        sweep=sweep,
-        settings=settings,
-        groups={stage: _group(values, stage) for stage in pipeline},
-        choices=choices,
-        document=_of_job(document, debug),
-        config_dirs=config_dirs,
-        debug=debug,
-    )
+    own: dict[str, Any] = {entry.name: getattr(top, entry.name, None) for entry in dataclasses.fields(Experiment)}
+    own |= {
+        "name": top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
+        "outputs": outputs_folder(top.outputs),
+        "from_stage": top.from_,
+        "pipeline": pipeline,
+        "tracking": tracking,
+        "cluster": cluster,
+        "sweep": sweep,
+        "settings": settings,
+        "groups": {stage: _group(values, stage) for stage in pipeline},
+        "choices": choices,
+        "document": _job_document(document, ("sweep", *hidden)),
+        "config_dirs": config_dirs,
+        "debug": None if hidden else debug,
+    }
+    return Experiment(**own)
 
 
 def read_sweep(document: DictConfig) -> SweepSettings:
@@ -167,11 +146,12 @@ def read_sweep(document: DictConfig) -> SweepSettings:
     """
     if "sweep" in document:
         _refuse_added(document.sweep, "sweep", document)
-    return _read_group(document, "sweep", SweepSettings)
+    return _read_group(document, "sweep", SweepSettings, is_optional=True)
 
 
-def _read_group(document: DictConfig, group: str, schema: type[Schema]) -> Schema:
-    if group not in document:  # a primary configuration of the user's own
+def _read_group(document: DictConfig, group: str, schema: type[Schema], is_optional: bool = False) -> Schema:
+    """Return the checked settings of a group; a primary configuration of the user's own may lack an optional one."""
+    if is_optional and group not in document:
         return schema()
     _refuse_without_schema(document, group, schema)
     settings = OmegaConf.to_object(document[group])
@@ -180,13 +160,12 @@ def _read_group(document: DictConfig, group: str, schema: type[Schema]) -> Schem
     return settings
 
 
-def _of_job(document: DictConfig, debug: DebugSettings | None) -> DictConfig:
-    """Returns the configuration without `sweep`, and without `debug` where that is no debug run."""
+def _job_document(document: DictConfig, left_out: tuple[str, ...]) -> DictConfig:
+    """Return the configuration of a job, without what is no part of it."""
     own = copy.copy(document)
     with open_dict(own):
-        own.pop("sweep", None)
-        if debug is None:
-            own.pop("debug", None)
+        for group in left_out:
+            own.pop(group, None)
     return own
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.config.cluster_settings import RayCluster
+from pipeline.config.cluster import RayCluster
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.engines.ray_connection import address_of

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from pipeline.config.cluster_settings import RayCluster
+from pipeline.config.cluster import RayCluster
 from pipeline.engines.rendezvous import split_address
 from pipeline.system import machine, signals
 from pipeline.system.signal_listener import STOPS

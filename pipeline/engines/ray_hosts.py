@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.cluster_settings import RayCluster
+from pipeline.config.cluster import RayCluster
 from pipeline.console import Console
 from pipeline.engines.ray_connection import address_of, connected
 from pipeline.engines.ray_host import Host, Surroundings

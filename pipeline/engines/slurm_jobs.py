@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.config.cluster import SlurmCluster
 from pipeline.config.experiment import read
-from pipeline.config.keys import flatten
+from pipeline.config.names import flatten
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
-from pipeline.config.keys import split_override
+from pipeline.config.names import split_override
 from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments, names_run
-from pipeline.config.keys import split_override
+from pipeline.config.names import split_override
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.provenance.source_digest import targets_in

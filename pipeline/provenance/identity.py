@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
-from pipeline.config.keys import flatten
+from pipeline.config.names import flatten
 from pipeline.redaction import redact
 
 WITHOUT_EFFECT = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from pipeline.config.keys import split_override
+from pipeline.config.names import split_override
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.earlier import other_run, reused_run

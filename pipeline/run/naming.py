@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config.keys import split_override
+from pipeline.config.names import split_override
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "decay"}

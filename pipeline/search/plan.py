@@ -11,7 +11,7 @@ from pipeline.checks.no_effect import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment, read
-from pipeline.config.sweep_settings import SearchSettings
+from pipeline.config.sweep import SearchSettings
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run_folder.summary import best_metric

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import read
-from pipeline.config.options import Options
+from pipeline.config.names import Options
 from pipeline.paths import outputs_folder, shorter
 from pipeline.redaction import redact, redact_overrides
 from pipeline.search.plan import SearchPlan

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
-from pipeline.config.options import Options
+from pipeline.config.names import Options
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.planning.earlier import plan_of

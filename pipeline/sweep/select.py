@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.keys import split_override
+from pipeline.config.names import split_override
 from pipeline.paths import age_order
 from pipeline.run_folder.lock import LOCK, is_locked
 from pipeline.run_folder.runs import Runs

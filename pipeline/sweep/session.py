@@ -15,7 +15,7 @@ from rich.table import Table
 
 from pipeline.comparison.report import notes, terminal_table, write
 from pipeline.config.experiment import Experiment
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import new_folder_name, shorter

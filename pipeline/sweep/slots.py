@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pipeline.config.experiment import Experiment
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
 from pipeline.run.engine import engine_of
 from pipeline.system import machine

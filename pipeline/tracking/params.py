@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipeline.config.keys import flatten
+from pipeline.config.names import flatten
 from pipeline.redaction import redact
 
 LONGEST = 500

@@ -118,7 +118,7 @@ MUTATIONS = (
         "pipeline/paths.py", "now = max(now, ", "max(now, ", "tests/pipeline/planning/test_resume.py", "-k", "clock",
     ),
     mutation(
-        "pipeline/config/limits.py", "if len(text) > LONGEST:", "if False:",
+        "pipeline/config/names.py", "(len(values) > LONGEST or", "(False or",
         "tests/pipeline/command_line/test_hostile_values.py", "-k", "nothing_could_hold",
     ),
     mutation(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.cluster_settings import HostsCluster, SlurmCluster
+from pipeline.config.cluster import HostsCluster, SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.joined import Hosts, Joined, task_at
 from pipeline.engines.ray_connection import FOLDER, own_folder

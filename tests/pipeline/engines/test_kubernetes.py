@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.cluster_settings import TfConfigCluster
+from pipeline.config.cluster import TfConfigCluster
 from pipeline.engines.joined import TfConfig
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.conftest import ROOT

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.cluster_settings import TfConfigCluster
+from pipeline.config.cluster import TfConfigCluster
 from pipeline.console import Console
 from pipeline.engines.joined import TfConfig, check_members
 from pipeline.engines.local import local_tasks

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline.config.cluster_settings import SlurmCluster
+from pipeline.config.cluster import SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.slurm_jobs import SlurmJob, parameters
 from pipeline.planning.job import Job

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.config.keys import flatten
+from pipeline.config.names import flatten
 from pipeline.redaction import GuardedStream, is_secret_name, learn, learn_arguments, redact, redact_overrides
 from tests import commands
 from tests.conftest import ROOT

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.config.sweep_settings import SearchSettings
+from pipeline.config.sweep import SearchSettings
 from pipeline.search.plan import SearchPlan, checked_search
 from pipeline.search.space import read_axes
 from stages.errors import UserError

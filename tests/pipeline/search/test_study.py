@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matplotlib import image
 
-from pipeline.config.sweep_settings import SearchSettings
+from pipeline.config.sweep import SearchSettings
 from pipeline.console import Console
 from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Goal, Plan

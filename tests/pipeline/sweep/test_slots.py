@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.config.sweep_settings import SweepSettings
+from pipeline.config.sweep import SweepSettings
 from pipeline.sweep.slots import GPUS, deal_out
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
