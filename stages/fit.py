@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.callbacks.best_weights import BestWeights
-from stages.callbacks.build import build_callbacks, prepare_callbacks
-from stages.callbacks.callback_list import numbers
+from stages.callbacks.build import build_callbacks, numbers, prepare_callbacks
 from stages.checkpoints.files import Checkpoint, Checkpoints, newest
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.saved import restore_trained, save_trained

@@ -84,7 +84,7 @@ def _make_overfit(document: DictConfig, experiment: Experiment, settings: Overfi
     document.train.class_weights = None
     document.train.early_stopping_patience = 0
     document.train.callbacks.append(
-        {"_target_": "stages.callbacks.overfitting.OneBatch", "enough": settings.loss},
+        {"_target_": "stages.callbacks.debug.OneBatch", "enough": settings.loss},
     )
     _shorten_data(document, experiment, per_epoch, same_batch=True)
     after = _stages_after_training(experiment)
@@ -97,7 +97,7 @@ def _make_profile(document: DictConfig, experiment: Experiment, settings: Profil
     _shorten_training(document, train, epochs=2, fine_tune_epochs=0)
     document.train.early_stopping_patience = 0
     document.train.callbacks.append(
-        {"_target_": "stages.callbacks.profiler.Profiler", "steps": settings.traced},
+        {"_target_": "stages.callbacks.debug.Profiler", "steps": settings.traced},
     )
     _shorten_data(document, experiment, settings.steps)
     _leave_out(document, *_stages_after_training(experiment))

@@ -1,4 +1,4 @@
-"""Builds the callbacks of a training from its settings, and prepares them for each of its phases."""
+"""The callbacks of a training: built from its settings, and prepared for each of its phases."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,14 +7,32 @@ from typing import Any
 import keras
 
 from stages.callbacks.best_weights import BestWeights
-from stages.callbacks.callback_list import Callbacks
-from stages.callbacks.profiler import Profiler
+from stages.callbacks.debug import Profiler
 from stages.checkpoints.state import state_of
 from stages.errors import UserError
 from stages.reporter import Reporter
+from stages.results import as_number
 from stages.settings.optimizer import PlateauSettings
 from stages.settings.train import TrainSettings
 from stages.targets import made
+
+
+class Callbacks(keras.callbacks.CallbackList):
+    """Keras' list, which keeps the numbers that callbacks add to the logs of an epoch, or replace in them."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Call all callbacks with one mapping; add the numbers that they leave in it to `logs`."""
+        logs = {} if logs is None else logs
+        passed: dict[str, Any] = dict(logs)
+        for callback in self.callbacks:
+            callback.on_epoch_end(epoch, passed)
+            passed |= numbers(passed)  # a CSVLogger, for one, cannot write a tensor
+        logs |= numbers(passed)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return what is a number in `values`, as a float."""
+    return {name: number for name, value in values.items() if (number := as_number(value)) is not None}
 
 
 def build_callbacks(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.callbacks.profiler import FOLDER
+from stages.callbacks.debug import FOLDER
 from stages.callbacks.timing import PARTS
 from stages.distribution.collectives import is_chief
 from stages.reporter import Reporter, Silent

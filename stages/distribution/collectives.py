@@ -1,6 +1,7 @@
-"""Collectives between the workers of a cluster outside a training step; no-ops with a single process.
+"""Sums over replicas, and collectives between the workers of a cluster outside a training step.
 
-All workers must call these functions, in the same order: a worker that does not come stops the others.
+With a single process the collectives are no-ops. All workers must call them, in the same order: a worker that does not
+come stops the others.
 """
 
 import functools
@@ -135,3 +136,38 @@ def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp
             return reduced(numbers)
 
     return reduced_or_error
+
+
+class Totals:
+    """Named float64 sums: each replica adds to its own, and reading gives the sum of all.
+
+    Keras' metrics read, add and write back, which loses counts where replicas share a variable.
+    Make it in the strategy's scope; `add` in a replica, `read` and `reset` outside.
+    """
+
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        self._variables = {
+            name: tf.Variable(
+                tf.zeros(shape, tf.float64),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name=f"total_{name}",
+            )
+            for name, shape in shapes.items()
+        }
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return list(self._variables.values())
+
+    def add(self, **values: tf.Tensor) -> None:
+        for name, value in values.items():
+            self._variables[name].assign_add(tf.cast(value, tf.float64))
+
+    def read(self) -> dict[str, np.ndarray]:
+        return {name: variable.read_value().numpy() for name, variable in self._variables.items()}
+
+    def reset(self) -> None:
+        for variable in self._variables.values():
+            variable.assign(tf.zeros(variable.shape, tf.float64))

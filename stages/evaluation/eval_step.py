@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from stages.data.batches import places, steps_per_epoch
 from stages.data.step_input import Source, StepInput, batch_of, passes, taken
-from stages.distribution.accumulators import Totals
-from stages.distribution.collectives import has_workers, replicas_here, sum_over_workers
+from stages.distribution.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.images import Images, own_errors
 from stages.networks.complexity import scoring_batch
 from stages.optimization.losses import cross_entropy

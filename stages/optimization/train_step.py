@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import Batch, first_row_of_step, fixed_rows_of
-from stages.distribution.accumulators import Totals
+from stages.distribution.collectives import Totals
 from stages.optimization.exact_apply import EMA, prepare
 from stages.optimization.gradients import Gradients
 from stages.optimization.optimizers import exclude_from_decay

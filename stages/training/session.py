@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from stages.callbacks.best_weights import BestWeights
-from stages.callbacks.callback_list import Callbacks
+from stages.callbacks.build import Callbacks
 from stages.callbacks.timing import Timing
 from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.checkpoints.forks import forked, with_schedule

@@ -80,7 +80,7 @@ MUTATIONS = (
         f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 3]",
     ),
     mutation(
-        "stages/distribution/accumulators.py", "assign_add(tf.cast(value, tf.float64))",
+        "stages/distribution/collectives.py", "assign_add(tf.cast(value, tf.float64))",
         "assign(tf.cast(value, tf.float64))",
         f"{STRATEGIES}::test_means_equal_numpy_over_the_same_predictions[central_storage 3]",
     ),
@@ -96,6 +96,22 @@ MUTATIONS = (
     mutation("stages/data/batches.py", "tf.cast(epoch, tf.int32)])", "0])", BATCHES, "-k", "permutation"),
     mutation("stages/data/batches.py", "(replica + 1) * count // replicas)", "count)", BATCHES, "-k", "share"),
     mutation("stages/data/batches.py", "tf.constant(1.0 / replicas,", "tf.constant(1.0,", BATCHES, "-k", "share"),
+    mutation(
+        "stages/model.py", 'if sums_to_one != (settings.outputs == "probabilities"):', "if False:",
+        "tests/stages/test_model.py", "-k", "told_apart",
+    ),
+    mutation(
+        "stages/model.py", 'network.set_weights(build_on_one_device("float32", {}).get_weights())', "pass",
+        "tests/stages/networks/test_initial_weights.py", "-k", "mlp",
+    ),
+    mutation(
+        "stages/evaluation/eval_step.py", "max(self._delivered - first * batch_size, 0)", "0",
+        "tests/stages/training/test_memory.py", "-k", "halves",
+    ),
+    mutation(
+        "stages/callbacks/build.py", "logs |= numbers(passed)", "pass",
+        "tests/stages/callbacks/test_callbacks.py", "-k", "one_mapping",
+    ),
     # Checkpoints
     mutation(
         "stages/checkpoints/files.py", "raise ValueError(f\"it is damaged ({error})\") from error",

@@ -7,8 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from stages.callbacks.overfitting import OneBatch, switch_noise_off
-from stages.callbacks.profiler import FOLDER, Profiler
+from stages.callbacks.debug import FOLDER, OneBatch, Profiler, switch_noise_off
 from stages.data.batches import training_input
 from stages.debug.overfit import OverfitSettings, overfit
 from stages.debug.profiling import ProfilingSettings, profiling

@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from stages.callbacks.build import Plateau, build_callbacks, prepare_callbacks
-from stages.callbacks.callback_list import Callbacks
+from stages.callbacks.build import Callbacks, Plateau, build_callbacks, prepare_callbacks
 from stages.errors import UserError
 from stages.export import export
 from stages.fit import fit

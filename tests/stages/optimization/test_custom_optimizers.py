@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.fit import fit
 from stages.model import model
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.results import Dataset, Model, Strategy
@@ -26,7 +25,6 @@ from stages.settings.optimizer import (
     SgdSettings,
 )
 from stages.settings.strategy import CentralStorageSettings
-from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
 from stages.train import train
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, start
@@ -151,18 +149,6 @@ def test_float16_overflow_skips_one_step_everywhere(name: str, place: str) -> No
     for variable in model.network.trainable_variables:
         copies = [copy.numpy() for copy in where.distribution.experimental_local_results(variable.value)]
         assert all(np.isfinite(copy).all() and np.array_equal(copy, copies[0]) for copy in copies)
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_fit_gives_the_weights_of_the_loop(name: str) -> None:
-    dataset, where, weights = real_digits(128), one_device(), []
-    engines: list[tuple[Any, type[TrainSettings]]] = [(train, TrainSettings), (fit, FitSettings)]
-    for engine, kind in engines:
-        given = settings(optimizer=OPTIMIZERS[name], schedule=HALVING, epochs=1)
-        built = small_mlp(dataset, where)
-        engine(built, dataset, where, kind(**{**vars(given), "_target_": kind._target_}))
-        weights.append(flat(built.network))
-    np.testing.assert_allclose(weights[0], weights[1], atol=1e-6)
 
 
 def test_a_custom_adam_is_adam() -> None:

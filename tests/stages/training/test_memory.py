@@ -16,7 +16,7 @@ from stages.evaluation.eval_step import Scorer
 from stages.model import model
 from stages.networks.complexity import SCORING_BYTES, output_bytes, scoring_batch
 from stages.reporter import Silent
-from stages.results import Dataset, Model, Strategy, Trained
+from stages.results import Dataset, Model, Split, Strategy, Trained
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.results import EvaluateSettings
 from stages.train import train
@@ -57,24 +57,25 @@ def test_a_control_group_has_left_what_it_allows_besides_cached_files(names: tup
 
 
 class Hungry(keras.layers.Layer):
-    """Asks for a petabyte where a batch has more than `most` examples."""
+    """Asks for a petabyte where a batch has more than `most` examples, and a pixel above `bright`."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, bright: float) -> None:
         super().__init__()
-        self.most = most
+        self.most, self.bright = most, bright
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        count = tf.where(tf.shape(inputs, tf.int64)[0] > self.most, tf.constant(2**48, tf.int64), 1)
+        is_full = (tf.shape(inputs)[0] > self.most) & (tf.reduce_max(inputs) > self.bright)
+        count = tf.where(is_full, tf.constant(2**48, tf.int64), 1)
         return inputs + 0 * tf.reduce_max(tf.random.stateless_uniform([count], [1, 2]))
 
 
-def hungry(input_shape: tuple[int, int, int], num_classes: int, most: int) -> keras.Model:
-    layers = [keras.Input(input_shape), keras.layers.Flatten(), Hungry(most), keras.layers.Dense(num_classes)]
+def hungry(input_shape: tuple[int, int, int], num_classes: int, most: int, bright: float) -> keras.Model:
+    layers = [keras.Input(input_shape), keras.layers.Flatten(), Hungry(most, bright), keras.layers.Dense(num_classes)]
     return keras.Sequential(layers)
 
 
-def hungry_model(dataset: Dataset, where: Strategy, most: int) -> Model:
-    network = {"_target_": "tests.stages.training.test_memory.hungry", "most": most}
+def hungry_model(dataset: Dataset, where: Strategy, most: int, bright: float = 0.0) -> Model:
+    network = {"_target_": f"{__name__}.hungry", "most": most, "bright": bright}
     return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
 
 
@@ -84,16 +85,23 @@ def test_a_step_that_does_not_fit_is_one_line() -> None:
         train(hungry_model(dataset, where, 16), dataset, where, settings(batch_size=32))
 
 
-def test_an_evaluation_halves_its_batch() -> None:
+def test_an_evaluation_halves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second batch on, whose predictions have not been handed on yet."""
+    monkeypatch.setattr("stages.evaluation.eval_step.CHUNK_BYTES", 1)
     dataset, where = real_digits(64), one_device()
-    model = hungry_model(dataset, where, 100)
-    calls: list[np.ndarray] = []
-    halved = Scorer(where, model, dataset.num_classes)
-    scores = halved.score(dataset.test, 256, predictions=lambda probabilities, _: calls.append(probabilities))
-    assert sum(map(len, calls)) == len(dataset.test)
-    small = Scorer(where, model, dataset.num_classes).score(dataset.test, 64)
-    assert (scores.confusion == small.confusion).all()
-    assert scores.loss == small.loss
+    images = np.array(dataset.test.images[:])
+    images[150] = 100
+    split = Split(images, dataset.test.labels)
+    model = hungry_model(dataset, where, 50, 2.0)
+    scores, parts = [], []
+    for size in (100, 25):
+        handed: list[np.ndarray] = []
+        scorer = Scorer(where, model, dataset.num_classes)
+        scores.append(scorer.score(split, size, predictions=lambda values, _, to=handed: to.append(values)))  # type: ignore[misc]
+        parts.append(np.concatenate(handed))
+    np.testing.assert_allclose(parts[0], parts[1], rtol=1e-5)
+    assert (scores[0].confusion == scores[1].confusion).all()
+    assert scores[0].loss == pytest.approx(scores[1].loss, rel=1e-6)
     with pytest.raises(tf.errors.ResourceExhaustedError):
         Scorer(where, hungry_model(dataset, where, 0), dataset.num_classes).score(dataset.test, 8)
 
