@@ -189,7 +189,7 @@ def learning_rate(
     total = steps_per_epoch * epochs
     warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
     peak = _exact(peak, policy)
-    after: Rate = peak
+    after: Any = peak
     if isinstance(settings, CosineSettings):
         after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
     elif isinstance(settings, StepSettings) and settings.decay_epochs:
@@ -199,19 +199,19 @@ def learning_rate(
         after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in boundaries], rates)
     elif isinstance(settings, CustomScheduleSettings):
         after = _custom_schedule(settings, peak, total - warmup)
-    rate = WarmUp(peak, warmup, after) if warmup else after
-    return Shifted(rate, shift) if shift and callable(rate) else rate
+    is_own = callable(after) and not isinstance(after, keras.optimizers.schedules.LearningRateSchedule)
+    if warmup or is_own or (shift and callable(after)):
+        return Schedule(peak, warmup, after, shift)
+    return after
 
 
-def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) -> Rate:
+def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) -> Any:
     expected = "a function (peak, steps, **arguments) that returns a Keras schedule, or a function of the step"
     fix = "schedule._target_=keras.optimizers.schedules.CosineDecay"
     place = f"schedule._target_={settings._target_}"
     schedule = made(settings._target_, place, expected, fix, peak, steps, **settings.arguments)
-    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        return schedule
     if callable(schedule):
-        return FunctionOfStep(schedule)
+        return schedule
     if isinstance(schedule, (int, float)):
         return _exact(float(schedule), "float64" if isinstance(peak, np.float64) else "float32")
     raise UserError(
@@ -227,63 +227,32 @@ def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
 
 
 @keras.saving.register_keras_serializable(package="pipeline")
-class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule from a function of the step, a float tensor [] counted from 0; Keras itself passes none."""
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear growth from 0 to `peak` over `warmup` steps, then `after`: a rate, or a function of the steps since.
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
+    shift: steps that precede the optimizer's first.
+    """
 
-    def __call__(self, step: Any) -> Any:
-        return self.function(keras.ops.cast(step, keras.config.floatx()))
-
-    def get_config(self) -> dict[str, Any]:
-        return {"function": keras.saving.serialize_keras_object(self.function)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "FunctionOfStep":
-        return cls(keras.saving.deserialize_keras_object(config["function"]))
-
-
-@keras.saving.register_keras_serializable(package="pipeline")
-class Shifted(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule without its first `steps` steps."""
-
-    def __init__(self, schedule: Any, steps: int) -> None:
-        self.schedule = schedule
-        self.steps = steps
-
-    def __call__(self, step: Any) -> Any:
-        return self.schedule(step + self.steps)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "steps": self.steps}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Shifted":
-        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["steps"])
-
-
-@keras.saving.register_keras_serializable(package="pipeline")
-class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear growth from 0 to `peak` over `steps` steps, then `after`, a rate or a schedule that starts there."""
-
-    def __init__(self, peak: float, steps: int, after: Any) -> None:
+    def __init__(self, peak: float, warmup: int, after: Any, shift: int = 0) -> None:
         self.peak = peak
-        self.steps = steps
+        self.warmup = warmup
         self.after = after
+        self.shift = shift
 
     def __call__(self, step: Any) -> Any:
-        step = keras.ops.cast(step, "float64" if isinstance(self.peak, np.float64) else "float32")
-        afterwards = self.after(keras.ops.maximum(step - self.steps, 0.0)) if callable(self.after) else self.after
-        return keras.ops.where(step < self.steps, self.peak * (step + 1.0) / self.steps, afterwards)
+        step = keras.ops.cast(step + self.shift, "float64" if isinstance(self.peak, np.float64) else "float32")
+        afterwards = self.after(keras.ops.maximum(step - self.warmup, 0.0)) if callable(self.after) else self.after
+        if not self.warmup:
+            return afterwards
+        return keras.ops.where(step < self.warmup, self.peak * (step + 1.0) / self.warmup, afterwards)
 
     def get_config(self) -> dict[str, Any]:
         after = keras.saving.serialize_keras_object(self.after) if callable(self.after) else self.after
-        return {"peak": self.peak, "steps": self.steps, "after": after}
+        return {"peak": self.peak, "warmup": self.warmup, "after": after, "shift": self.shift}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "WarmUp":
+    def from_config(cls, config: dict[str, Any]) -> "Schedule":
         after = config["after"]
         if isinstance(after, dict):
             after = keras.saving.deserialize_keras_object(after)
-        return cls(config["peak"], config["steps"], after)
+        return cls(**{**config, "after": after})

@@ -15,7 +15,7 @@ from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
 from stages.export import export
 from stages.normalize import normalize
-from stages.optimization.optimizers import WarmUp, build_optimizer, learning_rate
+from stages.optimization.optimizers import Schedule, build_optimizer, learning_rate
 from stages.results import Split, Trained
 from stages.seeds import derive
 from stages.settings.images import NormalizeSettings
@@ -49,7 +49,7 @@ def test_schedules_count_in_epochs() -> None:
 
 
 def test_a_warm_up_survives_saving() -> None:
-    schedule = WarmUp(0.1, 5, keras.optimizers.schedules.CosineDecay(0.1, 50))
+    schedule = Schedule(0.1, 5, keras.optimizers.schedules.CosineDecay(0.1, 50))
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
     assert [float(again(step)) for step in (0, 4, 20)] == [float(schedule(step)) for step in (0, 4, 20)]
 
