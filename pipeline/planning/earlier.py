@@ -17,7 +17,7 @@ from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.job import Job
-from pipeline.planning.plan import PlannedStage, make_plan, without_unneeded
+from pipeline.planning.plan import PlannedStage, make_plan, mark_needed
 from pipeline.provenance.identity import (
     WITHOUT_EFFECT,
     as_override,
@@ -222,7 +222,7 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
     saved = [
         replace(stage, saved=place if (place := results / stage.name).is_dir() else None) for stage in plan[:first]
     ]
-    needed = without_unneeded([*saved, *plan[first:]], first)
+    needed = mark_needed([*saved, *plan[first:]], first)
     _check_completed(needed[:first], run, experiment)
     running = [stage.name for stage in needed if not stage.is_needed or stage not in needed[:first]]
     free = {name for stage in running for name in (stage, experiment.groups[stage])}

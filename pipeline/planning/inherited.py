@@ -80,7 +80,7 @@ def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ())
 def _run_of_model(uri: str, store: Store) -> str:
     """Return the id of the run that has exported a model of MLflow's; where it is not under `outputs`, a copy."""
     run_id = run_of_model(uri, store)
-    return run_id if Runs(store.outputs).with_id(run_id) is not None else str(copy_of_run(run_id, uri, store))
+    return run_id if Runs(store.outputs).folder_of_id(run_id) is not None else str(copy_of_run(run_id, uri, store))
 
 
 def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:

@@ -113,7 +113,7 @@ def _target(settings: Any, stage: str) -> str:
     return str(target)
 
 
-def without_unneeded(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
+def mark_needed(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
     """Return `plan` with the stages before `first` left out whose results no stage takes that is not."""
     wanted: set[str] = set()
     stages: list[PlannedStage] = []

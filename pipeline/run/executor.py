@@ -36,7 +36,7 @@ from pipeline.system.environment import imports_kept
 from pipeline.system.signal_listener import Interrupted
 from pipeline.system.streams import no_room
 from pipeline.tracking.models import RESULTS
-from pipeline.tracking.params import of_configuration
+from pipeline.tracking.params import configuration_params
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.checkpoints.names import START, checkpoint_files
@@ -53,9 +53,6 @@ LINGER_SECONDS = 7.0
 
 SHORTEST_SECONDS = 0.05
 """Seconds below which a stage has no time of its own in MLflow, where every one is a chart; `summary.json` has all."""
-
-THREADS = "threads"
-"""Fact of a run: the number of threads with which it has begun, on which the last bits of sums depend."""
 
 
 @dataclass
@@ -205,7 +202,6 @@ def begin(job: Job, console: Console) -> Run:
     code = source_digest.sources(experiment)
     state = code_state(untracked=experiment.tracking.untracked)
     summary = _first_summary(job, folder, code.digest)
-    _warn_of_other_threads(job, summary, console)
     try:
         unknown_to_git(experiment.outputs)
         if job.forked is not None:
@@ -239,7 +235,6 @@ def begin(job: Job, console: Console) -> Run:
 def _first_summary(job: Job, folder: Path, code: str) -> Summary:
     experiment, resumed = job.experiment, job.resumed
     overrides = [text for text in job.overrides if not is_among(split_override(text)[0], CHOOSES_A_RUN)]
-    threads = resumed.facts.get(THREADS) if resumed is not None else None
     return Summary(
         run_id=resumed.run_id if resumed else None,
         status="RUNNING",
@@ -250,18 +245,8 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
         versions=versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
-        facts={"seed": experiment.seed, THREADS: threads or machine.compute_threads(), **job.tags},
+        facts={"seed": experiment.seed, **job.tags},
     )
-
-
-def _warn_of_other_threads(job: Job, summary: Summary, console: Console) -> None:
-    """Warn where a deterministic run resumes with another number of threads, which decides the last bits of sums."""
-    before, now = summary.facts[THREADS], machine.compute_threads()
-    if job.resumed is not None and job.experiment.deterministic and before != now and not machine.gpus():
-        console.warn(
-            f"this run began with {before} thread(s) and resumes with {now}: deterministic=true gives the same numbers "
-            f"to the bit for one number of threads. Try: TF_NUM_INTRAOP_THREADS={before} before the same command"
-        )
 
 
 def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
@@ -291,7 +276,7 @@ def describe(run: Run) -> None:
     resolved = OmegaConf.create(redact(OmegaConf.to_container(experiment.document, resolve=True)))
     atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
     choices = {f"choice/{group}": option for group, option in experiment.choices.items()}
-    tracker.params({**of_configuration(experiment.document), **choices})
+    tracker.params({**configuration_params(experiment.document), **choices})
     tracker.tags({f"version.{name}": version for name, version in versions().items()})
     tracker.tags({"identity": run.summary.identity or "", "code": run.summary.code or ""})
     tracker.artifact(run.folder / "config.yaml")

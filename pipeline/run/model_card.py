@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.provenance.code_state import command
 from pipeline.redaction import redact
-from pipeline.run.facts import chosen_weights, code, data_sizes, escaped
+from pipeline.run.facts import code, escaped, run_facts
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE
 from stages.results import Dataset, Exported
@@ -42,61 +42,49 @@ def card(summary: Summary, model: Exported) -> str:
     height, width, channels = model.image_shape
     names = ", ".join(escaped(name) for name in model.class_names[:MOST_CLASSES])
     more = f" and {len(model.class_names) - MOST_CLASSES} more" if len(model.class_names) > MOST_CLASSES else ""
-    weights = summary.weights or {}
-    chosen = f"Weights of epoch {weights['epoch']}, {chosen_weights(weights)}" if weights else "Not trained"
-    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
+    facts = [f"{label}: {escaped(text)}" for label, text in run_facts(summary) if label not in ("", "folder", "export")]
     difference = summary.metrics.get("export/max_abs_diff", model.max_abs_diff)
     sections = {
         "Model": [
-            f"Classifies images into {len(model.class_names)} classes.",
-            f"Network: {escaped(summary.choices.get('model', 'of its own'))}, precision {summary.precision}.",
+            f"Network: {escaped(summary.choices.get('model', 'of its own'))}, {len(model.class_names)} classes, "
+            f"precision {summary.precision}.",
             f"Input: pixels as in its data, {height}×{width}×{channels}, not scaled: the model scales them.",
-            "Output: a probability for each class, in the order below.",
+            f"Output: a probability for each class: {names}{more}.",
             f"Formats: {', '.join(sorted({*summary.exported, model.format}))}.",
+            f"Probabilities differ from the trained model's by {difference:.1e} at most.",
         ],
-        "Data": [
-            f"{'Tested on' if is_reused else 'Source'}: {escaped(summary.choices.get('data', 'of its own'))}.",
-            f"Examples: {data_sizes(summary) or 'not known'}.",
-            f"Classes: {names}{more}.",
-        ],
-        "Metrics": _metrics(summary, is_reused),
+        "Data": [f"{'Tested on' if is_reused else 'Source'}: {escaped(summary.choices.get('data', 'of its own'))}."],
+        "Metrics": [],
         "Training": [
-            f"Command: {code(command())}",
-            f"{chosen}{', EMA' if weights.get('ema') else ''}; {summary.replicas} replica(s), {summary.precision}."
-            + (" Trained by an earlier run, which the tag `reused_run` names." if is_reused else ""),
-            f"Versions: {versions}.",
-            f"Code: {summary.code}; settings: `config.yaml`, identity {summary.identity}.",
+            *facts,
+            *(["trained by an earlier run, which the tag `reused_run` names"] if is_reused else []),
+            f"command: {code(command())}",
+            f"versions: {', '.join(f'{name} {version}' for name, version in summary.versions.items())}",
+            f"code: {summary.code}; settings: `config.yaml`, identity {summary.identity}",
         ],
         "Limits": [
-            "The metrics hold for images like those of its test split. What it makes of others was not measured, nor "
-            "of things that belong to none of its classes: it always answers with one of these.",
-            f"The exported model's probabilities differ from the trained one's by {difference:.1e} at most.",
+            "The metrics hold for images like those of its test split. Of others nothing was measured, nor of things "
+            "that belong to none of its classes: it always answers with one of these.",
         ],
     }
     parts = [f"# {escaped(summary.name)}"]
     for title, lines in sections.items():
-        rows = [line if line.startswith("|") or not line else f"- {line}" for line in lines]
-        parts.append("\n".join([f"## {title}", "", *rows]))
+        text = "\n".join(f"- {line}" for line in lines) or _metrics(summary)
+        parts.append(f"## {title}\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 
-def _metrics(summary: Summary, is_reused: bool) -> list[str]:
-    """Return a sentence on what the metrics were measured on, and the table of them."""
-    tested = {name: value for name, value in summary.metrics.items() if name.startswith("test/")}
-    if not tested:
-        return ["It was not tested."]
+def _metrics(summary: Summary) -> str:
+    """Return the table of the test metrics, after what they were measured on."""
+    intervals = summary.facts.get("intervals", {})
     explained = "Of the test split, which neither training nor the choice of the epoch has seen."
     if known := summary.facts.get(KNOWN_IMAGES):
         explained = f"Too good: the model was trained on {known:,} of these test images."
-    elif is_reused:
-        explained = "Of the test split of the data above."
-    intervals = summary.facts.get("intervals", {})
     if intervals:
-        percent = f"{100 * summary.facts['confidence']:g} %"
-        explained += f" low, high: {percent} interval over the test examples, which does not show how seeds differ."
-    rows = ["", "| metric | value | low | high |", "| --- | ---: | ---: | ---: |"]
-    for name, value in tested.items():
-        if not name.endswith(("_low", "_high")):
+        explained += f" low, high: {100 * summary.facts['confidence']:g} % interval over the test examples."
+    rows = [explained, "", "| metric | value | low | high |", "| --- | ---: | ---: | ---: |"]
+    for name, value in summary.metrics.items():
+        if name.startswith("test/") and not name.endswith(("_low", "_high")):
             ends = [f"{end:.4f}" for end in intervals.get(name, ())] or ["", ""]
             rows.append(f"| {name} | {value:.4f} | {' | '.join(ends)} |")
-    return [explained, *rows]
+    return "\n".join(rows)

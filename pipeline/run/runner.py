@@ -78,7 +78,7 @@ def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path:
     """Return the folder of tracked weights: the run's own where it is here, as it knows what they were trained on."""
     store = Store(experiment.tracking, experiment.outputs)
     folder = model_folder(settings.weights, store, "model.weights", "model.weights=<one of them>")
-    run = Runs(experiment.outputs).with_id(run_of_model(settings.weights, store))
+    run = Runs(experiment.outputs).folder_of_id(run_of_model(settings.weights, store))
     own = run / "export" / "saved_model" if run is not None else folder
     return own if own.is_dir() else folder
 

@@ -46,7 +46,6 @@ def send_pending(
     store: Store,
     warn: Callable[[str], None],
     log: Callable[[str], None] | None = None,
-    parent: str | None = None,
     status: str | None = None,
 ) -> Tracker:
     """Send all unsent records of the run or sweep in `folder`, which the caller has locked; return its closed tracker.
@@ -55,7 +54,6 @@ def send_pending(
 
     Args:
         log: see `Tracker.flush`.
-        parent: the id of the sweep's run that it belongs to; None: the one in its journal.
         status: of a sweep; None: `folder` is that of a run, whose summary has it.
 
     Raises:
@@ -68,7 +66,7 @@ def send_pending(
         folder=folder,
         experiment=sweep.store.get("experiment") or own.store.get("experiment") or folder.parent.name,
         name=own.store.get("name") or folder.name,
-        parent=parent or sweep.run_id or own.store.get("parent"),
+        parent=sweep.run_id or own.store.get("parent"),
     )
     tracker = Tracker(spec, warn)
     run = read_run(folder, warn) if status is None else None
@@ -147,26 +145,16 @@ def _mark(folder: Path, experiment: Experiment, status: str, reason: str, consol
         _send(folder, experiment, console)
 
 
-def send_rest(folder: Path, experiment: Experiment, console: Console, parent: str | None = None) -> None:
-    """Send the unsent records of a run that has ended.
-
-    Args:
-        parent: the id of the sweep's run that it now belongs to.
-    """
+def send_rest(folder: Path, experiment: Experiment, console: Console) -> None:
+    """Send the unsent records of a run that has ended."""
     try:
         with locked(folder):
-            _send(folder, experiment, console, console.log, parent)
+            _send(folder, experiment, console, console.log)
     except (OSError, UserError) as error:
         console.warn(f"recording: {one_line(error)}")
 
 
-def _send(
-    folder: Path,
-    experiment: Experiment,
-    console: Console,
-    log: Callable[[str], None] | None = None,
-    parent: str | None = None,
-) -> None:
+def _send(folder: Path, experiment: Experiment, console: Console, log: Callable[[str], None] | None = None) -> None:
     if experiment.tracking.kind != "off":
         store = Store(settings_for(folder, experiment.tracking), experiment.outputs)
-        send_pending(folder, store, console.warn, log, parent)
+        send_pending(folder, store, console.warn, log)

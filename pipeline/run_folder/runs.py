@@ -62,7 +62,7 @@ class Runs:
                 return run
         return None
 
-    def with_id(self, run_id: str) -> Path | None:
+    def folder_of_id(self, run_id: str) -> Path | None:
         """Return the folder of the run with this id."""
         return next((Path(run.folder) for run in Runs(self.outputs).all() if run.run_id == run_id), None)
 

@@ -186,7 +186,7 @@ class Session(ABC):
 
     def send(self, made: SweepJob) -> None:
         """Send what the store misses of a job that has ended."""
-        send_rest(self.folder / made.folder, made.experiment, self.console, self._parent.run_id)
+        send_rest(self.folder / made.folder, made.experiment, self.console)
 
     def write(self, status: str = "RUNNING") -> None:
         """Write the index of the folder, unless it would lose the jobs of one that is resumed."""

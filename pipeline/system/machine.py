@@ -60,12 +60,6 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def compute_threads() -> int:
-    """Returns the number of threads among which TensorFlow divides an operation on the CPU."""
-    set_by_user = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-    return int(set_by_user) if set_by_user.isdigit() and int(set_by_user) else usable_cores()
-
-
 def facts() -> dict[str, Any]:
     """Returns the hardware that a run's speed depends on, without names of the machine or its owner."""
     return {

@@ -5,7 +5,7 @@ Everything here may be done twice: what was sent, and not noted as sent before t
 
 import json
 import math
-import platform
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,21 +15,19 @@ from typing import Any
 
 import mlflow.pyfunc
 import numpy as np
-import yaml
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
-from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction import redact
-from pipeline.tracking.params import CARD, CONFIGURATION, INPUT_EXAMPLE, SERVING_EXAMPLE, model_name
+from pipeline.tracking.params import CARD, CONFIGURATION, INPUT_EXAMPLE, model_name
 from pipeline.tracking.registry import Registration, register
 from pipeline.tracking.store import HTTP, Store
 from pipeline.tracking.stored_run import StoredRun
-from pipeline.tracking.tracker import PARENT
 
 PER_BATCH = 100
 """Parameters, or tags, of one request: MLflow's own limit."""
@@ -66,7 +64,7 @@ class MlflowRun(StoredRun):
         run = run or _by_folder(client, experiment, spec.key)
         if run is None:
             tags = {**redact(dict(spec.tags)), FOLDER: spec.key}
-            tags |= {PARENT: spec.parent} if spec.parent else {}
+            tags |= {MLFLOW_PARENT_RUN_ID: spec.parent} if spec.parent else {}
             tags |= {REPLACES: run_id} if run_id else {}
             plain = {str(name): str(value) for name, value in tags.items()}
             run = client.create_run(experiment, tags=plain, run_name=spec.name)
@@ -112,8 +110,9 @@ class MlflowRun(StoredRun):
         self._client.log_batch(self.run_id, [Metric(name, value, time, step) for name, value in ordered])
 
     def artifact(self, path: str, folder: str) -> None:
-        for file, place in _files_in(self.spec.folder / path, folder):
-            self._client.log_artifact(self.run_id, str(file), place or None)
+        place = self.spec.folder / path
+        log = self._client.log_artifacts if place.is_dir() else self._client.log_artifact
+        log(self.run_id, str(place), folder or None)
 
     def text(self, content: str, name: str) -> None:
         self._client.log_text(self.run_id, content, name)
@@ -129,15 +128,10 @@ class MlflowRun(StoredRun):
     def model(self, path: str, image_shape: Sequence[int], class_names: Sequence[str]) -> None:
         logged = self._logged_model() or self._create_model()
         if str(logged.status) != "READY":
-            signature = _signature(image_shape, len(class_names))
-            with tempfile.TemporaryDirectory() as temporary:
-                folder = Path(temporary)
-                shutil.copytree(self.spec.folder / path, folder / "tf2model")
-                model = Model(run_id=self.run_id, model_id=logged.model_id, signature=signature)
-                model.metadata = {"class_names": list(class_names)}
-                _write_model(model, self.spec.folder, folder)
-                for file, inside in _files_in(folder, ""):
-                    self._client.log_model_artifact(logged.model_id, str(file), inside or None)
+            with tempfile.TemporaryDirectory() as folder:
+                model = Model(run_id=self.run_id, model_id=logged.model_id)
+                _write_model(model, image_shape, class_names, self.spec.folder / path, Path(folder))
+                self._client.log_model_artifacts(logged.model_id, folder)
             self._client.finalize_logged_model(logged.model_id, "READY")
         run = self._client.get_run(self.run_id)
         if logged.model_id not in [output.model_id for output in (run.outputs.model_outputs if run.outputs else [])]:
@@ -208,58 +202,40 @@ def _by_folder(client: Any, experiment: str, key: str) -> Any:
     return runs[0] if runs else None
 
 
-def _files_in(path: Path, place: str) -> list[tuple[Path, str]]:
-    """Return the file `path`, or every file below it, with the artifact folder that it belongs in, one a request."""
-    if not path.is_dir():
-        return [(path, place)]
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    places = [str(Path(place) / file.parent.relative_to(path)) for file in files]
-    return [(file, "" if inside == "." else inside) for file, inside in zip(files, places, strict=True)]
-
-
 REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
 """Packages without which the model does not load or answers differently; all others follow from these."""
 
 
-def _write_model(model: Model, run_folder: Path, folder: Path) -> None:
-    """Write an MLflow model around the SavedModel `tf2model`: flavors `tensorflow` and `python_function`.
+def _write_model(model: Model, image_shape: Sequence[int], classes: Sequence[str], saved: Path, folder: Path) -> None:
+    """Write an MLflow model around the SavedModel in `saved`: flavors `tensorflow` and `python_function`.
 
     `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
     an active run. This keeps the files that the export stage has checked, so that what is tracked is to the byte what
     was compared. With it go the run's configuration, the model's card, and an example of its input, where it has them.
+
+    The signature, of unscaled pixels float32 [N, H, W, C] and probabilities float32 [N, classes], is unnamed: MLflow
+    would hand named inputs over as a dict, which no module takes.
     """
-    example = run_folder / "export" / INPUT_EXAMPLE
-    files = {"configuration": run_folder / CONFIGURATION, "model_card": run_folder / "export" / CARD}
+    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # the working directory's project is not the model's
+    example = saved.parent / INPUT_EXAMPLE
+    files = {"configuration": saved.parent.parent / CONFIGURATION, "model_card": saved.parent / CARD}
     there = {name: path for name, path in files.items() if path.is_file()}
+    model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", model_type="tf2-module")
+    mlflow.pyfunc.save_model(
+        str(folder),
+        loader_module="mlflow.tensorflow",
+        mlflow_model=model,
+        signature=ModelSignature(_tensor(*image_shape), _tensor(len(classes))),
+        input_example=np.array(json.loads(example.read_text()), np.float32) if example.is_file() else None,
+        pip_requirements=[f"{name}=={metadata.version(name)}" for name in REQUIRED],
+        metadata={"class_names": list(classes), **{name: path.name for name, path in there.items()}},
+    )
+    shutil.copytree(saved, folder / "tf2model")
     for path in there.values():
         shutil.copyfile(path, folder / path.name)
-    model.metadata |= {name: path.name for name, path in there.items()}
-    if example.is_file():
-        shutil.copyfile(example, folder / INPUT_EXAMPLE)
-        (folder / SERVING_EXAMPLE).write_text(f'{{"inputs": {example.read_text()}}}')
-        places = {"artifact_path": INPUT_EXAMPLE, "serving_input_path": SERVING_EXAMPLE}
-        model.saved_input_example_info = {**places, "type": "ndarray"}  # as MLflow writes it for an array
-    model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", model_type="tf2-module")
-    mlflow.pyfunc.add_to_model(
-        model, loader_module="mlflow.tensorflow", conda_env="conda.yaml", python_env="python_env.yaml"
-    )
     model.model_size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    python = platform.python_version()
-    pinned = [f"{name}=={metadata.version(name)}" for name in REQUIRED]
-    packages = [f"python={python}", "pip", {"pip": pinned}]
-    conda = {"name": "mlflow-env", "channels": ["conda-forge"], "dependencies": packages}
-    virtual = {"python": python, "build_dependencies": ["pip"], "dependencies": ["-r requirements.txt"]}
-    (folder / "requirements.txt").write_text("\n".join(pinned) + "\n")
-    (folder / "conda.yaml").write_text(yaml.safe_dump(conda, sort_keys=False))
-    (folder / "python_env.yaml").write_text(yaml.safe_dump(virtual, sort_keys=False))
     model.save(str(folder / "MLmodel"))
 
 
-def _signature(image_shape: Sequence[int], classes: int) -> ModelSignature:
-    """Return the signature: unscaled pixels float32 [N, H, W, C] to probabilities float32 [N, classes].
-
-    It is unnamed, because MLflow would hand named inputs over as a dict, which no module takes.
-    """
-    inputs = TensorSpec(np.dtype(np.float32), (-1, *image_shape))
-    outputs = TensorSpec(np.dtype(np.float32), (-1, classes))
-    return ModelSignature(inputs=Schema([inputs]), outputs=Schema([outputs]))
+def _tensor(*shape: int) -> Schema:
+    return Schema([TensorSpec(np.dtype(np.float32), (-1, *shape))])

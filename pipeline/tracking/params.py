@@ -23,11 +23,11 @@ INPUT_EXAMPLE = "input_example.json"
 """Files of a run that are kept with its model, in the folder `export` or in the run's own."""
 
 SERVING_EXAMPLE = "serving_input_example.json"
-"""The example as the body of a request to `/invocations`, beside it in an MLflow model."""
+"""The example as the body of a request to `/invocations`, which MLflow writes beside it."""
 
 
-def of_configuration(document: DictConfig) -> dict[str, Any]:
-    """Returns every value of a configuration under its dotted name, once.
+def configuration_params(document: DictConfig) -> dict[str, Any]:
+    """Return every value of a configuration under its dotted name, once.
 
     A setting that only points at another one (`${seed}`, `${oc.select:seed,0}`) is left out: it stands under its own.
     """
@@ -40,7 +40,7 @@ def of_configuration(document: DictConfig) -> dict[str, Any]:
 
 
 def elements(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields names and values, those of a list's elements in its place where there are few."""
+    """Yield names and values, those of a list's elements in its place where there are few."""
     for name, value in values.items():
         if isinstance(value, (list, tuple)) and 0 < len(value) <= MOST_ELEMENTS:
             yield from elements({f"{name}.{index}": part for index, part in enumerate(value)})
@@ -50,8 +50,8 @@ def elements(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns parameters as MLflow takes them, and those that are too long for it, whole.
+def param_texts(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return parameters as MLflow takes them, and those that are too long for it, whole.
 
     Names keep the characters that MLflow allows, others become `_`. A long value stands as its beginning and its
     length; nothing is cut in silence. Each element of a list is a parameter, `filters.0`, which MLflow can sort and
@@ -70,7 +70,7 @@ def as_text(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def model_name(experiment: str) -> str:
-    """Returns the name of an experiment's models in MLflow, which allows fewer characters there."""
+    """Return the name of an experiment's models in MLflow, which allows fewer characters there."""
     return re.sub(r"[/:.%\"']", "_", experiment)
 
 

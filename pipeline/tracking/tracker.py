@@ -10,7 +10,7 @@ from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
 from pipeline.tracking.journal import NAME, Journal
-from pipeline.tracking.params import as_text
+from pipeline.tracking.params import param_texts
 from pipeline.tracking.sender import STOPPED_SECONDS, Sender
 from pipeline.tracking.stored_run import RunSpec, StoredRun
 from stages.errors import UserError
@@ -21,9 +21,6 @@ if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
 
 SYSTEM = "system/"
 """Prefix of the metrics of the machine, which MLflow shows on a page of its own, and by time."""
-
-PARENT = "mlflow.parentRunId"
-"""The tag by which MLflow shows a run as one of a sweep."""
 
 
 class Tracker:
@@ -106,7 +103,7 @@ class Tracker:
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Record parameters by dotted names; a value may be of any length. One that has changed becomes a tag."""
-        short, long = as_text(values)
+        short, long = param_texts(values)
         new = {name: text for name, text in short.items() if name not in self._params}
         changed = {name: text for name, text in short.items() if self._params.get(name, text) != text}
         if new:
@@ -206,23 +203,19 @@ class Tracker:
         return f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}`"
 
     def _agree(self) -> None:
-        """Have the journal and the store agree on which run this is, and of which sweep."""
+        """Have the journal and the store agree on which run this is."""
         journal, run, spec = self._journal, self._run, self._run.spec
-        if (lost := journal.run_id) != run.run_id:
-            if lost is not None:
-                self._warn(
-                    f"tracking: the store does not have the run {lost}: all {len(journal.entries)} entries are sent "
-                    f"again, as run {run.run_id}"
-                )
-            uri = str(redact(spec.settings.uri)) if spec.settings.uri else None
-            store = {"kind": spec.settings.kind, "uri": uri, "target": spec.settings._target_}
-            own = {"experiment": spec.experiment, "name": spec.name, "parent": spec.parent}
-            journal.begin({"run_id": run.run_id, **store, **own})
-        elif spec.parent:
-            tags = [entry.arguments["values"] for entry in journal.entries if entry.call == "tags"]
-            known = next((values[PARENT] for values in reversed(tags) if PARENT in values), journal.store.get("parent"))
-            if known != spec.parent:
-                journal.add("tags", {"values": {PARENT: spec.parent}})
+        if (lost := journal.run_id) == run.run_id:
+            return
+        if lost is not None:
+            self._warn(
+                f"tracking: the store does not have the run {lost}: all {len(journal.entries)} entries are sent "
+                f"again, as run {run.run_id}"
+            )
+        uri = str(redact(spec.settings.uri)) if spec.settings.uri else None
+        store = {"kind": spec.settings.kind, "uri": uri, "target": spec.settings._target_}
+        own = {"experiment": spec.experiment, "name": spec.name, "parent": spec.parent}
+        journal.begin({"run_id": run.run_id, **store, **own})
 
     def _add(self, call: str, **arguments: Any) -> None:
         if not self.is_on:

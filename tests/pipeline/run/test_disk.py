@@ -2,9 +2,7 @@
 
 import errno
 import json
-import os
 import re
-import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -110,47 +108,6 @@ def test_a_disk_that_stays_full_fails_the_run_in_one_line(small_disk: Callable[[
     assert all(read(path).step for path in kept)
     again = run(disk, "train.epochs=5000", "dry_run=true")
     assert "(status: " in again.stdout
-
-
-def test_a_folder_that_becomes_read_only_fails_the_run(tmp_path: Path, outputs: Path) -> None:
-    with started(outputs) as process:
-        assert process.stdout is not None
-        assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
-        [folder] = outputs.glob("runs/*/*/checkpoints")
-        mount("--bind", str(folder), str(folder))
-        try:
-            mount("-o", "remount,bind,ro", str(folder))
-            printed = process.stdout.read()
-            assert process.wait(300) == 1, printed
-        finally:
-            subprocess.run(["umount", "--lazy", str(folder)], check=False)
-    assert "Read-only file system" in printed
-    assert "Traceback" not in printed
-    assert summary(outputs)["status"] == "FAILED"
-    assert all(read(path).step for path in checkpoints(outputs))
-
-
-def test_memory_that_is_not_there_fails_the_run_in_one_line(outputs: Path) -> None:
-    """Sixteen GiB of weights in an address space of twelve, which no machine's memory can lend."""
-    given = (*GIVEN, "model.network.hidden=[65536,65536]", f"outputs={outputs}")
-    with commands.start(*given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (12 * 2**30, 12 * 2**30))  # seconds before it wants more
-        assert process.stdout is not None
-        printed = process.stdout.read()
-        assert process.wait(240) == 1, printed
-    said = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1
-    assert "OOM when allocating" in said[0] or "allocate" in said[0]
-    assert "Traceback" not in printed
-    assert summary(outputs)["status"] == "FAILED"
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "outputs").mkdir(mode=0o500)
-    done = run(tmp_path / "outputs")
-    assert done.returncode == 2
-    assert "cannot be written" in done.stderr
 
 
 def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], Path]) -> None:

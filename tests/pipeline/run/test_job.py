@@ -22,9 +22,9 @@ from pipeline.run.launch import run_job
 from pipeline.sync import main as sync
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
-from stages.results import Dataset, Record, Trained
+from stages.results import Dataset, Record
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, SMALL, TRAINED, experiment, only_folder, only_run
+from tests.pipeline.experiments import QUICK, SMALL, TRAINED, experiment, only_folder, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -286,7 +286,7 @@ def test_a_store_that_breaks_in_the_middle_costs_nothing(
 
     with monkeypatch.context() as broken:
         broken.setattr(MlflowRun, "metrics", gone)
-        broken.setattr("pipeline.tracking.tracker.PATIENCE_SECONDS", 1.0)
+        broken.setattr("pipeline.tracking.sender.FINISHED_SECONDS", 1.0)
         assert run_job(Job(experiment(*SMALL, *TRAINED, outputs=outputs)), Console()) == 0
     assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "FINISHED"
     printed = " ".join(capsys.readouterr().out.split())
@@ -299,22 +299,6 @@ def test_a_store_that_breaks_in_the_middle_costs_nothing(
     assert [point.step for point in client.get_metric_history(run.info.run_id, "val/loss")] == [1, 2]
     assert sync(["--outputs", str(outputs)]) == 0
     assert len(client.get_metric_history(run.info.run_id, "val/loss")) == 2
-
-
-@dataclass(frozen=True)
-class Odd:
-    record: Record
-
-
-def odd(trained: Trained, settings: object) -> Odd:
-    return Odd(Record(metrics={"test/accuracy": np.float32(0.5)}))
-
-
-def test_metrics_of_any_number_type_and_number_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = [f"evaluate._target_={__name__}.odd", "tracking=off", *BARE]
-    assert run_job(Job(experiment(*SMALL, *given, outputs=tmp_path)), Console()) == 0
-    assert "test        accuracy 0.5000\n" in capsys.readouterr().out
-    assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["metrics"]["test/accuracy"] == 0.5
 
 
 def test_a_command_prints_its_results_and_where_its_time_went(command: Command) -> None:
