@@ -1,6 +1,7 @@
 """Models and runs in MLflow, as folders on this machine: weights to start from, and results to begin with."""
 
 import json
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,7 +53,12 @@ def model_folder(uri: str, store: Store, setting: str, fix: str) -> Path:
         if location.startswith(("file:", "/")):
             folder = Path(unquote(urlsplit(location).path))
             if not (folder / "MLmodel").is_file():
-                raise FileNotFoundError(f"its files are no longer in {folder}")
+                missing = next((parent for parent in reversed(folder.parents) if not parent.exists()), folder)
+                raise UserError(
+                    f"{setting}={uri}: its files are no longer in {folder}",
+                    "them in their place, or a link to where they are",
+                    f"ln -s <where it is now> {shlex.quote(str(missing))}",
+                )
             return folder
         import mlflow.artifacts
 

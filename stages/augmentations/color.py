@@ -76,9 +76,13 @@ def recolor(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.
     channels = images.shape[-1]
     exact = tf.cast(matrices, tf.float32)
     offsets = exact[:, None, :channels, channels]
-    pixels = tf.reshape(images, [shape[0], -1, channels])
-    if mixes_channels:
-        return tf.reshape(tf.matmul(pixels, exact[:, :channels, :channels], transpose_b=True) + offsets, shape)
+    if mixes_channels:  # a matrix product of one image is rounded otherwise than that of several
+        old = tf.unstack(tf.reshape(images, [shape[0], -1, channels]), axis=-1)
+        new = [
+            sum((value * exact[:, row, column, None] for column, value in enumerate(old)), offsets[:, :, row])
+            for row in range(channels)
+        ]
+        return tf.reshape(tf.stack(new, axis=-1), shape)
     flat = tf.reshape(images, [shape[0], -1]) * exact[:, 0, :1] + offsets[:, :, 0]  # far faster with two axes
     return tf.reshape(flat, shape)
 

@@ -46,7 +46,7 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     (run / "checkpoints").mkdir(parents=True)
     Summary("abcd1234", "FINISHED", "digits_cnn", str(run), {}).write(run)
     OmegaConf.save(experiment().document, run / "config.yaml")
-    with pytest.raises(UserError, match=r"job 2 of 2 .*model\.network\._target_ was .* and is .* weights do not fit"):
+    with pytest.raises(UserError, match=r"job 2 of 2 .*model\.network\._target_ was .* and is .*a new run"):
         jobs(outputs, f"fork={run}", "model=cnn,mlp")
     assert len(jobs(outputs, f"fork={run}", "seed=1,2")) == 2
     composer = Composer(read_arguments(["-m", f"fork={run}", "seed=1,2", "tracking=off", f"outputs={outputs}"]))
