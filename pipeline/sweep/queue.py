@@ -73,16 +73,16 @@ class Scheduler:
 
     def _fill(self) -> bool:
         """Start jobs in the slots that are free; return whether any job runs."""
-        elsewhere: list[Job] = []
-        while len(self.free) > len(elsewhere) and (job := self._next()) is not None:
-            if job.experiment.cluster.submits_jobs:
-                elsewhere.append(job)
-            else:
-                slot = self.free.pop(0)
-                self._running[JobProcess(job, self.console, slot)] = slot
-        if elsewhere and not self._start_elsewhere(elsewhere):
-            return self._fill()
-        return bool(self._running)
+        while True:
+            elsewhere: list[Job] = []
+            while len(self.free) > len(elsewhere) and (job := self._next()) is not None:
+                if job.experiment.cluster.submits_jobs:
+                    elsewhere.append(job)
+                else:
+                    slot = self.free.pop(0)
+                    self._running[JobProcess(job, self.console, slot)] = slot
+            if not elsewhere or self._start_elsewhere(elsewhere):
+                return bool(self._running)
 
     def _next(self) -> Job | None:
         """Return the next job, once its tracking server answers; None where there is none for now."""
