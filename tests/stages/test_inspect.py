@@ -24,7 +24,6 @@ from stages.reporter import Silent
 from stages.results import Dataset, Split
 from stages.settings.images import AugmentSettings
 from stages.settings.inspect import InspectSettings
-from tests.conftest import shared
 from tests.stages.experiments import elements, real_digits
 
 pytestmark = pytest.mark.slow
@@ -230,18 +229,6 @@ def test_augmented_images_are_those_of_the_function() -> None:
     assert not np.array_equal(augmented(dataset, originals, 4, seed=6), drawn)
 
 
-@pytest.mark.parametrize("drawn", ["plots/augmentation.png", "plots/classes.png", "plots/batch.png"])
-def test_what_is_drawn_is_a_function_of_the_seed(drawn: str, tmp_path: Path) -> None:
-    dataset = replace(real_digits(100), augmentation=CHANGE)
-    images = []
-    for place, seed in enumerate((1, 1, 2)):
-        settings = replace(SETTINGS, seed=seed)
-        [path] = [path for path in stage.draw(dataset, settings, tmp_path / str(place) / "plots") if drawn in str(path)]
-        images.append(path.read_bytes())
-    assert images[0] == images[1]
-    assert (images[1] == images[2]) == (drawn == "plots/classes.png")
-
-
 def within(whole: np.ndarray, part: np.ndarray) -> bool:
     """Returns whether `part` lies somewhere in `whole`, both uint8 [h, w, 3], pixel for pixel."""
     windows = np.lib.stride_tricks.sliding_window_view(whole, part.shape)[..., 0, :, :, :]
@@ -249,7 +236,7 @@ def within(whole: np.ndarray, part: np.ndarray) -> bool:
     return any(np.array_equal(windows[tuple(place)], part) for place in np.argwhere(corner))
 
 
-@pytest.mark.parametrize("size", [(8, 8, 1), (1, 1, 3), (70, 90, 3), (300, 40, 4), (1, 500, 2)])
+@pytest.mark.parametrize("size", [(8, 8, 1), (70, 90, 3), (300, 40, 4)])
 def test_images_are_drawn_pixel_for_pixel(size: tuple[int, int, int], tmp_path: Path) -> None:
     images, pixels = noise(9, size, seed=4).images[...], (0.0, 255.0)
     rows = plot_rows([images[:4], images[4:5]], ("first", "second"), pixels, "rows", tmp_path / "rows.png")
@@ -331,13 +318,3 @@ def test_a_row_has_examples_from_the_whole_split() -> None:
         assert len(set(of_class)) == EXAMPLES
         assert (of_class[0], of_class[-1]) == (label, 396 + label)
         assert set(of_class % 4) == {label}
-
-
-def test_photos_are_drawn(tmp_path: Path) -> None:
-    paths = sorted(shared("image_folder", "cats_dogs").glob("*/*"))[::50]
-    images = np.stack([tf.image.decode_jpeg(path.read_bytes()).numpy() for path in paths])
-    labels = np.array([path.parent.name == "dogs" for path in paths], np.int32)
-    photos = Split(images, labels)
-    dataset = three(photos, photos, photos, ("cats", "dogs"))
-    inspect(dataset, SETTINGS, folder=tmp_path)
-    assert (tmp_path / "plots" / "classes.png").stat().st_size > 20_000
