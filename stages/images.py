@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -110,39 +109,33 @@ def chunk_of(image_shape: tuple[int, ...]) -> int:
 
 
 def describe(images: Images) -> Described:
-    """Returns digests and moments of all images, reading a chunk of them at a time."""
-    count = images.shape[0]
-    channels = images.shape[-1]
-    digests = np.empty(count, np.uint64)
-    moments = np.empty((count, 2, channels))
+    """Returns digests and moments of all images, reading a few of them at a time."""
+    step = max(1, chunk_of(images.shape[1:]) // (2 * WORKERS))  # an image may be too little for a task
     with ThreadPoolExecutor(WORKERS) as pool:
-        chunk = chunk_of(images.shape[1:])
-        for start in range(0, count, chunk):
-            part = np.ascontiguousarray(images[slice(start, min(start + chunk, count))])
-            described = pool.map(_describe, np.array_split(part, 2 * WORKERS))  # an image may be too little for a task
-            for row, (number, moment) in enumerate(chain.from_iterable(described), start):
-                digests[row], moments[row] = number, moment
-    return Described(digests, moments)
+        starts = range(0, images.shape[0], step)
+        parts = list(pool.map(lambda start: describe_block(images[slice(start, start + step)]), starts))
+    if not parts:
+        return describe_block(np.empty(images.shape, images.dtype))
+    return Described(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("digests", "moments")))
 
 
-def _describe(images: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Returns the digest and the moments of each image, whatever others are described with it."""
-    pixels = int(np.prod(images.shape[1:-1]))
-    channels = images.shape[-1]
+def describe_block(images: np.ndarray) -> Described:
+    """Returns digests and moments of a few images, whatever others are described with them."""
+    count, height, width, channels = images.shape
+    pixels = height * width
     is_whole = images.dtype == np.uint8
     together = max(1, DESCRIBED_VALUES // (pixels * channels)) if is_whole else 1
-    described: list[tuple[int, np.ndarray]] = []
-    for start in range(0, len(images), together):
-        part = images[start : start + together]
-        wide = part.reshape(len(part), pixels, channels).astype(np.float64)
+    moments = np.empty((count, 2, channels))
+    for start in range(0, count, together):
+        wide = images[start : start + together].reshape(-1, pixels, channels).astype(np.float64)
+        rows = slice(start, start + len(wide))
         if is_whole:  # sums of whole numbers are exact in any order: in that of matrix products, the fastest
-            sums = np.ones(pixels) @ wide
-            squares = np.diagonal(wide.transpose(0, 2, 1) @ wide, axis1=1, axis2=2)
+            moments[rows, 0] = np.ones(pixels) @ wide
+            moments[rows, 1] = np.diagonal(wide.transpose(0, 2, 1) @ wide, axis1=1, axis2=2)
         else:
-            sums = wide.sum(axis=1)
-            squares = np.einsum("pc,pc->c", wide[0], wide[0])[None]
-        described += zip(map(digest, part), np.stack([sums, squares], axis=1) / pixels, strict=True)
-    return described
+            moments[rows, 0] = wide.sum(axis=1)
+            moments[rows, 1] = np.einsum("pc,pc->c", wide[0], wide[0])
+    return Described(np.array([digest(image) for image in images], np.uint64), moments / pixels)
 
 
 def empty(shape: tuple[int, ...]) -> np.ndarray:
@@ -154,4 +147,4 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 
 def digest(image: np.ndarray) -> int:
     """Returns 64 bits of BLAKE2 of an image's bytes: among a million others, a wrong match has odds of 1 in 4e7."""
-    return int.from_bytes(hashlib.blake2b(image.data, digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8).digest(), "little")

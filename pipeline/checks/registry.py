@@ -3,7 +3,7 @@
 from pipeline.checks.combinations import COMBINATIONS
 from pipeline.checks.own_code import check_own_code
 from pipeline.checks.rules import expected_replicas
-from pipeline.checks.surroundings import data_is_usable, exporters_are_installed, outputs_can_be_written, tpu_exists
+from pipeline.checks.surroundings import exporters_are_installed, outputs_can_be_written, tpu_exists
 from pipeline.config.experiment import Experiment
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
@@ -26,7 +26,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for rule in COMBINATIONS:
         if error := rule.error(experiment):
             raise error
-    for check in (tpu_exists, data_is_usable, exporters_are_installed, check_own_code):
+    for check in (tpu_exists, exporters_are_installed, check_own_code):
         check(experiment)
     if surroundings:
         check_surroundings(experiment)

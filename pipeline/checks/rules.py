@@ -14,9 +14,8 @@ from typing import Any
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
-from stages.data import class_folders, tfds_folder
 from stages.errors import UserError
-from stages.settings.data import DataSettings, ImageFolderSettings, TfdsSettings
+from stages.settings.data import DataSettings, TfdsSettings
 from stages.settings.model import CnnPhotoSettings, CnnSettings, MlpSettings, ModelSettings, ResnetSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings
 from stages.settings.train import TrainSettings
@@ -65,18 +64,9 @@ def _augments_late(experiment: Experiment) -> bool:
     return {"model", "augment"} <= {*stages} and stages.index("augment") > stages.index("model")
 
 
-def _has_split(experiment: Experiment, split: str) -> bool:
-    """Return whether the data set brings `split` with it, which is then not cut from others."""
+def _names_split(experiment: Experiment, split: str) -> bool:
     data = experiment.settings.get("load")
-    if isinstance(data, TfdsSettings) and getattr(data, f"{split}_split") is not None:
-        return True
-    try:
-        if isinstance(data, ImageFolderSettings):
-            return split in class_folders.split_folders(data.folder)[0]
-        place = tfds_folder.find(data) if isinstance(data, TfdsSettings) else None
-        return place is not None and {"val": "validation"}.get(split, split) in tfds_folder.read(place).splits
-    except (UserError, OSError, LookupError, TypeError, ValueError):  # refused elsewhere
-        return False
+    return isinstance(data, TfdsSettings) and getattr(data, f"{split}_split") is not None
 
 
 FACTS: Mapping[str, Callable[[Experiment], object]] = {
@@ -92,8 +82,8 @@ FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "mixed images": lambda experiment: _setting(experiment, "augment.mixes") is True,
     "a SavedModel": lambda experiment: "saved_model" in (_setting(experiment, "export.formats") or ["saved_model"]),
     "predictions": lambda experiment: _setting(experiment, "evaluate.predictions") is True,
-    "a split val of its own": functools.partial(_has_split, split="val"),
-    "a split test of its own": functools.partial(_has_split, split="test"),
+    "a split val of its own": functools.partial(_names_split, split="val"),
+    "a split test of its own": functools.partial(_names_split, split="test"),
 }
 """Conditions that no setting says, by the words of rules."""
 

@@ -1,4 +1,4 @@
-"""The environment of a run: the folder of its results, the TPU, the data set, the packages of exporters."""
+"""The environment of a run: the folder of its results, the TPU, the packages of exporters."""
 
 import os
 import socket
@@ -8,9 +8,7 @@ from pathlib import Path
 
 from pipeline.config.experiment import Experiment
 from pipeline.targets import find_package
-from stages.data import class_folders, tfds_folder
 from stages.errors import UserError
-from stages.settings.data import ImageFolderSettings, TfdsSettings
 from stages.settings.results import ExportSettings, schema_of
 from stages.settings.strategy import TpuSettings
 
@@ -41,15 +39,6 @@ def tpu_exists(experiment: Experiment) -> None:
             raise UserError(
                 f"strategy.name={name} does not answer ({error})", "the address of a TPU", "strategy=mirrored"
             ) from error
-
-
-def data_is_usable(experiment: Experiment) -> None:
-    """Refuses a folder of a data set whose own description rules it out, without TensorFlow."""
-    settings = experiment.settings.get("load")
-    if isinstance(settings, TfdsSettings) and not settings.download:
-        tfds_folder.check(settings)
-    if isinstance(settings, ImageFolderSettings):
-        class_folders.split_folders(settings.folder)
 
 
 def exporters_are_installed(experiment: Experiment) -> None:

@@ -1,119 +1,104 @@
-"""Sources of images: their listing and their reading, before anything is decoded."""
+"""Sources of images: what they tell before an image is read, and how they are read."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stages.data.convert import InvalidImageError
+from stages.data.decode import Decoder
+from stages.images import WORKERS, chunk_of
+
+Example = tuple[np.ndarray, int]
+"""An image, uint8 [H, W, C], and its label."""
 
 
 @dataclass(frozen=True)
 class Invalid:
-    """An entry of the source that cannot be used as an example: where it is, why, and what is expected instead."""
+    """An example that cannot be used: where it is, and why."""
 
     where: str
     why: str
-    expected: str = "images that can be decoded"
-
-
-class UnusableError(Exception):
-    """Invalid examples in a source from which none may be left out.
-
-    invalid: those found before the search ended; remaining: the examples that would be left without any invalid ones.
-    """
-
-    def __init__(self, invalid: Sequence[Invalid], remaining: "Listing") -> None:
-        super().__init__(f"{invalid[0].where}: {invalid[0].why}")
-        self.invalid = tuple(invalid)
-        self.remaining = remaining
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The examples of a source, numbered from 0.
-
-    labels: int32 [N]. parts: from `train`, and `val` and `test` where the source has them, to the numbers of its
-    examples, int64. class_names: one for each label. invalid: entries that the listing itself has found unusable.
-    numbers: of each example before any was left out, int64 [N]; None: those from 0 on.
-    """
-
-    labels: np.ndarray
-    parts: Mapping[str, np.ndarray]
-    class_names: tuple[str, ...]
-    invalid: tuple[Invalid, ...] = ()
-    numbers: np.ndarray | None = None
-
-    def only(self, examples: np.ndarray) -> "Listing":
-        """Returns the listing of `examples`, int64, renumbered in that order."""
-        place = np.full(len(self.labels), -1)
-        place[examples] = np.arange(len(examples))
-        parts = {name: place[numbers][place[numbers] >= 0] for name, numbers in self.parts.items()}
-        numbers = examples if self.numbers is None else self.numbers[examples]
-        return Listing(self.labels[examples], parts, self.class_names, self.invalid, numbers)
 
 
 class Source(ABC):
-    """Images by number, all of one shape once they are read.
+    """Examples by number from 0, with images of one shape once they are read.
 
-    name: for people. fingerprint: changes with whatever changes an image, a label or the listing; it is known without
-    reading them. image_shape: (H, W, C). passed_over: files that are no examples, by their kind. warnings: likely
-    mistakes in the source, a sentence each.
+    name: for people. fingerprint: changes with whatever changes an image, a label or a split; known without reading
+    them. image_shape: (H, W, C). class_names: one for each label. parts: from `train`, and `val` and `test` where the
+    source has them, to the numbers of their examples, int64; each example is in one of them. passed_over: files that
+    are no images. is_indexed: whether `read` takes any numbers, so that images may be read at each use.
     """
 
     name: str
     fingerprint: str
     image_shape: tuple[int, int, int]
-    passed_over: Mapping[str, int] = {}
-    warnings: Sequence[str] = ()
+    class_names: tuple[str, ...]
+    parts: Mapping[str, np.ndarray]
+    passed_over: int = 0
+    is_indexed: bool = True
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+    @property
+    def block(self) -> int:
+        """Examples that are read by one call: an image may be too little for a task."""
+        return max(1, chunk_of(self.image_shape) // (4 * WORKERS))
+
+    def blocks(self) -> Iterator[Any]:
+        """Yields arguments of `read`, for all examples in order."""
+        for start in range(0, len(self), self.block):
+            yield np.arange(start, min(start + self.block, len(self)))
 
     @abstractmethod
-    def listing(self) -> Listing:
-        """Returns the examples; may take as long as reading the whole source."""
-
-    @abstractmethod
-    def read(self, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
-        """Returns images, uint8 [H, W, C], or why they cannot be used; safe in several threads at once.
+    def read(self, block: Any) -> list[Example | Invalid]:
+        """Returns examples, or why they cannot be used; safe in several threads at once.
 
         Args:
-            numbers: int64 [n].
+            block: of `blocks`; where the source is indexed, any numbers, int64 [n].
         """
 
     @abstractmethod
-    def where(self, number: int) -> str:
-        """Returns where the example lies, as a user finds it."""
+    def labels(self) -> np.ndarray:
+        """Returns the labels of all examples, int32 [N], of an indexed source; may take as long as reading it."""
 
     def file(self, number: int) -> str | None:
-        """Returns the path of an example's file in the source, by its number before any was left out; None: no file."""
+        """Returns the path of an example's file in the source; None: no file."""
         return None
 
 
-class EncodedSource(Source):
-    """Images that are files, or records, of any format and size. decode: see `stages.data.decode.Decoder`."""
+class Encoded(NamedTuple):
+    """An example whose image is not decoded."""
 
-    decode: Callable[[Sequence[bytes]], Sequence[np.ndarray | InvalidImageError]]
+    where: str
+    content: bytes
+    label: int
+
+
+class EncodedSource(Source):
+    """Images that are files, or records, of any format and size."""
+
+    decode: Decoder
 
     @abstractmethod
-    def content(self, number: int) -> bytes:
-        """Returns the bytes of an image.
+    def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
+        """Returns the examples of a block; see `Source.read`."""
 
-        Raises:
-            InvalidImageError: where there are none.
-        """
-
-    def read(self, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
+    def read(self, block: Any) -> list[Example | Invalid]:
         """See `Source`."""
-        contents: dict[int, bytes] = {}
-        results: dict[int, np.ndarray | InvalidImageError] = {}
-        for number in map(int, numbers):
-            try:
-                contents[number] = self.content(number)
-            except InvalidImageError as error:
-                results[number] = error
-        results |= zip(contents, self.decode(list(contents.values())), strict=True)
-        ordered = [(number, results[number]) for number in map(int, numbers)]
-        return [
-            Invalid(self.where(number), str(result)) if isinstance(result, InvalidImageError) else result
-            for number, result in ordered
-        ]
+        results: list[Example | Invalid | None] = []
+        waiting: list[Encoded] = []
+        for item in self.encoded(block):
+            if isinstance(item, Encoded) and not 0 <= item.label < len(self.class_names):
+                item = Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
+            results.append(item if isinstance(item, Invalid) else None)
+            waiting += [item] if isinstance(item, Encoded) else []
+        images = iter(zip(waiting, self.decode([item.content for item in waiting]), strict=True))
+        return [_example(*next(images)) if result is None else result for result in results]
+
+
+def _example(item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
+    return Invalid(item.where, str(image)) if isinstance(image, InvalidImageError) else (image, item.label)

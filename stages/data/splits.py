@@ -1,7 +1,7 @@
 """From arrays to the three splits of a data set."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from sklearn.model_selection import train_test_split
@@ -39,75 +39,34 @@ def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name:
     return Split(images[stay], labels[stay], numbers=stay), Split(images[part], labels[part], numbers=part)
 
 
-def cut_all(
-    labels: np.ndarray, fractions: Mapping[str, float], seed: int, class_names: Sequence[str] = ()
-) -> dict[str, np.ndarray]:
+def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
     """Returns the rows, int64 in order, of each split in `fractions`, cut one after another, and of `train`: the rest.
 
     Args:
         labels: int [N].
         fractions: from each split to its fraction of the examples that the splits before it have left.
-        class_names: for the message about a class with too few examples.
 
     Raises:
-        UserError: where labels are no class numbers, or a class has too few examples to be in all splits; its fix has
-            fractions that work, if any do.
+        UserError: where labels are no class numbers, or a split cannot have an example of each class.
     """
     refuse_other_labels("the", labels)
     rows = {"train": np.arange(len(labels))}
     for name, fraction in fractions.items():
+        train = rows["train"]
         try:
-            stay, part = _cut(labels[rows["train"]], fraction, seed, name)
-        except ValueError as error:
-            raise _cannot_cut(labels, len(rows["train"]), fractions, name, class_names) from error
-        rows |= {name: rows["train"][part], "train": rows["train"][stay]}
+            stay, part = train_test_split(
+                train, test_size=fraction, stratify=labels[train], random_state=derive(seed, "split", name)
+            )
+        except ValueError as error:  # a class has too few examples
+            classes, counts = np.unique(labels, return_counts=True)
+            raise UserError(
+                f"the {name} split cannot be cut: {fraction:g} of {len(train):,} examples, of {len(classes):,} "
+                f"classes; class number {classes[counts.argmin()]} has {counts.min()}",
+                f"an example of each class in each of {len(fractions) + 1} splits",
+                "more examples, or another data.val_fraction or data.test_fraction",
+            ) from error
+        rows |= {name: np.sort(part), "train": np.sort(stay)}
     return rows
-
-
-def _cut(labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Raises ValueError, scikit-learn's word for a class with too few examples."""
-    stay, part = train_test_split(
-        np.arange(len(labels)), test_size=fraction, stratify=labels, random_state=derive(seed, "split", name)
-    )
-    stay.sort()
-    part.sort()
-    return stay, part
-
-
-def _cannot_cut(
-    labels: np.ndarray, examples: int, fractions: Mapping[str, float], name: str, class_names: Sequence[str]
-) -> UserError:
-    """Returns the error for the split `name`, which is cut from the `examples` that earlier splits have left."""
-    classes, counts = np.unique(labels, return_counts=True)
-    rarest, needed = int(np.argmin(counts)), len(fractions) + 1
-    if counts[rarest] < needed:
-        rare = class_names[classes[rarest]] if class_names else f"class {classes[rarest]}"
-        return UserError(
-            f"the {name} split cannot be cut: {rare} has {counts[rarest]} of {len(labels):,} examples",
-            f"{needed} or more examples of each class, one for each split",
-        )
-    working = _working(len(labels), len(classes), fractions)
-    changed = {split: value for split, value in working.items() if value != fractions[split]}
-    return UserError(
-        f"the {name} split cannot take {fractions[name]:g} of {examples:,} examples: it and the rest need one of each "
-        f"of the {len(classes):,} classes",
-        f"{len(classes):,} examples or more in every split",
-        " ".join(f"data.{split}_fraction={value:.9g}" for split, value in changed.items()),
-    )
-
-
-def _working(examples: int, classes: int, fractions: Mapping[str, float]) -> dict[str, float]:
-    """Returns the nearest fractions between an example of each class and an equal part for each split still to cut.
-
-    They work where each class has an example for each split.
-    """
-    working = {}
-    for later, (name, fraction) in zip(range(len(fractions), 0, -1), fractions.items(), strict=True):
-        nearest = min(max(fraction, classes / examples), 1 / (later + 1))
-        floor = float(np.floor(nearest * 1e9) / 1e9)  # scikit-learn rounds the number of examples up
-        working[name] = fraction if nearest == fraction else floor
-        examples -= int(np.ceil(working[name] * examples))
-    return working
 
 
 def assemble(

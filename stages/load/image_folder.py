@@ -1,24 +1,25 @@
 """Directories of images, with a folder for each class."""
 
 import hashlib
-import unicodedata
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from stages.data.class_folders import split_folders
-from stages.data.convert import SUFFIXES, InvalidImageError
+from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import EncodedSource, Invalid, Listing
+from stages.data.source import Encoded, EncodedSource, Invalid
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
 from stages.settings.places import regular_file
-from stages.text_names import printable
+from stages.text_names import is_utf8, printable
+
+SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
+"""Folders that are splits, in any case, where all folders have such names."""
 
 
 def image_folder(
@@ -45,89 +46,55 @@ class ImageFolderSource(EncodedSource):
         self._root = settings.folder
         self.name = self._root.name
         self.image_shape = settings.shape((None, None, 3))
-        self.decode = decode = Decoder(self.image_shape, settings.resize, settings.min_side)
-        self._splits, names = split_folders(self._root)
-        passed_over: Counter[str] = Counter()
-        for folder in {self._root, *self._splits.values()}:
-            passed_over.update(_not_in_classes(folder))
+        self.decode = Decoder(self.image_shape, settings.resize, settings.min_side)
+        splits, self.class_names = split_folders(self._root)
         self._files: list[Path] = []
         self._labels: list[int] = []
-        self._parts: dict[str, list[int]] = {}
-        for split, root in self._splits.items():
-            numbers = self._parts.setdefault(split, [])
-            for label, name in enumerate(names):
-                for path in _images(root / name, passed_over):
-                    numbers.append(len(self._files))
-                    self._files.append(path)
-                    self._labels.append(label)
-        self._listed = self._files
-        self._names = tuple(names)
-        self.passed_over = dict(passed_over.most_common())
-        self.warnings = tuple(_look_alike(names))
-        self.fingerprint = self._fingerprint(decode.key)
+        self.parts = {}
+        self.passed_over = 0
+        for split, root in splits.items():
+            begin = len(self._files)
+            for label, name in enumerate(self.class_names):
+                images = [path for path in _files_below(root / name) if path.suffix.lower() in SUFFIXES]
+                self._files += images
+                self._labels += [label] * len(images)
+            self.parts[split] = np.arange(begin, len(self._files))
+            self.passed_over += sum(1 for _ in _files_below(root)) - len(self.parts[split])
+        self._refuse_empty(splits)
+        self.fingerprint = self._fingerprint(self.decode.key)
 
-    def listing(self) -> Listing:
-        """Returns the files; a class without training images is invalid, and left out where that is allowed.
+    def _refuse_empty(self, splits: dict[str, Path]) -> None:
+        """Refuses a split without an image, which may be a missing mount, and a class without one to train on."""
+        expected = f"files that end in {', '.join(SUFFIXES)}, or no such folder"
+        for name, numbers in self.parts.items():
+            if not len(numbers):
+                raise UserError(f"data.dir={self._root} has no image in a class folder of {splits[name]}", expected)
+        of_train = {self._labels[number] for number in self.parts["train"]}
+        for label, name in enumerate(self.class_names):
+            if label not in of_train:
+                raise UserError(f"data.dir={self._root} has no image to train on for the class {name}", expected)
 
-        Raises:
-            UserError: where fewer than two classes have training images, or a folder of a split has none.
-        """
-        for name, numbers in self._parts.items():
-            if name != "train" and not numbers:
-                raise UserError(
-                    f"data.dir={self._root} has {self._splits[name].name}/ without an image in a class folder",
-                    f"files that end in {', '.join(SUFFIXES)}, or no such folder: the split is then cut from train/",
-                )
-        labels = np.array(self._labels, np.int32)
-        train = np.array(self._parts["train"], np.int64)
-        counts = np.bincount(labels[train], minlength=len(self._names))
-        empty = [name for name, count in zip(self._names, counts, strict=True) if not count]
-        if len(self._names) - len(empty) < 2:
-            raise UserError(
-                f"data.dir={self._root} has images to train on for {len(self._names) - len(empty)} of "
-                f"{len(self._names)} classes; {empty[0]} has none",
-                f"two classes or more with files that end in {', '.join(SUFFIXES)}",
-            )
-        invalid = tuple(
-            Invalid(
-                str(self._class_folder(name)),
-                "a class without an image to train on",
-                "images of every class to train on",
-            )
-            for name in empty
-        )
-        renumbered = np.cumsum(counts > 0) - 1
-        listing = Listing(
-            renumbered[labels].astype(np.int32),
-            {name: np.array(numbers, np.int64) for name, numbers in self._parts.items()},
-            tuple(name for name in self._names if name not in empty),
-            invalid,
-        )
-        return listing if not empty else self._without(listing, counts[labels] > 0)
+    def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
+        """See `EncodedSource`."""
+        return [self._encoded(int(number)) for number in block]
 
-    def _class_folder(self, name: str) -> Path:
-        """Returns the folder of the class in the first split that has one."""
-        folders = (self._splits[split] / name for split in ("train", "val", "test") if split in self._splits)
-        return next(folder for folder in folders if folder.is_dir())
-
-    def _without(self, listing: Listing, usable: np.ndarray) -> Listing:
-        self._files = [path for path, keep in zip(self._files, usable, strict=True) if keep]
-        return listing.only(np.flatnonzero(usable))
-
-    def content(self, number: int) -> bytes:
+    def _encoded(self, number: int) -> Encoded | Invalid:
+        path = self._files[number]
         try:
-            return regular_file(self._files[number]).read_bytes()
+            return Encoded(str(path), regular_file(path).read_bytes(), self._labels[number])
         except OSError as error:
-            raise InvalidImageError(error.strerror or str(error)) from error
+            return Invalid(str(path), error.strerror or str(error))
 
-    def where(self, number: int) -> str:
-        return str(self._files[number])
+    def labels(self) -> np.ndarray:
+        """See `Source`."""
+        return np.array(self._labels, np.int32)
 
     def file(self, number: int) -> str | None:
-        return printable(self._listed[number].relative_to(self._root).as_posix())
+        """See `Source`."""
+        return printable(self._files[number].relative_to(self._root).as_posix())
 
     def _fingerprint(self, key: str) -> str:
-        content = hashlib.sha256(repr((key, self._names)).encode(errors="surrogateescape"))
+        content = hashlib.sha256(repr((key, self.class_names)).encode(errors="surrogateescape"))
         for path in self._files:
             try:
                 status = path.stat()
@@ -138,42 +105,50 @@ class ImageFolderSource(EncodedSource):
         return content.hexdigest()[:32]
 
 
-def _look_alike(names: Sequence[str]) -> Iterator[str]:
-    """Yields a warning for each group of names that are different classes but look the same."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), []).append(name)
-    for group in groups.values():
-        if len(group) > 1:
-            yield (
-                f"the class folders {' and '.join(map(repr, group))} differ by case, blanks or code points alone, "
-                f"and are {len(group)} classes: rename them where they are meant to be one"
-            )
+def split_folders(root: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """Returns the folder of each split and the names of the classes in them, each in order.
+
+    Raises:
+        UserError: where folders are neither classes nor splits, there are fewer than two classes, or a class
+            has a name that is not UTF-8.
+    """
+    splits = _splits(root)
+    names = sorted({folder.name for split in splits.values() for folder in _folders(split)})
+    strange = next((name for name in names if not is_utf8(name)), None)
+    if strange is not None:
+        raise UserError(f"data.dir={root} has a class folder {printable(strange)}, no UTF-8", "folders that are")
+    if len(names) < 2:
+        raise UserError(
+            f"data.dir={root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",
+            "a folder for each class, or train/, val/, test/ with those in them",
+            "data.dir=<the folder above the class folders>",
+        )
+    return splits, tuple(names)
 
 
-def _not_in_classes(folder: Path) -> Iterator[str]:
-    """Yields the kind of each file next to the folders of classes or splits."""
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            yield "hidden"
-        elif not path.is_dir():
-            yield "outside the class folders"
+def _splits(root: Path) -> dict[str, Path]:
+    folders = _folders(root)
+    are_splits = bool(folders) and all(path.name.casefold() in SPLITS for path in folders)  # Train/ is no class
+    if not are_splits and "train" not in {path.name for path in folders}:
+        return {"train": root}
+    splits = {SPLITS.get(path.name.casefold(), path.name): path for path in folders}
+    if not are_splits or "train" not in splits or len(splits) < len(folders):
+        raise UserError(
+            f"data.dir={root} has {', '.join(f'{path.name}/' for path in folders)}",
+            "train/, with val/ (or validation/) and test/ beside it and nothing else, or a folder for each class",
+            "data.dir=<a folder with those alone>",
+        )
+    return {name: splits[name] for name in ("test", "train", "val") if name in splits}
 
 
-def _images(folder: Path, passed_over: Counter[str]) -> Iterator[Path]:
-    """Yields the images below `folder`, including broken links, which cannot be read; counts other files by kind."""
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_dir():
-            if path.is_symlink():
-                passed_over["links to folders"] += 1
-        elif hidden:
-            passed_over["hidden"] += 1
-        elif path.suffix.lower() not in SUFFIXES:
-            passed_over[path.suffix.lower() or "without a suffix"] += 1
-        elif path.is_file() or path.is_symlink():
+def _folders(root: Path) -> list[Path]:
+    return [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yields the files below `folder` in the order of their paths, without hidden ones; links to folders are not
+    followed, and links to nothing are files, which cannot be read."""
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not is_hidden and not path.is_dir() and (path.is_file() or path.is_symlink()):
             yield path
-        else:
-            passed_over["neither files nor folders"] += 1

@@ -2,11 +2,12 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stages.data.loading import load
-from stages.data.source import Invalid, Listing, Source
+from stages.data.source import Example, Invalid, Source
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.seeds import derive
@@ -34,19 +35,23 @@ class SyntheticSource(Source):
     def __init__(self, settings: SyntheticSettings) -> None:
         self.image_shape = (settings.height, settings.width, settings.channels)
         self._examples = settings.examples
-        self._test = settings.test_examples
         self._classes = settings.num_classes
         self._seed = derive(settings.split_seed, "synthetic")
-        facts = (self.image_shape, self._examples, self._test, self._classes, self._seed)
+        facts = (self.image_shape, self._examples, settings.test_examples, self._classes, self._seed)
         self.fingerprint = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+        self.parts = {
+            "train": np.arange(self._examples),
+            "test": np.arange(self._examples, self._examples + settings.test_examples),
+        }
+        self.class_names = tuple(f"place {index}" for index in range(self._classes))
 
-    def listing(self) -> Listing:
-        labels = (np.arange(self._examples + self._test) % self._classes).astype(np.int32)
-        parts = {"train": np.arange(self._examples), "test": np.arange(self._examples, len(labels))}
-        return Listing(labels, parts, tuple(f"place {index}" for index in range(self._classes)))
+    def labels(self) -> np.ndarray:
+        """See `Source`."""
+        return (np.arange(len(self)) % self._classes).astype(np.int32)
 
-    def read(self, numbers: np.ndarray) -> list[np.ndarray | Invalid]:
-        return [self._image(int(number)) for number in numbers]
+    def read(self, block: Any) -> list[Example | Invalid]:
+        """See `Source`."""
+        return [(self._image(int(number)), int(number) % self._classes) for number in block]
 
     def _image(self, number: int) -> np.ndarray:
         random = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, number]))
@@ -57,6 +62,3 @@ class SyntheticSource(Source):
         left = (place % 4) * columns
         pixels[top : top + rows, left : left + columns] += 127
         return pixels
-
-    def where(self, number: int) -> str:
-        return f"synthetic image {number}"

@@ -1,25 +1,21 @@
-"""Image classification sets of TensorFlow Datasets, read record by record."""
+"""Image classification sets of TensorFlow Datasets."""
 
 import hashlib
-import os
-import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from io import FileIO
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets
 from tensorflow_datasets.core.registered import DatasetNotFoundError
 
-from stages.data import tfds_folder
-from stages.data.convert import InvalidImageError
+from stages.data.batches import WITHOUT_AUTOTUNER
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import EncodedSource, Invalid, Listing
+from stages.data.source import Encoded, EncodedSource
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -40,180 +36,196 @@ def tfds(
     return load(TfdsSource(settings), settings, reporter, folder, cache)
 
 
+class _Records(NamedTuple):
+    """first: number of the first one; records: `tf.train.Example` each, string [n]."""
+
+    first: int
+    records: Any
+
+
 class TfdsSource(EncodedSource):
-    """A prepared set of TFDS: its TFRecord files, any record of which is one read at a known offset."""
+    """Examples of a prepared set, in the order of its files: of ArrayRecord any, of TFRecord one after another."""
 
     def __init__(self, settings: TfdsSettings) -> None:
-        builder = _prepared(settings)
-        (self._image_key, image), (self._label_key, _) = tfds_folder.image_and_label(
-            tfds_folder.read(Path(builder.data_dir)), settings
-        )
-        self._label = _feature(builder.info.features, self._label_key)
+        self._builder = builder = _prepared(settings)
+        info = builder.info
+        self._image = _key(info, "Image", settings.image_key, "image", 0)
+        self._label = _key(info, "ClassLabel", settings.label_key, "label", 1)
+        image = info.features[self._image]
+        if image.np_dtype != np.uint8:
+            raise UserError(f"data.name={settings.name} has images of {image.np_dtype.__name__}", "images of uint8")
         splits = {
             "train": settings.train_split,
-            "val": settings.val_split or _if_in_set(builder, "validation"),
-            "test": settings.test_split or _if_in_set(builder, "test"),
+            "val": settings.val_split or ("validation" if "validation" in info.splits else None),
+            "test": settings.test_split or ("test" if "test" in info.splits else None),
         }
-        self._parts = {name: _instructions(builder, name, split, settings) for name, split in splits.items() if split}
-        self.name = builder.info.full_name
-        self.image_shape = settings.shape((image.shape[0], image.shape[1], image.shape[2]))
-        self.decode = decode = Decoder(self.image_shape, settings.resize, settings.min_side)
-        self.fingerprint = _fingerprint(builder, splits, decode, (self._image_key, self._label_key))
-        self._records: list[tuple[Path, int, int]] = []
+        self._splits = {name: split for name, split in splits.items() if split}
+        self._files = [part for name, split in self._splits.items() for part in _files(info, name, split)]
+        self._ends = np.cumsum([0, *(part.take for part in self._files)])
+        sizes = [info.splits[split].num_examples for split in self._splits.values()]
+        ends = np.cumsum([0, *sizes])
+        self.parts = {name: np.arange(ends[i], ends[i + 1]) for i, name in enumerate(self._splits)}
+        self._refuse_repeated()
+        self.name = info.full_name
+        self.class_names = tuple(info.features[self._label].names)
+        self.image_shape = settings.shape(image.shape)
+        self.decode = Decoder(self.image_shape, settings.resize, settings.min_side)
+        self.is_indexed = info.file_format.value == "array_record"
+        facts = (info.full_name, splits, self.decode.key, (self._image, self._label))
+        content = hashlib.sha256(repr(facts).encode())
+        for path in sorted(Path(builder.data_dir).iterdir()):
+            status = path.stat()
+            content.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        self.fingerprint = content.hexdigest()[:32]
 
-    def listing(self) -> Listing:
-        """Reads every record once, for its label.
+    def blocks(self) -> Iterator[Any]:
+        """See `Source`; records where only these can be read in order.
 
         Raises:
-            UserError: where a file is not whole, or a split selects nothing.
+            UserError: where a file is damaged, or has not as many examples as the set says.
         """
-        parts: dict[str, np.ndarray] = {}
-        numbers: dict[tuple[Path, int], int] = {}
-        labels: list[int] = []
-        invalid: list[Invalid] = []
-        count = self._label.num_classes
-        for name, instructions in self._parts.items():
-            in_split = []
-            for instruction in instructions:
-                path = Path(instruction.filename)
-                records = _records_of(path)
-                if len(records) != instruction.examples_in_shard:
-                    raise _broken(path, f"has {len(records)} examples, and should have {instruction.examples_in_shard}")
-                records = records[instruction.skip :]
-                with _opened(path) as file:
-                    for offset, length in records[: instruction.take] if instruction.take >= 0 else records:
-                        example = numbers.get((path, offset))
-                        if example is None:
-                            label, why = _label(_read(file, offset, length), self._label_key, count)
-                            if why:
-                                invalid.append(Invalid(f"{path} at byte {offset}", why))
-                                continue
-                            example = numbers[path, offset] = len(labels)
-                            labels.append(label)
-                            self._records.append((path, offset, length))
-                        in_split.append(example)
-            if not in_split and not invalid:
-                raise UserError(f"{self.name}: the {name} split selects no example", "one at least")
-            parts[name] = np.array(in_split, np.int64)
-        return Listing(np.array(labels, np.int32), parts, tuple(self._label.names), tuple(invalid))
+        if self.is_indexed:
+            yield from super().blocks()
+            return
+        paths = [part.filename for part in self._files]
+        skips, takes = (np.array([getattr(part, name) for part in self._files], np.int64) for name in ("skip", "take"))
+        files = tf.data.Dataset.from_tensor_slices((paths, skips, takes))
+        records = files.flat_map(lambda path, skip, take: tf.data.TFRecordDataset(path).skip(skip).take(take))
+        batches = records.batch(self.block).prefetch(2).with_options(WITHOUT_AUTOTUNER)
+        done = 0
+        try:
+            for batch in batches:
+                yield _Records(done, batch)
+                done += len(batch)
+        except tf.errors.OpError as error:
+            raise _broken(self._where(min(done, len(self) - 1)), str(error.message)) from error
+        if done != len(self):
+            raise _broken(str(self._builder.data_dir), f"has {done:,} examples in place of {len(self):,}")
 
-    def content(self, number: int) -> bytes:
-        path, offset, length = self._records[number]
-        with _opened(path) as file:
-            content = _example(_read(file, offset, length))[self._image_key].bytes_list.value
-        if not content:
-            raise InvalidImageError("a record without an image")
-        return bytes(content[0])
+    def encoded(self, block: Any) -> Sequence[Encoded]:
+        """See `EncodedSource`. A record without an image or a label has b"" or -1."""
+        if not isinstance(block, _Records):
+            [first, records] = None, tf.constant(self._indexed.__getitems__(block.tolist()), tf.string)
+        else:
+            first, records = block
+        numbers = block if first is None else range(first, first + len(records))
+        try:
+            images, labels = self._parsed(records)
+        except tf.errors.OpError as error:
+            raise _broken(self._where(int(numbers[0])), str(error.message)) from error
+        return [
+            Encoded(self._where(int(number)), image, int(label))
+            for number, image, label in zip(numbers, images, labels, strict=True)
+        ]
 
-    def where(self, number: int) -> str:
-        path, offset, _ = self._records[number]
-        return f"{path} at byte {offset}"
+    def labels(self) -> np.ndarray:
+        """See `Source`."""
+        parts = [self._parsed(self._indexed.__getitems__(block.tolist()))[1] for block in self.blocks()]
+        return np.concatenate(parts).astype(np.int32)
 
+    def _parsed(self, records: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Returns encoded images, bytes [n], and labels, int64 [n]."""
+        parsed = tf.io.parse_example(
+            records,
+            {
+                self._image: tf.io.FixedLenFeature((), tf.string, b""),
+                self._label: tf.io.FixedLenFeature((), tf.int64, -1),
+            },
+        )
+        return parsed[self._image].numpy(), parsed[self._label].numpy()
 
-def _example(record: bytes) -> Mapping[str, Any]:
-    try:
-        return tf.train.Example.FromString(record).features.feature
-    except Exception as error:  # protobuf's DecodeError is not public
-        raise InvalidImageError(f"no tf.train.Example ({error})") from error
+    @cached_property
+    def _indexed(self) -> Any:
+        return self._builder.as_data_source("+".join(self._splits.values())).data_source
 
+    def _where(self, number: int) -> str:
+        index = int(np.searchsorted(self._ends, number, side="right")) - 1
+        part = self._files[index]
+        return f"{part.filename}, example {number - self._ends[index] + part.skip}"
 
-def _label(record: bytes, key: str, count: int) -> tuple[int, str]:
-    """Returns a record's label, or why it has none of `count` classes."""
-    try:
-        labels = _example(record)[key].int64_list.value
-    except InvalidImageError as error:
-        return -1, str(error)
-    if len(labels) != 1:
-        return -1, "a record without a label"
-    return labels[0], "" if 0 <= labels[0] < count else f"label {labels[0]} of {count} classes"
-
-
-@cache
-def _records_of(path: Path) -> list[tuple[int, int]]:
-    """Returns the offset and the length of each record of a TFRecord file: 8 bytes of length and 4 of its checksum
-    precede it, 4 follow (tensorflow.org/tutorials/load_data/tfrecord).
-    """
-    if not path.is_file():
-        raise _broken(path, "is not there")
-    records = []
-    offset = 0
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        while offset < size:
-            file.seek(offset)
-            header = file.read(8)
-            length = struct.unpack("<Q", header)[0] if len(header) == 8 else size
-            if offset + 16 + length > size:
+    def _refuse_repeated(self) -> None:
+        seen: dict[str, np.ndarray] = {}
+        for part in self._files:
+            is_seen = seen.setdefault(part.filename, np.zeros(part.examples_in_shard, bool))
+            rows = slice(part.skip, part.skip + part.take)
+            if is_seen[rows].any():
                 raise UserError(
-                    f"{path} ends within a record", "a file that TFDS has prepared whole", "prepare it again"
+                    f"data: {is_seen[rows].sum():,} examples are in two splits, or in one of them twice",
+                    "splits that share nothing, such as those that the set has itself",
+                    "data.train_split=train data.val_split=null data.test_split=null",
                 )
-            records.append((offset + 12, length))
-            offset += 16 + length
-    return records
+            is_seen[rows] = True
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[FileIO]:
-    """Opens a file of records for a while: a set may have more files than a process may hold open."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            yield file
-    except OSError as error:
-        raise _broken(path, error.strerror or str(error)) from error
+def _broken(where: str, why: str) -> UserError:
+    return UserError(f"{where}: {why}", "a set that TFDS has prepared whole", "prepare it again")
 
 
-def _read(file: FileIO, offset: int, length: int) -> bytes:
-    return os.pread(file.fileno(), length, offset)
-
-
-def _broken(path: Path, why: str) -> UserError:
-    return UserError(f"{path}: {why}", "a set that TFDS has prepared whole", "prepare it again")
-
-
-def _prepared(settings: TfdsSettings) -> tensorflow_datasets.core.DatasetBuilder:
-    if not settings.download:  # the files describe themselves; TFDS's own code for the set is slow to import
-        folder = tfds_folder.find(settings)
-        if folder is not None:
-            return tensorflow_datasets.builder_from_directory(folder)
-    try:
-        builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
-    except DatasetNotFoundError as error:
-        raise UserError(
-            f"data.name={settings.name} is not a TFDS data set", "a name that TFDS has", "data.name=<its name>"
-        ) from error
+def _prepared(settings: TfdsSettings) -> Any:
+    """Returns the builder of the newest prepared version, from its files alone: TFDS' own code is slow to import."""
     if settings.download:
+        try:
+            builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
+        except DatasetNotFoundError as error:
+            raise UserError(
+                f"data.name={settings.name} is not a TFDS data set", "a name that TFDS has", "data.name=<its name>"
+            ) from error
         builder.download_and_prepare()
-    return builder
-
-
-def _feature(features: Any, key: str) -> Any:
-    """Returns the feature named `key`, such as `label` or `a/b`."""
-    for part in key.split("/"):
-        features = features[part]
-    return features
-
-
-def _if_in_set(builder: tensorflow_datasets.core.DatasetBuilder, name: str) -> str | None:
-    return name if name in builder.info.splits else None
-
-
-def _instructions(
-    builder: tensorflow_datasets.core.DatasetBuilder, name: str, split: str, settings: TfdsSettings
-) -> list[Any]:
+        return builder
+    name, _, version = settings.name.partition(":")
+    pattern = re.escape(version) if version else r"\d+\.\d+\.\d+"  # excludes the leftovers of a killed preparation
+    found = [path.parent for path in (settings.folder / name).glob("**/dataset_info.json")]
+    found = [path for path in found if re.fullmatch(pattern, path.name)]
+    configs = sorted({str(path.parent.relative_to(settings.folder)) for path in found})
+    if len(configs) != 1:
+        raise UserError(
+            f"data.name={settings.name} has {len(configs)} prepared configurations in {settings.folder}",
+            configs or "one that TFDS has prepared",
+            f"data.name={configs[0]}" if configs else "data.download=true",
+        )
+    place = max(found, key=lambda path: [int(part) for part in path.name.split(".") if part.isdecimal()])
+    for file in place.iterdir():  # TFDS reads them all
+        if not (file.is_file() or file.is_dir()):
+            raise _broken(str(file), "is no regular file")
     try:
-        return list(builder.info.splits[split].file_instructions)
+        return tensorflow_datasets.builder_from_directory(place)
+    except Exception as error:  # what TFDS raises for damage has no common class
+        raise _broken(str(place), str(error).partition("\n")[0]) from error
+
+
+def _key(info: Any, kind: str, key: str | None, usual: str, place: int) -> str:
+    """Returns the name of a feature: the given one, that of the declared pair, the usual one, or the only one.
+
+    Raises:
+        UserError: where none of them is of this kind.
+    """
+    features = dict(info.features.items())
+    of_kind = [name for name, feature in features.items() if type(feature).__name__ == kind]
+    if kind == "ClassLabel":
+        of_kind = [name for name in of_kind if (features[name].num_classes or 0) > 1]
+    declared = info.supervised_keys[place] if len(info.supervised_keys or ()) == 2 else None
+    wanted = [key] if key is not None else [declared, usual, *(of_kind if len(of_kind) == 1 else ())]
+    found = [name for name in wanted if name in of_kind]
+    if not found:
+        listed = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
+        raise UserError(
+            f"data.{usual}_key={key or 'null'}: {info.name} has {listed}",
+            f"one Image of uint8 and one ClassLabel of two classes or more for each example; as {kind} "
+            f"{', '.join(of_kind) or 'nothing'} can be taken",
+            f"data.{usual}_key={of_kind[0]}" if of_kind else "data.name=<a set with an image and a label>",
+        )
+    return str(found[0])
+
+
+def _files(info: Any, name: str, split: str) -> list[Any]:
+    try:
+        parts = list(info.splits[split].file_instructions)
     except (KeyError, ValueError) as error:
-        raise tfds_folder.no_split(settings, name, split, list(builder.info.splits)) from error
-
-
-def _fingerprint(
-    builder: tensorflow_datasets.core.DatasetBuilder,
-    splits: Mapping[str, str | None],
-    decoder: Decoder,
-    keys: tuple[str, str],
-) -> str:
-    content = hashlib.sha256(repr((builder.info.full_name, splits, decoder.key, keys)).encode())
-    for path in sorted(Path(builder.data_dir).iterdir()):
-        facts = path.stat()
-        content.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return content.hexdigest()[:32]
+        raise UserError(
+            f"data.{name}_split={split} is not in {info.name}",
+            list(info.splits),
+            f"data.{name}_split={'train' if name == 'train' else 'null'}",
+        ) from error
+    if not parts:
+        raise UserError(f"data.{name}_split={split} of {info.name} has no example", "one at least")
+    return parts

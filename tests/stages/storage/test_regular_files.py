@@ -18,11 +18,11 @@ from pipeline.run_folder.summary import Summary
 from stages.checkpoints.files import Checkpoint, newest, read, start_from, write
 from stages.checkpoints.names import can_start, checkpoint_files
 from stages.checkpoints.saved import digests_of_run
-from stages.data import tfds_folder
 from stages.errors import UserError
 from stages.evaluation.against import check_other
 from stages.load.image_folder import image_folder
-from stages.settings.data import ImageFolderSettings
+from stages.load.tfds import tfds
+from stages.settings.data import ImageFolderSettings, TfdsSettings
 from stages.settings.model import ModelSettings
 from stages.settings.places import is_file_or_folder, regular_file
 from tests.stages.experiments import one_device
@@ -124,12 +124,12 @@ def test_images_to_predict(irregular: Callable[[Path], None], tmp_path: Path) ->
 
 
 def test_a_set_of_tfds(irregular: Callable[[Path], None], tmp_path: Path) -> None:
-    for name in ("dataset_info.json", "features.json"):
-        (tmp_path / name).write_text("{}")
-    tfds_folder.read(tmp_path)
-    irregular(tmp_path / "label.labels.txt")
-    with pytest.raises(UserError, match=r"label.labels.txt is no regular file"):
-        tfds_folder.read(tmp_path)
+    place = tmp_path / "made" / "1.0.0"
+    place.mkdir(parents=True)
+    (place / "dataset_info.json").write_text("{}")
+    irregular(place / "label.labels.txt")
+    with pytest.raises(UserError, match=r"label.labels.txt: is no regular file"):
+        tfds(TfdsSettings(name="made", dir=str(tmp_path)))
 
 
 def test_files_of_runs_and_of_configuration(irregular: Callable[[Path], None], tmp_path: Path) -> None:
