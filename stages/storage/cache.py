@@ -39,7 +39,7 @@ def cached(
     """Return the entry `place`, and whether this call made it, as none was there or it was not what had been written.
 
     Of several processes that need it at once, one makes it and the others wait. The entry is renamed to its place once
-    all of it is on the disk; the next process removes the leftovers of a killed one.
+    it is whole; the next process removes the leftovers of a killed one.
 
     Args:
         make: returns facts and arrays. It gets the folder, for arrays that are too large to be returned.
@@ -80,7 +80,7 @@ def _made(place: Path, make: Callable[[Path], Contents]) -> ArrayFolder:
         made.append(make(folder))
         write_arrays(folder, place.name, made[0].facts, made[0].arrays, made[0].mapped)
 
-    atomic_write(place, write)
+    atomic_write(place, write, durable=False)  # what a power failure damages is noticed, and made again
     [contents] = made
     mapped = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in contents.mapped}
     return ArrayFolder(place, contents.facts, {**contents.arrays, **mapped})

@@ -1,6 +1,5 @@
 """Settings that nothing would read are refused where they were typed; the fix gives them an effect."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -76,31 +75,6 @@ def test_a_setting_without_effect_is_refused(given: str) -> None:
     assert fix
     if "<" not in fix:
         refuse_unused(experiment(*overrides, *shlex.split(fix)), [given.partition("=")[0]])
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_a_share_of_a_split_that_has_a_folder_is_refused(split: str, tmp_path: Path) -> None:
-    for name in ("train", split):
-        for kind in ("cat", "dog"):
-            (tmp_path / name / kind).mkdir(parents=True)
-    given = experiment("data=image_folder", f"data.dir={tmp_path}", "data.val_fraction=0.3", "data.test_fraction=0.3")
-    with pytest.raises(UserError, match=f"data.{split}_fraction has no effect with a split {split} of its own"):
-        refuse_unused(given, [f"data.{split}_fraction"])
-    refuse_unused(given, [f"data.{'val' if split == 'test' else 'test'}_fraction"])
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_a_share_of_a_split_that_tfds_has_prepared_is_refused(split: str, tmp_path: Path) -> None:
-    place = tmp_path / "mine" / "1.0.0"
-    place.mkdir(parents=True)
-    names = ("train", "validation" if split == "val" else split)
-    info = {"splits": [{"name": name, "shardLengths": ["9"]} for name in names]}
-    (place / "dataset_info.json").write_text(json.dumps(info))
-    (place / "features.json").write_text("{}")
-    given = experiment("data=tfds", "data.name=mine", f"data.dir={tmp_path}")
-    with pytest.raises(UserError, match=f"with a split {split} of its own"):
-        refuse_unused(given, [f"data.{split}_fraction"])
-    refuse_unused(given, [f"data.{'val' if split == 'test' else 'test'}_fraction"])
 
 
 def test_steps_that_never_come_are_refused_in_a_file_too() -> None:

@@ -253,7 +253,7 @@ def test_a_set_of_tfds_of_another_kind_is_refused(name: str, tmp_path: Path) -> 
 
 def test_settings_that_do_not_fit_a_set_of_tfds_are_refused_with_a_fix_that_works(tmp_path: Path) -> None:
     made = _usable(tmp_path, "good", {"image": IMAGE, "label": LABEL}, ("image", "label"))
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"size": None},
         {"test_split": "nope"},
         {"train_split": "trian[:80%]"},
@@ -261,11 +261,13 @@ def test_settings_that_do_not_fit_a_set_of_tfds_are_refused_with_a_fix_that_work
         {"label_key": "lable"},
         {"image_key": "label"},
         {"train_split": "train[:60%]", "test_split": "train[50%:]"},
-    ):
-        given = replace(made, **change)  # type: ignore[arg-type]
+    ]
+    for change in changes:
+        given = replace(made, **change)
         tfds(typed(given, refused(tfds, given)))
     for split in ("train", "test"):
-        assert f"{split}_split" in str(refused(tfds, replace(made, **{f"{split}_split": "train[:0%]"})))
+        without: dict[str, Any] = {f"{split}_split": "train[:0%]"}
+        assert f"{split}_split" in str(refused(tfds, replace(made, **without)))
     (tmp_path / "good" / "1.0.0" / "features.json").write_text("{")
     assert "prepare it again" in str(refused(tfds, made))
 

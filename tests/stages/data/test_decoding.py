@@ -28,7 +28,7 @@ from stages.settings.images import NormalizeSettings
 from tests.conftest import shared
 from tests.stages.experiments import one_device, small_cnn
 from tests.stages.images import settings
-from tests.stages.tfds_sets import image, label, make_set
+from tests.stages.tfds_sets import IMAGE, LABEL, make_set
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes])
 def tfds_folder(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes]) -> Path:
     root = tmp_path_factory.mktemp("tfds")
     examples = [{"image": content, "label": index % 2} for index, content in enumerate(contents.values())]
-    make_set(root, {"train": examples}, {"image": image(), "label": label()})
+    make_set(root, {"train": examples}, {"image": IMAGE, "label": LABEL}, file_format="array_record")
     return root
 
 

@@ -1,7 +1,6 @@
 """Images prepared once: shared, checked, whole or not at all; held in memory or streamed, with the same batches."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -159,10 +158,10 @@ def test_of_several_processes_one_prepares_and_a_killed_one_leaves_nothing_half_
 def test_a_disk_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
 
-    def full(handle: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(np, "save", full)
     with pytest.raises(UserError, match="No space left on device"):
         image_folder(settings(root), cache=cache)
     assert not list(cache.glob("*images-*/*"))
