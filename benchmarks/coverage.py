@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.page import markdown, put
 from stages.evaluation.intervals import estimates_of, intervals_of
-from stages.evaluation.predicted import Predicted, top_hits
+from stages.evaluation.predictions import Predicted
 
 POPULATIONS = {
     "2 classes, 79 : 21": (2, 1.5, 1.0, 0.6),
@@ -39,11 +39,7 @@ def population(classes: int, gap: float, sureness: float, skew: float, size: int
 
 def predictions(labels: np.ndarray, values: np.ndarray) -> Predicted:
     """Return the predictions as an evaluation reads them from its file."""
-    rows, classes = np.arange(len(labels)), values.argmax(axis=1).astype(np.int32)
-    top = top_hits(values, labels)
-    return Predicted(
-        labels, classes, np.ascontiguousarray(values.T), values[rows, labels], values[rows, classes], top, True
-    )
+    return Predicted(labels, values.argmax(axis=1).astype(np.int32), np.ascontiguousarray(values.T))
 
 
 def coverage(name: str, examples: int, repeats: int, confidence: float = 0.95) -> dict[str, tuple[float, float]]:

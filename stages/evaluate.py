@@ -13,8 +13,7 @@ from stages.evaluation.against import check_other, check_same_examples, compare_
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
 from stages.evaluation.metrics import CALIBRATION, LEAST, LOG_LOSS, metrics_of
-from stages.evaluation.predicted import NAME, Predicted, read_predictions
-from stages.evaluation.predictions import write_predictions
+from stages.evaluation.predictions import NAME, Predicted, read_predictions, write_predictions
 from stages.evaluation.report import Report, draw_mistakes, draw_reliability
 from stages.evaluation.test_set import facts_of
 from stages.plots.charts import plot_confusion
@@ -33,8 +32,8 @@ def evaluate(
 ) -> Evaluation:
     """Returns the metrics of the test split, every example counted once.
 
-    All but loss and confusion matrix are computed from the file of predictions, so that memory does not grow with the
-    split. Of several workers only the chief does it: the others have no predictions, and record nothing.
+    All but loss and confusion matrix are computed from the file of predictions. Of several workers only the chief does
+    it: the others have no predictions, and record nothing.
 
     Args:
         folder: the run's; takes `predictions.parquet`, tables and plots. None: no files.
@@ -56,10 +55,10 @@ def evaluate(
         if folder is not None and settings.predictions:
             files[""] = path = folder / NAME
         scores = write_predictions(path, dataset.test, dataset.class_names, score)
-        with read_predictions(path) as predicted:
-            report = _report(predicted, scores.loss, dataset, settings)
-            if folder is not None:
-                files["plots"] = _draw(predicted, scores, report.metrics.values, dataset, settings, folder)
+        predicted = read_predictions(path)
+        report = _report(predicted, scores.loss, dataset, settings)
+        if folder is not None:
+            files["plots"] = _draw(predicted, scores, report.metrics.values, dataset, settings, folder)
         against = compare_predictions(path, other, settings.confidence) if other is not None else None
     if against is not None:
         report = replace(report, notes=[*report.notes, against.sentence])

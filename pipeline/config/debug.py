@@ -118,7 +118,7 @@ def _shorten_data(document: DictConfig, experiment: Experiment, steps: int, same
     """Adds the stage that shortens the data set, behind the first that makes one."""
     batch_size = getattr(experiment.settings.get(TRAIN), "batch_size", 64)
     document.shorten = {
-        "_target_": "stages.debug.shorten.shorten",
+        "_target_": "stages.debug.shorten",
         "steps": steps,
         "batch_size": batch_size,
         "same_batch": same_batch,
@@ -143,5 +143,5 @@ def _leave_out(document: DictConfig, *stages: str) -> None:
 
 
 def _add_stage(document: DictConfig, name: str, makes: str, **settings: Any) -> None:
-    document[name] = {"_target_": f"stages.debug.{name}.{name}", **settings}
+    document[name] = {"_target_": f"stages.debug.{name}", **settings}
     document.pipeline[name] = makes

@@ -12,7 +12,7 @@ from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 
 from pipeline.tracking.params import CARD
 from stages.evaluation.against import CLASSES, compare_predictions, metadata_of
-from stages.evaluation.predicted import NAME as PREDICTIONS
+from stages.evaluation.predictions import NAME as PREDICTIONS
 from stages.evaluation.test_set import is_same_test_set
 
 LONGEST_DESCRIPTION = 5000

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from stages.errors import UserError
 from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, points
-from stages.evaluation.predicted import NAME, read_predictions
+from stages.evaluation.predictions import NAME, read_predictions
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set
 from stages.results import Split
 from stages.safe_places import safe_place
@@ -76,13 +76,13 @@ class Against:
 
 def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:
     """Compares the predictions at `path` with those in `folder`, of the same examples in the same order."""
-    with read_predictions(path) as ours, read_predictions(folder / NAME) as theirs:
-        largest = np.zeros(len(ours), np.float32)
-        for row, other in zip(ours.probabilities, theirs.probabilities, strict=True):
-            np.maximum(largest, np.abs(row - other), out=largest)
-            safe_place()
-        accuracy = accuracy_difference(theirs.correct[np.newaxis], ours.correct[np.newaxis], True, level=confidence)
-        agreement = float(np.mean(ours.predicted == theirs.predicted))
+    ours, theirs = read_predictions(path), read_predictions(folder / NAME)
+    largest = np.zeros(len(ours), np.float32)
+    for row, other in zip(ours.probabilities, theirs.probabilities, strict=True):
+        np.maximum(largest, np.abs(row - other), out=largest)
+        safe_place()
+    accuracy = accuracy_difference(theirs.correct[np.newaxis], ours.correct[np.newaxis], True, level=confidence)
+    agreement = float(np.mean(ours.predicted == theirs.predicted))
     return Against(folder.name, agreement, float(largest.max()), float(largest.mean()), accuracy, confidence)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from stages.evaluation import metrics as names
 from stages.evaluation.metrics import averaged, losses, ranked_classes
-from stages.evaluation.predicted import TOP, Predicted
+from stages.evaluation.predictions import TOP, Predicted
 from stages.safe_places import safe_place
 
 LEAST_OF_CLASS = 5

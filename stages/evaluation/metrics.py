@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.evaluation.predicted import ROWS, TOP, Predicted
+from stages.evaluation.predictions import TOP, Predicted
 from stages.safe_places import safe_place
 
 ACCURACY = "accuracy"
@@ -55,29 +55,13 @@ def metrics_of(predicted: Predicted, bins: int) -> Metrics:
     if predicted.is_finite:
         values |= {LOG_LOSS: log_loss(predicted), CALIBRATION: calibration_error(predicted, bins)}
         if predicted.num_classes > TOP:
-            values[TOP_ACCURACY] = _top_accuracy(predicted)
+            values[TOP_ACCURACY] = float(predicted.is_in_top.mean())
         for name, score in ((ROC_AUC, sk.roc_auc_score), (AVERAGE_PRECISION, sk.average_precision_score)):
             by_class[name] = _one_vs_rest(score, predicted)
             chosen = averaged(by_class[name])
             if not np.isnan(chosen).all():
                 values[name] = float(np.mean(chosen[~np.isnan(chosen)]))
     return Metrics(values, by_class, of_classes[3])
-
-
-def _top_accuracy(predicted: Predicted) -> float:
-    from sklearn.metrics import top_k_accuracy_score
-
-    hits = 0.0
-    for start in range(0, len(predicted), ROWS):  # it sorts a copy of its own
-        rows = slice(start, start + ROWS)
-        hits += top_k_accuracy_score(
-            predicted.labels[rows],
-            predicted.probabilities[:, rows].T,
-            k=TOP,
-            labels=range(predicted.num_classes),
-            normalize=False,
-        )
-    return hits / len(predicted)
 
 
 def _one_vs_rest(score: Callable[[np.ndarray, np.ndarray], float], predicted: Predicted) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.evaluation.metrics import Metrics, bins_of
-from stages.evaluation.predicted import Predicted
+from stages.evaluation.predictions import Predicted
 from stages.plots.charts import drawable, plot_reliability
 from stages.plots.galleries import plot_batch
 from stages.results import Dataset

@@ -10,7 +10,7 @@ from types import FunctionType
 import keras
 
 from stages.errors import UserError
-from stages.exporters.exporter import LOADERS, Exporter
+from stages.exporters.exporter import LOADER, Exporter
 from stages.networks.batch_norm import BatchNormalization
 from stages.networks.keras_internals import all_layers, one_line, without_registered_objects
 from stages.results import Dataset, Model
@@ -21,7 +21,7 @@ class KerasFile(Exporter):
     """A functional model in the precision it was trained in: scaling, network, and a softmax where it has none."""
 
     suffix = ".keras"
-    loader = LOADERS / "keras_file.py"
+    loader = LOADER
 
     def check(self, model: Model, dataset: Dataset) -> None:
         """See `Exporter`.

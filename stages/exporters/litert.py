@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.exporters.exporter import LOADERS, Exporter, probabilities_of
+from stages.exporters.exporter import LOADER, Exporter, probabilities_of
 from stages.results import Dataset, Model
 
 
@@ -23,7 +23,7 @@ class LiteRT(Exporter):
     """
 
     suffix = ".tflite"
-    loader = LOADERS / "litert.py"
+    loader = LOADER
 
     weights: str = "float32"
     representative_examples: int = 200

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stages.errors import UserError
-from stages.exporters.exporter import LOADERS, Exporter, probabilities_of
+from stages.exporters.exporter import LOADER, Exporter, probabilities_of
 from stages.results import Dataset, Model
 
 
@@ -21,7 +21,7 @@ class OnnxFile(Exporter):
     """
 
     suffix = ".onnx"
-    loader = LOADERS / "onnx_file.py"
+    loader = LOADER
 
     opset: int = 18
 

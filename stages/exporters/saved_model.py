@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from stages.data.decode import decode
-from stages.exporters.exporter import LOADERS, Exporter
+from stages.exporters.exporter import LOADER, Exporter
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 
@@ -16,7 +16,7 @@ from stages.results import Dataset, Model
 class SavedModel(Exporter):
     """A folder whose signatures are those of `Serving`."""
 
-    loader = LOADERS / "saved_model.py"
+    loader = LOADER
 
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
         """See `Exporter`."""

@@ -246,7 +246,7 @@ MUTATIONS = (
         "pipeline/engines/slurm.py", "range(int(times or 1))", "range(1)", "tests/pipeline/engines/test_engines.py",
     ),
     mutation(
-        "stages/debug/shorten.py", "(examples % batch_size or batch_size)", "batch_size",
+        "stages/debug.py", "(examples % batch_size or batch_size)", "batch_size",
         "tests/stages/test_debug_runs.py",
     ),
     mutation("benchmarks/page.py", "    if count != 1:", "    if False:", "tests/benchmarks/test_page.py"),

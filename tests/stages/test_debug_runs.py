@@ -9,9 +9,7 @@ import pytest
 
 from stages.callbacks.debug import FOLDER, OneBatch, Profiler, switch_noise_off
 from stages.data.batches import training_input
-from stages.debug.overfit import OverfitSettings, overfit
-from stages.debug.profiling import ProfilingSettings, profiling
-from stages.debug.shorten import ShortenSettings, shorten
+from stages.debug import OverfitSettings, ProfilingSettings, ShortenSettings, overfit, profiling, shorten
 from stages.errors import UserError
 from stages.images import Streamed
 from stages.results import Dataset, Split, Trained
@@ -59,7 +57,7 @@ def test_the_repeated_batch_is_in_memory_where_it_is_small(
     digits: Dataset, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parameter server's workers take no images but those."""
-    monkeypatch.setattr("stages.debug.shorten.REPEATED_BYTES", most)
+    monkeypatch.setattr("stages.debug.REPEATED_BYTES", most)
     one = shorten(digits, ShortenSettings(steps=4, batch_size=32, same_batch=True))
     assert isinstance(one.train.images, np.ndarray) == (most == 4 * 32 * 64)
     np.testing.assert_array_equal(one.train.images[np.arange(32, 64)], one.val.images[np.arange(32)])

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.evaluation.eval_step import Scores, Sink
-from stages.evaluation.predicted import NAME
-from stages.evaluation.predictions import write_predictions
+from stages.evaluation.predictions import NAME, write_predictions
 from stages.results import Split
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from stages.errors import UserError
 from stages.evaluation.against import check_other, check_same_examples, compare_predictions
-from stages.evaluation.predicted import NAME
+from stages.evaluation.predictions import NAME
 from stages.results import Split
 from tests.stages.evaluation import made
 

@@ -11,18 +11,16 @@ from sklearn.calibration import calibration_curve
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.preprocessing import label_binarize
 
-from stages.evaluation import predicted
 from stages.evaluation.intervals import intervals_of
 from stages.evaluation.metrics import bins_of, metrics_of
-from stages.evaluation.predicted import Predicted, read_predictions
+from stages.evaluation.predictions import Predicted, read_predictions
 from tests.stages.evaluation import made
 
 BINS = 15
 
 
 def read(folder: Path, labels: np.ndarray, values: np.ndarray) -> Predicted:
-    with read_predictions(made.write(folder, labels, values)) as result:
-        return result
+    return read_predictions(made.write(folder, labels, values))
 
 
 def random_predictions(folder: Path, classes: int, examples: int = 211, parts: int | None = None) -> Predicted:
@@ -54,17 +52,12 @@ def by_scikit_learn(path: Path) -> dict[str, float]:
 
 @pytest.mark.parametrize(("classes", "parts"), [(2, None), (2, 4), (3, 4), (7, 9), (10, None)])
 def test_metrics_equal_scikit_learn_on_the_file_to_the_last_digit(
-    classes: int, parts: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    classes: int, parts: int | None, tmp_path: Path
 ) -> None:
-    """Also with many probabilities that are equal, read in parts, and mapped from a file."""
+    """Also with many probabilities that are equal."""
     whole = metrics_of(random_predictions(tmp_path, classes, parts=parts), BINS).values
     expected = by_scikit_learn(tmp_path / "predictions.parquet")
     assert {**expected, "ece": whole["ece"]} == whole
-    monkeypatch.setattr(predicted, "ROWS", 10)
-    monkeypatch.setattr(predicted, "IN_MEMORY_BYTES", 0)
-    with read_predictions(tmp_path / "predictions.parquet") as mapped:
-        assert isinstance(mapped.probabilities, np.memmap)
-        assert metrics_of(mapped, BINS).values == whole
 
 
 @pytest.mark.filterwarnings("error")

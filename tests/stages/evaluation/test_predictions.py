@@ -13,7 +13,7 @@ from benchmarks.clusters import run_workers
 from stages.data.batches import evaluation_input, places
 from stages.evaluate import evaluate
 from stages.evaluation import eval_step
-from stages.evaluation.predicted import NAME
+from stages.evaluation.predictions import NAME
 from stages.evaluation.test_set import facts_of, is_same_test_set
 from stages.images import Streamed
 from stages.results import SAMPLED, Dataset, Evaluation, Split, Strategy, Trained

@@ -19,8 +19,7 @@ from pipeline.run.launch import run_job
 from stages.errors import UserError
 from stages.export import check_formats
 from stages.exporters.keras_file import KerasFile
-from stages.exporters.loaders.keras_file import load
-from stages.exporters.loaders.onnx_file import load as load_onnx
+from stages.exporters.loaders import load
 from stages.exporters.onnx_file import OnnxFile
 from stages.model import model
 from stages.networks.keras_internals import without_registered_objects
@@ -171,7 +170,7 @@ def test_exact_gelu_is_computed_by_onnx(policy: str, tmp_path: Path) -> None:
     OnnxFile().write(built, real_digits(), tmp_path / "model.onnx")
     images = real_digits().test.images[:100]
     expected = probabilities(built.in_float32.network(images.astype(np.float32)), built.outputs)
-    np.testing.assert_allclose(load_onnx(str(tmp_path / "model.onnx"))(images), expected, atol=1e-6)
+    np.testing.assert_allclose(load(str(tmp_path / "model.onnx"))(images), expected, atol=1e-6)
 
 
 @needs_onnx

@@ -1,0 +1,207 @@
+"""Stages of debug runs: few examples, whether one batch is memorized, and where the time of training went."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stages.callbacks.debug import FOLDER
+from stages.callbacks.timing import PARTS
+from stages.distribution.collectives import is_chief
+from stages.errors import UserError
+from stages.images import Images, Streamed
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Record, Split, Strategy, Trained
+
+REPEATED_BYTES = 2**28
+"""Of one batch, repeated, that may be in memory: a parameter server's workers take no other images."""
+
+
+@dataclass(kw_only=True)
+class ShortenSettings:
+    """The part of each split that is left.
+
+    same_batch: whether every step is to train on one batch, which validation takes, too, and evaluation.
+    """
+
+    _target_: str = "stages.debug.shorten"
+    steps: int = 2
+    batch_size: int = 64
+    same_batch: bool = False
+
+
+def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | None = None) -> Dataset:
+    """Returns `dataset` with at most `steps` batches in each split.
+
+    The last batch of a shortened split has as many examples as that of the whole one, as it is the one that replicas
+    share unevenly. The examples are spread over the split, as it may be sorted by class.
+    """
+    batch = settings.batch_size
+    steps = settings.steps
+    splits = {name: _some(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()}
+    if settings.same_batch:
+        one = _in_memory(_some(dataset.train, min(batch, len(dataset.train))))
+        splits = {"train": _repeated(one, steps), "val": one, "test": one}
+    counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
+    text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
+    (reporter or Silent()).log(f"debug run with {text}")
+    facts = f"{dataset.fingerprint} {steps} {batch} {settings.same_batch}"
+    fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]  # features in the cache are of this data set alone
+    shuffled = dataset.is_shuffled and not settings.same_batch
+    return replace(
+        dataset,
+        train=splits["train"],
+        val=splits["val"],
+        test=splits["test"],
+        fingerprint=fingerprint,
+        is_shuffled=shuffled,
+        record=Record(),
+    )
+
+
+def _count(examples: int, batch_size: int, steps: int) -> int:
+    """Returns the number of examples that are left of a split: those of `steps` steps, the last as it is at its end."""
+    if examples <= batch_size * steps:
+        return examples
+    return batch_size * (steps - 1) + (examples % batch_size or batch_size)
+
+
+def _some(split: Split, count: int) -> Split:
+    """Returns `count` examples of a split, at equal distances."""
+    if count == len(split):
+        return split
+    rows = np.arange(count) * len(split) // count
+    return Split(
+        _images(split.images, rows),
+        split.labels[rows],
+        cached=split.cached.of(rows) if split.cached is not None else None,
+        numbers=split.numbers[rows] if split.numbers is not None else None,
+        files=[split.files[int(row)] for row in rows] if split.files is not None else None,
+    )
+
+
+def _images(images: Images, rows: np.ndarray, in_place: bool = False) -> Images:
+    """Returns the images of `rows`, read at each use where they are now, or else `in_place`."""
+    if isinstance(images, np.ndarray) and not in_place:
+        return np.ascontiguousarray(images[rows])
+    if isinstance(images, Streamed):
+        return replace(images, rows=images.rows[rows])
+    return Streamed(images.__getitem__, rows, (images.shape[1], images.shape[2], images.shape[3]), images.dtype)
+
+
+def _in_memory(split: Split) -> Split:
+    return Split(np.asarray(split.images[np.arange(len(split))]), split.labels)
+
+
+def _repeated(split: Split, times: int) -> Split:
+    """Returns a split that holds `split` several times, its images once if they are large."""
+    rows = np.tile(np.arange(len(split)), times)
+    images = np.asarray(split.images)
+    return Split(_images(images, rows, in_place=images.nbytes * times > REPEATED_BYTES), split.labels[rows])
+
+
+@dataclass(kw_only=True)
+class OverfitSettings:
+    """The loss below which the batch has been learned; steps of an epoch."""
+
+    _target_: str = "stages.debug.overfit"
+    loss: float = 0.01
+    steps_per_epoch: int = 10
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """steps: after which the mean loss of the last `steps_per_epoch` was low enough."""
+
+    steps: int
+    loss: float
+    record: Record = Record()
+
+
+def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | None = None) -> Verdict:
+    """Returns in how many steps the loss of the one batch fell below `settings.loss`.
+
+    Raises:
+        UserError: where it did not.
+    """
+    losses = [row["train/loss"] for row in trained.history]
+    steps = len(losses) * settings.steps_per_epoch
+    last = losses[-1]
+    accuracy = trained.history[-1]["train/accuracy"]
+    if last > settings.loss:
+        raise UserError(
+            f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "
+            f"{min(losses):.4f}; accuracy {accuracy:.1%}): the network does not memorize it",
+            f"a loss below {settings.loss:g}; what remains at an accuracy of 100 % may be a regularizer's",
+            "another optimizer.learning_rate, debug.steps=<more>, or a network without a bottleneck",
+        )
+    (reporter or Silent()).log(
+        f"overfit: the batch is memorized. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
+    )
+    metrics = {"debug/overfit_steps": steps, "debug/overfit_loss": last}
+    return Verdict(steps, last, Record(metrics=metrics))
+
+
+_ALWAYS = ("steps", "input_wait", "validation", "build")
+"""Parts that are told even where they took no time: images that a step gathers from memory are not waited for."""
+
+
+@dataclass(kw_only=True)
+class ProfilingSettings:
+    """Nothing to set: `debug.traced` says what is traced."""
+
+    _target_: str = "stages.debug.profiling"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """seconds: of training, by part. trace: the folder with TensorFlow's trace; None: there is none."""
+
+    seconds: Mapping[str, float]
+    trace: Path | None
+    record: Record = Record()
+
+
+def profiling(
+    trained: Trained,
+    settings: ProfilingSettings,
+    strategy: Strategy | None = None,
+    reporter: Reporter | None = None,
+    folder: Path | None = None,
+) -> Profile:
+    """Returns where the time of training went; logs it as a table, with how to open the trace.
+
+    Args:
+        folder: the run's, with the trace in `profile`.
+    """
+    reporter = reporter or Silent()
+    seconds = _by_part(trained.record.metrics)
+    for line in _table(seconds):
+        reporter.log(line)
+    trace = folder / FOLDER if folder is not None else None
+    if trace is None or not trace.is_dir() or (strategy is not None and not is_chief(strategy)):
+        return Profile(seconds, None)
+    if strategy is not None and strategy.coordinator is not None:
+        reporter.warn("the trace is of the coordinator, which takes no steps; strategy=one_device shows a worker's")
+    reporter.log(f"trace: with the package xprof, xprof --logdir {trace}")
+    return Profile(seconds, trace, Record(files={FOLDER: trace}))
+
+
+def _by_part(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the seconds of each part of training, the longest first."""
+    seconds = {part: float(metrics.get(f"train/{part}_seconds", 0.0)) for part in (*PARTS, "other")}
+    return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
+
+
+def _table(seconds: Mapping[str, float]) -> list[str]:
+    total = sum(seconds.values())
+    lines = [f"{'training, both epochs':24}{'seconds':>9}{'share':>8}"]
+    lines += [
+        f"  {part.replace('_', ' '):22}{value:9.2f}{value / total:8.1%}"
+        for part, value in seconds.items()
+        if value or part in _ALWAYS
+    ]
+    return lines

@@ -1,1 +1,0 @@
-"""Stages of debug runs, each in the module that bears its name."""
