@@ -15,6 +15,7 @@ from stages.errors import UserError
 from stages.images import Images, Streamed
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Split, Strategy, Trained
+from stages.tables import aligned
 
 REPEATED_BYTES = 2**28
 """Of one batch, repeated, that may be in memory: a parameter server's workers take no other images."""
@@ -198,10 +199,9 @@ def _by_part(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def _table(seconds: Mapping[str, float]) -> list[str]:
     total = sum(seconds.values())
-    lines = [f"{'training, both epochs':24}{'seconds':>9}{'share':>8}"]
-    lines += [
-        f"  {part.replace('_', ' '):22}{value:9.2f}{value / total:8.1%}"
+    rows = [
+        (f"  {part.replace('_', ' ')}", f"{value:.2f}", f"{value / total:.1%}")
         for part, value in seconds.items()
         if value or part in _ALWAYS
     ]
-    return lines
+    return aligned([("training, both epochs", "seconds", "share"), *rows])

@@ -11,7 +11,7 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.exporters import standalone
-from stages.exporters.comparison import Compared, Reference, lines, refuse_beyond_limits, write_tables
+from stages.exporters.comparison import Compared, Reference, table, write_tables
 from stages.exporters.exporter import Exporter
 from stages.exporters.fresh_process import FreshProcess, take
 from stages.reporter import Reporter, Silent
@@ -19,6 +19,7 @@ from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.safe_places import safe_place
 from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
+from stages.tables import aligned
 from stages.targets import made
 
 
@@ -59,11 +60,12 @@ def export(
         if process is not None:
             process.close()
     if len(rows) > 1:
-        for line in lines(rows):
+        for line in aligned(table(rows)):
             reporter.log(f"export      {line}")
-    tables = write_tables(rows, place)
-    refuse_beyond_limits(rows, exporters, policy)
-    return _exported(paths, rows, tables, dataset)
+    files = write_tables(rows, place)
+    for row in rows:
+        row.refuse(exporters[row.name], policy)
+    return _exported(paths, rows, files, dataset)
 
 
 def _reload(process: FreshProcess | None, seconds: float, order: dict[str, Any]) -> float:

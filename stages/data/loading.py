@@ -53,7 +53,8 @@ def load(
         try:
             images = hold(prepared, rows)
         except DamagedError as error:
-            reporter.warn(f"the prepared images are not what was written ({error}), and are made again")
+            assert prepared.entry is not None
+            reporter.warn(f"{prepared.entry.path} is not what was written ({error}), and is made again")
             prepared = _prepared(source, settings, cache, fits, reporter)
             images = hold(prepared, rows)
     splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}

@@ -12,6 +12,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Split
 from stages.seeds import derive
 from stages.storage.atomic import write_csv
+from stages.tables import aligned
 
 SAMPLE = 1000
 """Training images that are read where not all have been."""
@@ -42,12 +43,10 @@ class SplitStatistics:
 class Shared:
     """Images of one split that are in an earlier one, too, to the pixel.
 
-    images: how many; relabelled: how many of them have another label than each of their copies.
-    rows: the first of them, and its first copy in the earlier split; None where there is none.
+    images: how many. rows: the first of them, and its first copy in the earlier split; None where there is none.
     """
 
     images: int
-    relabelled: int
     rows: tuple[int, int] | None
 
 
@@ -77,12 +76,7 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
         mean, std = mean_and_std(described.moments)
         splits[name] = SplitStatistics(by_class, len(described.digests), mean, std, repeated)
     shared = {
-        (earlier, later): _shared(
-            descriptions[earlier].digests,
-            dataset.splits[earlier].labels,
-            descriptions[later].digests,
-            dataset.splits[later].labels,
-        )
+        (earlier, later): _shared(descriptions[earlier].digests, descriptions[later].digests)
         for earlier, later in itertools.combinations(descriptions, 2)
     }
     return Statistics(splits, shared)
@@ -119,9 +113,8 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         ]
         copies = "not looked for" if split.repeated is None else ", ".join(twice) or "0"
         rows.append([name, f"{split.examples:,}", counts, *(numbers if split.described else "--"), copies])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        reporter.log("  " + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)))
+    for line in aligned(rows):
+        reporter.log(f"  {line}")
     train = statistics.splits["train"]
     if train.described < train.examples:
         reporter.log(f"  mean and std are those of {train.described:,} training images, drawn from all")
@@ -133,7 +126,6 @@ def _warn(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     if overlaps:
         counts = ", ".join(
             f"{shared.images:,} of {statistics.splits[later].examples:,} {later} images are in {earlier}"
-            + (f" ({shared.relabelled:,} with another label)" if shared.relabelled else "")
             for (earlier, later), shared in overlaps.items()
         )
         (earlier, later), shared = next(iter(overlaps.items()))
@@ -183,16 +175,9 @@ def _sample(split: Split, images: int, seed: int) -> Described:
     return describe(Streamed(split.images.__getitem__, np.sort(rows), (height, width, channels), split.images.dtype))
 
 
-def _shared(digests: np.ndarray, labels: np.ndarray, later: np.ndarray, later_labels: np.ndarray) -> Shared:
-    """Returns what `later` shares with `digests`, uint64 [N] both; their labels are int [N]."""
+def _shared(digests: np.ndarray, later: np.ndarray) -> Shared:
+    """Returns what `later` shares with `digests`, uint64 [N] both."""
     order = np.argsort(digests, kind="stable")  # of equal digests the first stays first
     place = np.minimum(np.searchsorted(digests, later, sorter=order), len(digests) - 1)
     rows = np.flatnonzero(digests[order[place]] == later)
-    same_label = np.isin(_with_label(later, later_labels)[rows], _with_label(digests, labels))
-    first = (int(rows[0]), int(order[place[rows[0]]])) if len(rows) else None
-    return Shared(len(rows), int((~same_label).sum()), first)
-
-
-def _with_label(digests: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns digests of (image, label), uint64 [N]: an odd factor keeps different labels different."""
-    return digests + labels.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return Shared(len(rows), (int(rows[0]), int(order[place[rows[0]]])) if len(rows) else None)

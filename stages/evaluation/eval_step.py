@@ -59,8 +59,9 @@ class Scorer:
         with distribution.scope():
             self._totals = Totals(loss=(), examples=(), confusion=(num_classes, num_classes))
         step = _Step(model, self._totals, num_classes)
-        self._compiled = _compiled(distribution, step)
-        self._compiled_with_predictions = _compiled_with_predictions(distribution, step, num_classes)
+        self._compiled, self._predicting = (
+            _compiled(distribution, step, num_classes, predicts) for predicts in (False, True)
+        )
         self._steps_at_once = 1
         self._delivered = 0
         self._made: tuple[Split, int, StepInput] | None = None
@@ -107,7 +108,7 @@ class Scorer:
         chunk = max(CHUNK_BYTES // (4 * batch_size * (self._num_classes + 1)), 1)
         for first in range(0, total, chunk):  # all workers sum their parts after the same steps
             steps = min(chunk, total - first)
-            parts = self._run(self._compiled_with_predictions, source, first, steps, split.images, between)
+            parts = self._run(self._predicting, source, first, steps, split.images, between)
             count = min(steps * batch_size, len(split) - first * batch_size)
             values = self._in_order(parts, count, batch_size, replicas)
             values = values[max(self._delivered - first * batch_size, 0) :]  # the rest has been, in larger batches
@@ -124,7 +125,7 @@ class Scorer:
 
     def _run(
         self,
-        compiled: Callable[[Source, tf.Tensor, tf.Tensor], Sequence[tf.Tensor] | None],
+        compiled: Callable[[Source, tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
         source: StepInput,
         first: int,
         steps: int,
@@ -139,7 +140,7 @@ class Scorer:
             batches, count = source.at(first, wanted)
             with own_errors(images):
                 outputs = compiled(batches, tf.constant(first, tf.int64), tf.constant(count, tf.int64))
-                results.append([part.numpy() for part in outputs or ()])
+                results.append([part.numpy() for part in outputs])
             first = first + count
             steps = steps - count
             self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
@@ -200,34 +201,24 @@ class _Step:
         return tf.concat([probabilities, tf.cast(predicted, tf.float32)[:, tf.newaxis]], axis=1)
 
 
-# Neither is a method: a function that refers to an object that holds an iterator leaves that to the garbage collector.
+# No method: a function that refers to an object that holds an iterator leaves that to the garbage collector.
 # No AutoGraph: to rewrite what has one loop takes as long as to trace it.
 
 
-def _compiled(distribution: tf.distribute.Strategy, step: _Step) -> Callable[..., None]:
-    """Returns a function that scores `steps` steps from `first` on."""
-
-    @tf.function(reduce_retracing=True, autograph=False)
-    def compiled(source: Source, first: tf.Tensor, steps: tf.Tensor) -> None:
-        def take(done: tf.Tensor) -> tuple[tf.Tensor]:
-            distribution.run(step.add, args=(taken(source), first + done))
-            return (done + 1,)
-
-        tf.while_loop(lambda done: done < steps, take, (tf.constant(0, tf.int64),))
-
-    return compiled
-
-
-def _compiled_with_predictions(
-    distribution: tf.distribute.Strategy, step: _Step, num_classes: int
+def _compiled(
+    distribution: tf.distribute.Strategy, step: _Step, num_classes: int, predicts: bool
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """Returns a function like `_compiled`'s that returns each local replica's outputs, float32 [n, classes + 1]."""
+    """Returns a function that scores `steps` steps from `first` on.
+
+    Args:
+        predicts: whether it returns the outputs of each local replica, float32 [n, classes + 1].
+    """
 
     @tf.function(reduce_retracing=True, autograph=False)
     def compiled(source: Source, first: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
         def take(done: tf.Tensor, *kept: tf.TensorArray) -> tuple[Any, ...]:
-            outputs = distribution.run(step.predict, args=(taken(source), first + done))
-            parts = distribution.experimental_local_results(outputs)
+            outputs = distribution.run(step.predict if predicts else step.add, args=(taken(source), first + done))
+            parts = distribution.experimental_local_results(outputs) if predicts else ()
             index = tf.cast(done, tf.int32)
             return done + 1, *(array.write(index, part) for array, part in zip(kept, parts, strict=True))
 
@@ -235,8 +226,8 @@ def _compiled_with_predictions(
             shape = (None, num_classes + 1)
             return tf.TensorArray(tf.float32, tf.cast(steps, tf.int32), infer_shape=False, element_shape=shape)
 
-        start = (tf.constant(0, tf.int64), *(array() for _ in replicas_here(distribution)[0]))
-        _, *kept = tf.while_loop(lambda done, *_: done < steps, take, start)
+        arrays = [array() for _ in replicas_here(distribution)[0]] if predicts else []
+        _, *kept = tf.while_loop(lambda done, *_: done < steps, take, (tf.constant(0, tf.int64), *arrays))
         return tuple(array.concat() for array in kept)
 
     return compiled

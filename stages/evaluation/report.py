@@ -12,6 +12,7 @@ from stages.plots.charts import drawable, plot_reliability
 from stages.plots.galleries import plot_batch
 from stages.results import Dataset
 from stages.storage.atomic import atomic_write, write_csv
+from stages.tables import markdown
 
 METRICS = "test_metrics.md"
 METRICS_TABLE = "test_metrics.csv"
@@ -37,9 +38,10 @@ class Report:
         rows = [(name, value, *self.intervals.get(name, ("", ""))) for name, value in self.values.items()]
         write_csv(folder / METRICS_TABLE, [("metric", "value", "low", "high"), *rows])
         write_csv(folder / BY_CLASS, self._of_classes())
-        lines = ["# Test metrics", "", "| metric | value | low | high |", "| --- | ---: | ---: | ---: |"]
-        lines += [f"| {name} | {' | '.join(_written(value) for value in numbers)} |" for name, *numbers in rows]
-        atomic_write(folder / METRICS, "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n")
+        cells = [(name, *map(_written, numbers)) for name, *numbers in rows]
+        notes = "".join(f"- {note}\n" for note in self.notes)
+        text = markdown([("metric", "value", "low", "high"), *cells])
+        atomic_write(folder / METRICS, f"# Test metrics\n\n{text}\n{notes}")
         return folder / METRICS, folder / METRICS_TABLE, folder / BY_CLASS
 
     def _of_classes(self) -> list[Sequence[object]]:

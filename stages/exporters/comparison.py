@@ -1,7 +1,7 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from stages.networks.complexity import scoring_batch
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 from stages.storage.atomic import write_csv
+from stages.tables import markdown
 
 CALLS = 30
 """Calls of which the median time is the latency of one example."""
@@ -22,9 +23,6 @@ CALLS = 30
 NEAR_TIE = 0.1
 """Difference between a model's probabilities of two classes below which either is its answer, at most: a file that is
 allowed to differ by more (int8) is not allowed any other class."""
-
-LEAST_USABLE = 0.5
-"""Agreement of classes up to which a file is taken for broken: its limit is not suggested to be lowered."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +56,14 @@ class Compared:
             raise UserError(
                 f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} in a probability",
                 f"at most {limit:g}",
-                f"{setting}.largest_difference={_above(self.max_abs_diff)}, if that is good enough",
+                f"{setting}.largest_difference=<more>, if that is good enough",
             )
         if self.agreement < exporter.least_agreement:
-            lower = f"{setting}.least_agreement={np.floor(self.agreement * 1000) / 1000:g}, if that is good enough"
             raise UserError(
                 f"{self.path.name}, reloaded, gives {self.agreement:.2%} of the examples the model's class",
                 f"at least {exporter.least_agreement:.2%}",
-                lower if self.agreement > LEAST_USABLE else "export=saved_model",
+                f"{setting}.least_agreement=<less>, if that is good enough; else export=saved_model",
             )
-
-
-def _above(difference: float) -> str:
-    return f"{min(2 * difference, 1):.1g}" if np.isfinite(difference) else "…"
 
 
 @dataclass(frozen=True)
@@ -133,34 +126,28 @@ class Reference:
         return Compared(name, path, float(np.max(np.abs(rows - self.expected))), agreement, size, milliseconds)
 
 
-COLUMNS = ("format", "largest difference", "same class", "MiB", "ms an example")
-
-
-def _cells(row: Compared) -> tuple[str, ...]:
-    size = f"{row.bytes / 2**20:.2f}"
-    time = f"{row.milliseconds:.2f}"
-    return row.name, f"{row.max_abs_diff:.1e}", f"{row.agreement:.2%}", size, time
-
-
-def lines(rows: Sequence[Compared]) -> list[str]:
-    """Returns the table for the console, its header first."""
-    table = [COLUMNS, *map(_cells, rows)]
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(COLUMNS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in table]
+def table(rows: Sequence[Compared]) -> list[Sequence[str]]:
+    """Returns the table for people, its header first."""
+    header = ("format", "largest difference", "same class", "MiB", "ms an example")
+    return [
+        header,
+        *(
+            (
+                row.name,
+                f"{row.max_abs_diff:.1e}",
+                f"{row.agreement:.2%}",
+                f"{row.bytes / 2**20:.2f}",
+                f"{row.milliseconds:.2f}",
+            )
+            for row in rows
+        ),
+    ]
 
 
 def write_tables(rows: Sequence[Compared], folder: Path) -> tuple[Path, Path]:
     """Writes `formats.md` and `formats.csv`, which has all digits, into `folder`, and returns their paths."""
-    bars = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *map(_cells, rows))]
-    markdown, table = folder / "formats.md", folder / "formats.csv"
-    markdown.write_text("\n".join(bars) + "\n")
+    (folder / "formats.md").write_text(markdown(table(rows)))
     header = ("format", "file", "max_abs_diff", "agreement", "bytes", "milliseconds")
     numbers = [(row.name, row.path.name, row.max_abs_diff, row.agreement, row.bytes, row.milliseconds) for row in rows]
-    write_csv(table, [header, *numbers])
-    return markdown, table
-
-
-def refuse_beyond_limits(rows: Sequence[Compared], exporters: Mapping[str, Exporter], policy: str) -> None:
-    """Raises UserError for the first file that is beyond its format's limits."""
-    for row in rows:
-        row.refuse(exporters[row.name], policy)
+    write_csv(folder / "formats.csv", [header, *numbers])
+    return folder / "formats.md", folder / "formats.csv"

@@ -51,7 +51,7 @@ def test_a_fingerprint_changes_with_one_pixel() -> None:
 
 
 def test_a_class_with_a_single_example_is_refused() -> None:
-    with pytest.raises(UserError, match="the val split cannot be cut: class 1 has 1 of 3 examples"):
+    with pytest.raises(UserError, match="the val split cannot be cut: .*class number 1 has 1"):
         divide(np.zeros((3, 2, 2, 1)), np.array([0, 0, 1]), 0.5, 1, "val")
 
 
