@@ -1,4 +1,4 @@
-"""Rules that every data set keeps: shapes, types, labels, class names, and pixels inside their range."""
+"""Rules that every data set keeps: shapes, types, labels, names as texts, and pixels inside their range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.images import chunk_of
-from stages.text_names import is_utf8, printable
 
 if TYPE_CHECKING:
     from stages.images import Images
@@ -29,31 +28,20 @@ def int32_labels(labels: np.ndarray) -> np.ndarray:
     return array.astype(np.int32) if fits else array
 
 
-_TEXTS = {"U": "texts", "S": "bytes", "O": "Python objects"}
-"""Kinds of arrays whose dtypes are no words."""
-
-
 def refuse_other_labels(whose: str, labels: np.ndarray, numbers: str = "0, 1, …") -> None:
     """Raises UserError for labels that are no class numbers: fractions, texts, rows of a one-hot matrix, negatives.
 
     Args:
         whose: the beginning of the message; numbers: those that are allowed.
     """
-    expected = f"whole numbers, {numbers}, one an image"
-    if labels.ndim != 1:
+    is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    if not is_whole or (labels.size and labels.min() < 0):
+        kind = f"lie in {labels.min()}..{labels.max()}" if is_whole else f"are {labels.dtype.name} {labels.shape}"
         raise UserError(
-            f"{whose} labels have the shape {labels.shape}", f"{expected}; of one-hot rows, labels.argmax(axis=1)"
+            f"{whose} labels {kind}",
+            f"whole numbers, {numbers}, one an image: np.unique(labels, return_inverse=True)[1] numbers classes, "
+            "labels.argmax(axis=1) rows of a one-hot matrix",
         )
-    if labels.dtype.kind in _TEXTS:
-        first = ", such as " + f"{labels[:1].tolist()[0]!r:.40}" if labels.size else ""
-        raise UserError(
-            f"{whose} labels are {_TEXTS[labels.dtype.kind]}{first}",
-            f"{expected}: np.unique(labels, return_inverse=True)[1] numbers classes",
-        )
-    if labels.dtype.kind not in "iu":
-        raise UserError(f"{whose} labels are {labels.dtype}", expected)
-    if labels.size and labels.min() < 0:
-        raise UserError(f"{whose} labels lie in {labels.min()}..{labels.max()}", expected)
 
 
 def ends_of(images: Images) -> tuple[float, float] | None:
@@ -147,3 +135,17 @@ def _check_pixels(dataset: Dataset, name: str, split: Split) -> None:
             f"({low:g}, {high:g}), to which augmentation would clip training images alone",
             "a pixel_range that holds all pixels of all splits",
         )
+
+
+def is_utf8(text: str) -> bool:
+    """Returns whether a text, such as the name of a file, can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a file name of other bytes
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """Returns a text with the bytes of a file name that are not UTF-8 as escapes, such as `caf\\xe9.png`."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -17,7 +17,7 @@ CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rg
 
 VOCABULARY = (
     "dataset_rules", "errors", "images", "reporter", "results", "reuse", "safe_places", "seeds", "settings", "tables",
-    "targets", "text_names",
+    "targets",
 )  # fmt: skip
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 

@@ -11,12 +11,12 @@ from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Encoded, EncodedSource, Invalid
+from stages.dataset_rules import is_utf8, printable
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
 from stages.settings.places import regular_file
-from stages.text_names import is_utf8, printable
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Folders that are splits, in any case, where all folders have such names."""
