@@ -6,13 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from stages.distribution.collectives import is_chief
 from stages.evaluation.against import check_other, check_same_examples, compare_predictions
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
-from stages.evaluation.metrics import CALIBRATION, LEAST, LOG_LOSS, metrics_of
+from stages.evaluation.metrics import CALIBRATION, metrics_of
 from stages.evaluation.predictions import NAME, Predicted, read_predictions, write_predictions
 from stages.evaluation.report import Report, draw_mistakes, draw_reliability
 from stages.evaluation.test_set import facts_of
@@ -111,12 +109,7 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
     ]
     found = intervals_of(predicted, settings.confidence)
     intervals = {f"test/{name}": ends for name, ends in found.items()}
-    clipped = _clipped(predicted)
-    if f"test/{LOG_LOSS}" in intervals and not clipped:  # the penalties in the loss count as constant
-        more = loss - metrics.values[LOG_LOSS]
-        low, high = intervals[f"test/{LOG_LOSS}"]
-        intervals["test/loss"] = (low + more, high + more)
-    return Report(values, metrics, dataset.class_names, intervals, [*notes, *clipped])
+    return Report(values, metrics, dataset.class_names, intervals, notes)
 
 
 def _explained(settings: EvaluateSettings) -> str:
@@ -146,20 +139,6 @@ def _missing(predicted: Predicted, support: Any, dataset: Dataset) -> list[str]:
             "average precision"
         )
     return sentences
-
-
-def _clipped(predicted: Predicted) -> list[str]:
-    """Returns a sentence where the log loss is clipped and the loss is not: an interval of one tells none of the other.
-
-    Empty where nothing is clipped.
-    """
-    clipped = np.count_nonzero(predicted.of_label < LEAST)
-    if not clipped or not predicted.is_finite:
-        return []
-    return [
-        f"{clipped:,} of {len(predicted):,} test examples: the probability of the label is below {LEAST:.2g}, which "
-        f"test/{LOG_LOSS} counts as {LEAST:.2g} and test/loss does not: no interval of test/loss"
-    ]
 
 
 def _draw(
