@@ -17,9 +17,6 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Split, Strategy, Trained
 from stages.tables import aligned
 
-REPEATED_BYTES = 2**28
-"""Of one batch, repeated, that may be in memory: a parameter server's workers take no other images."""
-
 
 @dataclass(kw_only=True)
 class ShortenSettings:
@@ -84,13 +81,11 @@ def _some(split: Split, count: int) -> Split:
     )
 
 
-def _images(images: Images, rows: np.ndarray, in_place: bool = False) -> Images:
-    """Returns the images of `rows`, read at each use where they are now, or else `in_place`."""
-    if isinstance(images, np.ndarray) and not in_place:
-        return np.ascontiguousarray(images[rows])
+def _images(images: Images, rows: np.ndarray) -> Images:
+    """Returns the images of `rows`, read at each use where the others are."""
     if isinstance(images, Streamed):
         return replace(images, rows=images.rows[rows])
-    return Streamed(images.__getitem__, rows, (images.shape[1], images.shape[2], images.shape[3]), images.dtype)
+    return np.ascontiguousarray(images[rows])
 
 
 def _in_memory(split: Split) -> Split:
@@ -98,10 +93,9 @@ def _in_memory(split: Split) -> Split:
 
 
 def _repeated(split: Split, times: int) -> Split:
-    """Returns a split that holds `split` several times, its images once if they are large."""
+    """Returns a split in memory that holds `split` several times: a parameter server's workers take no other images."""
     rows = np.tile(np.arange(len(split)), times)
-    images = np.asarray(split.images)
-    return Split(_images(images, rows, in_place=images.nbytes * times > REPEATED_BYTES), split.labels[rows])
+    return Split(np.asarray(split.images[rows]), split.labels[rows])
 
 
 @dataclass(kw_only=True)
