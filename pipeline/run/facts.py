@@ -23,17 +23,10 @@ NOTE = "mlflow.note.content"
 UNITS = ("images", "features")
 """Kinds of examples that training may count: features are what a frozen backbone has made of images."""
 
-TRAINING = {
-    "build": "building and tracing",
-    "features": "features",
-    "steps": "steps",
-    "input_wait": "waiting for input",
-    "validation": "validation",
-    "callbacks": "callbacks",
-    "checkpoints": "checkpoints",
-    "other": "other",
-}
-"""The parts of training's time, `train/<part>_seconds`, and how they are called."""
+TRAINING = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints", "other")
+"""The parts of training's time, `train/<part>_seconds`."""
+
+CALLED = {"build": "building and tracing", "input_wait": "waiting for input"}
 
 
 def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
@@ -208,9 +201,10 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     if rates and "train/step_milliseconds" in metrics:
         step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
         rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
-    parts = {name: metrics[f"train/{name}_seconds"] for name in TRAINING if f"train/{name}_seconds" in metrics}
-    if parts:
-        rows.append(("training", ", ".join(f"{TRAINING[name]} {seconds:.1f} s" for name, seconds in parts.items())))
+    parts = {name: metrics.get(f"train/{name}_seconds") for name in TRAINING}
+    texts = [f"{CALLED.get(name, name)} {value:.1f} s" for name, value in parts.items() if value is not None]
+    if texts:
+        rows.append(("training", ", ".join(texts)))
     return rows
 
 

@@ -260,18 +260,14 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
 
 
 def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -> None:
-    """Refuse a run where `stage` returned None and a later stage takes its result, but does not accept None."""
+    """Refuse a run where `stage` returned None and the stage that takes its result does not accept None."""
     makes = stage.planned.makes
-    if result is not None:
-        return
-    for later_stage in later:
-        if makes in later_stage.planned.inputs and not _accepts_none(later_stage.function, makes):
-            raise UserError(
-                f"it returned None, and the stage {later_stage.planned.name} takes its result `{makes}`",
-                f"`return <the {makes}>`, or a parameter `{makes}: … | None` there",
-            )
-        if later_stage.planned.makes == makes:
-            return
+    taker = next((one for one in later if makes in (*one.planned.inputs, one.planned.makes)), None)
+    if result is None and taker and makes in taker.planned.inputs and not _accepts_none(taker.function, makes):
+        raise UserError(
+            f"it returned None, and the stage {taker.planned.name} takes its result `{makes}`",
+            f"`return <the {makes}>`, or a parameter `{makes}: … | None` there",
+        )
 
 
 def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
