@@ -16,7 +16,7 @@ from stages.plots.galleries import plot_batch, plot_rows
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
-from stages.settings.inspect import InspectSettings
+from stages.settings.images import InspectSettings
 
 CLASSES = 10
 """Classes in a gallery."""

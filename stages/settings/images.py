@@ -1,6 +1,8 @@
-"""Settings of the stages `normalize` and `augment`."""
+"""Settings of the stages `normalize`, `augment` and `inspect`."""
 
 from dataclasses import dataclass
+
+from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.ranges import choice, number, option
@@ -67,3 +69,14 @@ class AugmentSettings:
                 f"{path}.where=input, or neither of them",
                 f"{path}.where=input",
             )
+
+
+@option("inspect", "inspect")
+@dataclass(kw_only=True)
+class InspectSettings:
+    """Statistics of the splits, and galleries of the images that training will see."""
+
+    _target_: str = "stages.inspect.inspect"
+    batch_size: int = number("${oc.select:train.batch_size,64}", at_least=1, unit="examples of the global batch")
+    """By default that of training, so that the batch shown is training's first."""
+    seed: int = II("seed")

@@ -1,7 +1,6 @@
 """Settings of the `train` stage."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,29 +68,12 @@ class TrainSettings:
                 f"one of them below {self.longest_phase}, or schedule=constant",
                 f"schedule.decay_epochs=[{self.longest_phase / 2:g}]",
             )
-        if self.schedule.warmup_epochs >= self.epochs:
-            raise UserError(
-                f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} fills all of {path}.epochs={self.epochs}",
-                f"less than {self.epochs}",
-                f"schedule.warmup_epochs={self.epochs / 10:g}",
-            )
-        if 0 < self.fine_tune_epochs <= self.schedule.warmup_epochs:
-            raise UserError(
-                f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} fills all of "
-                f"{path}.fine_tune_epochs={self.fine_tune_epochs}, which warm up, too",
-                f"less than {self.fine_tune_epochs}",
-                f"schedule.warmup_epochs={self.fine_tune_epochs / 10:g}",
-            )
-        for index, entry in enumerate(self.callbacks):
-            if (
-                entry is None
-                or isinstance(entry, (str, int, float, list))
-                or (isinstance(entry, Mapping) and not isinstance(entry.get("_target_"), str))
-            ):
+        for name, epochs in (("epochs", self.epochs), ("fine_tune_epochs", self.fine_tune_epochs)):
+            if 0 < epochs <= self.schedule.warmup_epochs:
                 raise UserError(
-                    f"{path}.callbacks[{index}]={entry} names no callback",
-                    "a mapping with the `_target_` of a Keras callback and its arguments",
-                    f"'{path}.callbacks=[{{_target_: keras.callbacks.TerminateOnNaN}}]'",
+                    f"schedule.warmup_epochs={self.schedule.warmup_epochs:g} fills all of {path}.{name}={epochs}",
+                    f"less than {epochs}, as each phase warms up",
+                    f"schedule.warmup_epochs={epochs / 10:g}",
                 )
         weights = self.class_weights
         numbers = isinstance(weights, list) and all(

@@ -22,8 +22,8 @@ from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.reporter import Silent
 from stages.results import Dataset, Split
-from stages.settings.images import AugmentSettings
-from stages.settings.inspect import InspectSettings
+from stages.settings.images import AugmentSettings, InspectSettings
+from tests.conftest import shared
 from tests.stages.experiments import elements, real_digits
 
 pytestmark = pytest.mark.slow

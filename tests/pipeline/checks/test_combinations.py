@@ -56,7 +56,7 @@ REFUSED: Mapping[str, str] = {
     "train=fit train.fine_tune_epochs=2 model=mobilenet_v2 model.frozen=true": "it has one phase.*Try: train=loop",
     "strategy=parameter_server model=mobilenet_v2 model.frozen=true train.fine_tune_epochs=2": "of one optimizer",
     "strategy=model_parallel model=mobilenet_v2 model.frozen=true": "a backbone is one",
-    "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fine_tune_epochs=2, which warm up, too",
+    "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fills all of train.fine_tune_epochs=2",
     "model.frozen=true": "model.frozen=true without a backbone: no layer .*Try: model.frozen=false",
     "model=mlp model.weights=imagenet": "model.weights=imagenet without a backbone.*Try: model.weights=none",
     "train.fine_tune_epochs=2": "train.fine_tune_epochs=2 without a backbone.*Try: train.fine_tune_epochs=0",

@@ -136,9 +136,9 @@ CALLS = {
     "train.callbacks=[{_target_: keras.callbacks.EarlyStopping, patienze: 3}]": "patienze'.*patience",
     "train.callbacks=[{_target_: keras.callbacks.CSVLogger}]": "filename is not given",
     "train.callbacks=[{_target_: keras.callbacks.Nope}]": "keras.callbacks has no Nope",
-    "train.callbacks=[5]": r"train\.callbacks\[0\]=5 names no callback",
-    "train.callbacks=[{patience: 3}]": "names no callback",
-    "train.callbacks=[null]": "names no callback",
+    "train.callbacks=[5]": r"train\.callbacks\[0\]\._target_=None cannot be imported",
+    "train.callbacks=[{patience: 3}]": "cannot be imported",
+    "train.callbacks=[null]": "cannot be imported",
 }
 
 
