@@ -43,7 +43,7 @@ def check_own_code(experiment: Experiment) -> None:
     for index, entry in enumerate(train.callbacks if train else ()):
         _check_callback(f"train.callbacks[{index}]", str(target_of(entry)))
     for name, entry in export.formats.items() if export else ():
-        if isinstance(entry, Mapping):
+        if target_of(entry) != getattr(type(entry), "_target_", None):
             _check_exporter(f"export.formats.{name}", str(target_of(entry)))
     for stage, settings in experiment.settings.items():
         for call in _calls(settings, experiment.groups[stage]):

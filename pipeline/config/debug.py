@@ -39,11 +39,22 @@ def debugged(experiment: Experiment) -> Experiment:
     with open_dict(document):
         document.resume = "never"
         if isinstance(settings, FastSettings):
-            _make_fast(document, experiment, settings)
+            _shorten(document, experiment, 1, settings.steps)
         elif isinstance(settings, OverfitSettings):
-            _make_overfit(document, experiment, settings)
+            per_epoch = min(OVERFIT_EPOCH, settings.steps)
+            _shorten(document, experiment, settings.steps // per_epoch, per_epoch, same_batch=True)
+            document.train.update({"label_smoothing": 0.0, "class_weights": None})
+            document.pipeline.update(dict.fromkeys({*_NOT_OVERFITTED} & {*document.pipeline}))
+            _end_with(document, "overfit", "verdict", loss=settings.loss, steps_per_epoch=per_epoch)
+            document.train.callbacks.append(
+                {"_target_": "stages.callbacks.overfitting.OneBatch", "enough": settings.loss}
+            )
         elif isinstance(settings, ProfileSettings):
-            _make_profile(document, experiment, settings)
+            _shorten(document, experiment, 2, settings.steps)
+            _end_with(document, "profiling", "profile")
+            document.train.callbacks.append(
+                {"_target_": "stages.callbacks.profiler.Profiler", "steps": settings.traced}
+            )
     return read(document, experiment.choices, experiment.config_dirs)
 
 
@@ -66,63 +77,22 @@ def _check(experiment: Experiment, settings: DebugSettings) -> None:
         )
 
 
-def _make_fast(document: DictConfig, experiment: Experiment, settings: FastSettings) -> None:
-    train = experiment.of(TRAIN, TrainSettings)
-    evaluate = experiment.of("evaluate", EvaluateSettings)
-    if train:
-        _shorten_training(document, train, epochs=1, fine_tune_epochs=1)
-        if evaluate:
-            document.evaluate.batch_size = min(evaluate.batch_size or train.batch_size, train.batch_size)
-    _shorten_data(document, experiment, settings.steps)
-
-
-def _make_overfit(document: DictConfig, experiment: Experiment, settings: OverfitSettings) -> None:
-    train = experiment.settings[TRAIN]
-    per_epoch = min(OVERFIT_EPOCH, settings.steps)
-    _shorten_training(document, train, epochs=settings.steps // per_epoch, fine_tune_epochs=0)
-    document.train.label_smoothing = 0.0
-    document.train.class_weights = None
-    document.train.early_stopping_patience = 0
-    document.train.callbacks.append(
-        {"_target_": "stages.callbacks.debug.OneBatch", "enough": settings.loss},
-    )
-    _shorten_data(document, experiment, per_epoch, same_batch=True)
-    after = _stages_after_training(experiment)
-    _leave_out(document, *_NOT_OVERFITTED, *after)
-    _add_stage(document, "overfit", "verdict", loss=settings.loss, steps_per_epoch=per_epoch)
-
-
-def _make_profile(document: DictConfig, experiment: Experiment, settings: ProfileSettings) -> None:
-    train = experiment.settings[TRAIN]
-    _shorten_training(document, train, epochs=2, fine_tune_epochs=0)
-    document.train.early_stopping_patience = 0
-    document.train.callbacks.append(
-        {"_target_": "stages.callbacks.debug.Profiler", "steps": settings.traced},
-    )
-    _shorten_data(document, experiment, settings.steps)
-    _leave_out(document, *_stages_after_training(experiment))
-    _add_stage(document, "profiling", "profile")
-
-
-def _shorten_training(document: DictConfig, train: TrainSettings, epochs: int, fine_tune_epochs: int) -> None:
-    document.train.epochs = epochs
-    document.train.fine_tune_epochs = fine_tune_epochs if train.fine_tune_epochs else 0
-    document.schedule.warmup_epochs = min(train.schedule.warmup_epochs, epochs / 2)
-    if isinstance(train.schedule, StepSettings):
-        document.schedule.decay_epochs = [min(epoch, epochs / 2) for epoch in train.schedule.decay_epochs]
-    if isinstance(train, FitSettings):
-        document.train.steps_per_call = None  # one that divides the steps of the real epoch need not divide these
-
-
-def _shorten_data(document: DictConfig, experiment: Experiment, steps: int, same_batch: bool = False) -> None:
-    """Adds the stage that shortens the data set, behind the first that makes one."""
+def _shorten(document: DictConfig, experiment: Experiment, epochs: int, steps: int, same_batch: bool = False) -> None:
+    """Shorten training, and the data set: by a stage behind the first that makes one."""
+    train, evaluate = experiment.of(TRAIN, TrainSettings), experiment.of("evaluate", EvaluateSettings)
     batch_size = getattr(experiment.settings.get(TRAIN), "batch_size", 64)
-    document.shorten = {
-        "_target_": "stages.debug.shorten",
-        "steps": steps,
-        "batch_size": batch_size,
-        "same_batch": same_batch,
-    }
+    if train:
+        document.train.epochs = epochs
+        document.train.fine_tune_epochs = min(train.fine_tune_epochs, 1)
+        document.schedule.warmup_epochs = min(train.schedule.warmup_epochs, epochs / 2)
+        if isinstance(train.schedule, StepSettings):
+            document.schedule.decay_epochs = [min(epoch, epochs / 2) for epoch in train.schedule.decay_epochs]
+        if isinstance(train, FitSettings):
+            document.train.steps_per_call = None  # one that divides the steps of the real epoch need not divide these
+        if evaluate:
+            document.evaluate.batch_size = min(evaluate.batch_size or batch_size, batch_size)
+    target = "stages.debug.shorten"
+    document.shorten = {"_target_": target, "steps": steps, "batch_size": batch_size, "same_batch": same_batch}
     stages: dict[str, Any] = {}
     for name, makes in experiment.pipeline.items():
         stages[name] = makes
@@ -131,17 +101,10 @@ def _shorten_data(document: DictConfig, experiment: Experiment, steps: int, same
     document.pipeline = stages
 
 
-def _stages_after_training(experiment: Experiment) -> list[str]:
-    names = list(experiment.pipeline)
-    return names[names.index(TRAIN) + 1 :]
-
-
-def _leave_out(document: DictConfig, *stages: str) -> None:
-    for name in stages:
-        if name in document.pipeline:
-            document.pipeline[name] = None
-
-
-def _add_stage(document: DictConfig, name: str, makes: str, **settings: Any) -> None:
-    document[name] = {"_target_": f"stages.debug.{name}", **settings}
-    document.pipeline[name] = makes
+def _end_with(document: DictConfig, stage: str, makes: str, **settings: Any) -> None:
+    """End with a stage of `stages.debug`, after a single phase of training that does not stop early."""
+    document.train.update({"fine_tune_epochs": 0, "early_stopping_patience": 0})
+    names = list(document.pipeline)
+    document.pipeline.update(dict.fromkeys(names[names.index(TRAIN) + 1 :]))
+    document[stage] = {"_target_": f"stages.debug.{stage}", **settings}
+    document.pipeline[stage] = makes
