@@ -17,7 +17,6 @@ from pipeline.paths import outputs_folder
 from pipeline.planning.inherited import inherit_overrides
 from pipeline.run_folder.runs import Runs, epoch_metrics, read_run
 from pipeline.run_folder.summary import Summary
-from pipeline.serving.rebuilt import rebuilt_model
 from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow
@@ -73,32 +72,29 @@ class Run:
 
         return pd.DataFrame.from_dict(epoch_metrics(self.folder), orient="index").rename_axis("epoch")
 
-    def load_model(self, kind: str = "saved_model", trust: bool = False) -> Any:
+    def load_model(self, kind: str = "saved_model") -> Any:
         """Returns the exported model, from unscaled pixels [N, H, W, C] to probabilities, float32 [N, classes].
 
         Args:
             kind: `saved_model`: a function of uint8 or float32 pixels, with signatures; `keras`: the Keras model with
-                its layers, to be looked at and trained on, which is built again where the run has not exported it. See
-                docs/export.md.
-            trust: whether a network that no file of the project's conf/ names may be imported for that.
+                its layers, to be looked at and trained on. See docs/export.md.
 
         Raises:
-            UserError: where the run has not exported it, or it cannot be built again.
+            UserError: where the run has not exported it.
         """
         names = {"saved_model": "saved_model", "keras": "model.keras"}
         if kind not in names:
             raise UserError(f"load_model({kind!r})", tuple(names), 'load_model("keras")')
         path = self.folder / "export" / names[kind]
-        is_there = kind in self.summary.exported and path.exists()
-        if kind == "keras":
-            return import_module("keras").models.load_model(path) if is_there else rebuilt_model(self.folder, trust)
-        if not is_there:
+        if kind not in self.summary.exported or not path.exists():
             raise UserError(
                 f"{self.folder} has no exported model of the kind {kind}",
                 f"a run whose stage export has run with export={kind} or export=all",
                 f"python -m pipeline from=export run={self.folder} export={kind}",
             )
-        return import_module("tensorflow").saved_model.load(str(path))  # the framework itself imports no TensorFlow
+        if kind == "keras":
+            return import_module("keras").models.load_model(path)  # the framework itself imports no TensorFlow
+        return import_module("tensorflow").saved_model.load(str(path))
 
 
 def compose(overrides: Iterable[str] = ()) -> Experiment:

@@ -14,8 +14,7 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
-from pipeline.serving.classification import encoded_function, load, scores
-from pipeline.serving.models import saved_model
+from pipeline.serving.models import encoded_function, load, saved_model, scores
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES

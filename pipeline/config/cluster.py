@@ -1,6 +1,5 @@
 """Settings of the group `cluster`: the engine on which the members of a strategy run, one schema an engine."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,19 +14,13 @@ class ClusterSettings:
     _target_: str = "???"
     """A class that extends `pipeline.run.engine.Engine`."""
 
-    counts_members: ClassVar[bool] = True
-    """Whether `strategy.workers` and `strategy.servers` say how many members there are; else the environment does."""
-    takes_single: ClassVar[bool] = True
-    """Whether an experiment of a single process runs on it, too."""
-    takes_several: ClassVar[bool] = True
-    """Whether jobs of a sweep run on it at the same time."""
     places_jobs: ClassVar[bool] = False
     """Whether it gives jobs of a sweep their devices; else they divide those of this machine."""
     submits_jobs: ClassVar[bool] = False
     """Whether it takes jobs of a sweep whole, and starts their processes itself: `Engine.start`."""
 
     def replicas(self, workers: int, gpus: int) -> int | None:
-        """Returns the number of replicas of `multi_worker`; None where only the environment knows.
+        """Return the number of replicas of `multi_worker`; None where only the environment knows.
 
         Args:
             workers: `strategy.workers`. gpus: those of this machine.
@@ -35,11 +28,11 @@ class ClusterSettings:
         return None
 
     def cores(self, workers: int) -> int | None:
-        """Returns the cores of a job of a sweep with so many workers, where `places_jobs`."""
+        """Return the cores of a job of a sweep with so many workers, where `places_jobs`."""
         return None
 
-    def of_placed_job(self) -> "ClusterSettings":
-        """Returns the settings for the process of a job that a sweep has placed, which starts its members beside it."""
+    def for_job_process(self) -> "ClusterSettings":
+        """Return the settings for the process of a job that a sweep has placed, which starts its members beside it."""
         return self
 
 
@@ -78,17 +71,13 @@ class RayCluster(ClusterSettings):
     def cores(self, workers: int) -> int | None:
         return workers * self.cpus
 
-    def of_placed_job(self) -> ClusterSettings:
+    def for_job_process(self) -> ClusterSettings:
         return LocalCluster(restarts=self.restarts)
 
 
 @dataclass(kw_only=True)
 class JoinedCluster(ClusterSettings):
     """Members that something else starts, each by the same command; the environment says which one this is."""
-
-    counts_members: ClassVar[bool] = False
-    takes_single: ClassVar[bool] = False
-    takes_several: ClassVar[bool] = False
 
     timeout_seconds: float = number(
         60.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members"
@@ -134,44 +123,26 @@ class HostsCluster(JoinedCluster):
         return None if gpus else len(self.hosts)
 
 
-OF_SLURM: Mapping[str, str] = {
-    "job_name": "name",
-    "partition": "cluster.partition",
-    "account": "cluster.account",
-    "time": "cluster.minutes",
-    "signal": "cluster.signal_seconds",
-    "requeue": "cluster.requeues",
-    "no_requeue": "cluster.requeues",
-    "nodes": "cluster.nodes",
-    "ntasks": "strategy.workers",
-    "cpus_per_task": "cluster.cpus_per_task",
-    "gpus_per_task": "cluster.gpus_per_task",
-    "mem": "cluster.memory_gib",
-    "wait": "cluster.wait",
-    "output": "outputs",
-    "error": "outputs",
-    "array": "sweep.n_jobs",
-    "distribution": "",
-    "open_mode": "",
-    "wckey": "",
-    "wrap": "",
-    "parsable": "",
-}
-"""From options of sbatch that this project gives to the settings that they are made from; empty: fixed."""
+OWN_OPTIONS = {
+    "account", "array", "cpus_per_task", "distribution", "error", "gpus_per_task", "job_name", "mem", "no_requeue",
+    "nodes", "ntasks", "open_mode", "output", "parsable", "partition", "requeue", "signal", "time", "wait", "wckey",
+    "wrap",
+}  # fmt: skip
+"""Options of sbatch that this project gives, of other settings."""
 
 
 @option("cluster", "slurm")
 @dataclass(kw_only=True)
-class SlurmCluster(JoinedCluster):
+class SlurmCluster(ClusterSettings):
     """Tasks of a Slurm job: this process is one of them, or submits the job that they are in."""
 
-    counts_members: ClassVar[bool] = True
-    takes_single: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
     places_jobs: ClassVar[bool] = True
     submits_jobs: ClassVar[bool] = True
 
     _target_: str = "pipeline.engines.slurm.Slurm"
+    timeout_seconds: float = number(
+        60.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members"
+    )
     nodes: int = number(1, at_least=1, unit="nodes that the members are spread over")
     cpus_per_task: int | None = number(None, at_least=1, unit="CPUs of each member; null: Slurm's default, one")
     gpus_per_task: int | None = number(None, at_least=1, unit="GPUs of each member; null: none")
@@ -190,23 +161,15 @@ class SlurmCluster(JoinedCluster):
     """Other options of sbatch, such as `+cluster.options.constraint=a100`."""
 
     def check(self, path: str) -> None:
-        """Refuses a signal that is due at the start of the job, and options that other settings give."""
         if self.signal_seconds >= 60 * self.minutes:
             raise UserError(
-                f"{path}.signal_seconds={self.signal_seconds} with {path}.minutes={self.minutes}: the job would end as "
-                "it starts",
-                f"less than {60 * self.minutes}",
+                f"{path}.signal_seconds={self.signal_seconds}: the job would end as it starts",
+                f"less than {path}.minutes={self.minutes}",
                 f"{path}.signal_seconds={20 * self.minutes}",
             )
-        for name, value in self.options.items():
-            plain = str(name).lstrip("-").replace("-", "_")
-            if plain in OF_SLURM:
-                setting = OF_SLURM[plain]
-                raise UserError(
-                    f"{path}.options.{name}={value}: this project sets it",
-                    f"{setting}, from which it is made" if setting else f"no {path}.options.{name}",
-                    f"{setting}=<value>" if setting else "",
-                )
+        own = [name for name in self.options if str(name).lstrip("-").replace("-", "_") in OWN_OPTIONS]
+        if own:
+            raise UserError(f"{path}.options.{own[0]}: this project sets it", f"another setting of {path}")
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return workers * (self.gpus_per_task or 1)

@@ -4,17 +4,18 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from pipeline.console import Console
-from pipeline.engines.supervisor import supervise
+from pipeline.engines.supervisor import Place, supervise
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine, Task, tasks_at
 from pipeline.run.executor import work
 from pipeline.system import machine
 from pipeline.system.ports import HOST
-from pipeline.system.processes import ChildProcess, LocalProcess
+from pipeline.system.processes import LocalProcess
 
 
 class Local(Engine):
@@ -24,23 +25,12 @@ class Local(Engine):
         members = job.experiment.members
         if not members:
             return work(job, plan, console)
-        return supervise(job, plan, console, _Here(members), self.settings.restarts)
+        place = Place("on this machine", partial(local_tasks, members), _start, enter)
+        return supervise(job, plan, console, place, self.settings.restarts)
 
 
-class _Here:
-    """See `pipeline.engines.supervisor.Members`."""
-
-    where = "on this machine"
-
-    def __init__(self, members: Mapping[str, int]) -> None:
-        self._members = members
-        self.prepare: Callable[[Task], Task | None] = enter
-
-    def tasks(self) -> list[Task]:
-        return local_tasks(self._members)
-
-    def start(self, task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess:
-        return LocalProcess(target, arguments)
+def _start(task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> LocalProcess:
+    return LocalProcess(target, arguments)
 
 
 def local_tasks(members: Mapping[str, int]) -> list[Task]:

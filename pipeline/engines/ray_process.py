@@ -1,22 +1,129 @@
-"""Processes on Ray's nodes, as the command sees them."""
+"""Processes on Ray's nodes: each is started by an actor there, and known to the command by the actor's reports."""
 
 import codecs
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
-from pipeline.engines.ray_host import Report, Surroundings
-from pipeline.system.processes import ChildProcess
+from pipeline.system.processes import ChildProcess, LocalProcess, process_context, warm_up
+from pipeline.system.pulse import Pulse
 
 REPORT_SECONDS = 1.0
 """Seconds between two reports of a process that prints nothing."""
 
 KILL_SECONDS = 5.0
 """Seconds for an actor to answer that its process has been killed, after which the actor is."""
+
+LARGEST_READ = 1 << 20
+
+OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "LD_LIBRARY_PATH", "TMPDIR")
+"""Variables that a process takes from its node; all others are the command's."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The command's own context, for its processes on other nodes.
+
+    outputs: a folder that all nodes share.
+    hides_gpus: whether a process sees none, as it has not claimed any; else those that Ray has given its actor.
+    """
+
+    arguments: tuple[str, ...]
+    variables: dict[str, str]
+    folder: str
+    modules: tuple[str, ...]
+    outputs: str
+    hides_gpus: bool = False
+
+    @classmethod
+    def of_this_process(cls, outputs: str) -> "Surroundings":
+        return cls(tuple(sys.argv), dict(os.environ), str(Path.cwd()), tuple(sys.path), outputs)
+
+    def enter(self) -> None:
+        """Give this process, which has just started, the surroundings."""
+        sys.argv[:] = self.arguments
+        own = {name: os.environ[name] for name in OF_THE_NODE if name in os.environ}
+        os.environ.clear()
+        os.environ.update({name: text for name, text in self.variables.items() if name not in OF_THE_NODE} | own)
+        if self.hides_gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        os.chdir(self.folder)
+        sys.path += [place for place in self.modules if place not in sys.path]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A process as it is now. silence: seconds since its last heartbeat; printed: since the last report."""
+
+    exitcode: int | None
+    silence: float
+    progress: tuple[int, float]
+    cpu_seconds: float
+    is_stopped: bool
+    printed: bytes
+
+
+class Host:
+    """The actor. Its calls run in threads, several at a time; it has one process at a time."""
+
+    def __init__(self) -> None:
+        # else every process would import the main module of Ray's worker, and Ray with it
+        vars(sys.modules["__main__"]).pop("__file__", None)
+        warm_up()
+        self._process: LocalProcess | None = None
+
+    def free_address(self) -> str:
+        """Return `host:port` of this node, with a port that is free now."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+
+    def start(self, target: Callable[..., None], arguments: tuple[Any, ...], around: Surroundings) -> None:
+        """Start a process that runs `target` with its Pulse and `arguments`."""
+        for folder in (around.folder, around.outputs):
+            if not Path(folder).is_dir():
+                raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
+        context = process_context()
+        self._printed, writing = context.Pipe(duplex=False)
+        self._process = LocalProcess(_begin, (writing, around, target, arguments), context)
+        writing.close()
+        os.set_blocking(self._printed.fileno(), False)
+
+    def report(self, seconds: float) -> Report:
+        """Return the state of the process when it has printed or ended, at the latest after `seconds`."""
+        process = self._process
+        assert process is not None
+        wait([process.sentinel, self._printed], seconds)
+        silence = time.monotonic() - process.last_beat
+        state = (process.exitcode, silence, process.progress, process.cpu_seconds(), process.is_stopped())
+        try:
+            return Report(*state, os.read(self._printed.fileno(), LARGEST_READ))
+        except BlockingIOError:
+            return Report(*state, b"")
+
+    def signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.signal(number)
+
+
+def _begin(
+    pulse: Pulse, printed: Connection, around: Surroundings, target: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    for number in (1, 2):
+        os.dup2(printed.fileno(), number)
+    printed.close()
+    around.enter()
+    target(pulse, *arguments)
 
 
 class RayProcess(ChildProcess):
@@ -62,10 +169,9 @@ class RayProcess(ChildProcess):
     def kill(self) -> None:
         import ray
 
-        if self._exitcode is None:
-            self._host.signal.remote(signal.SIGKILL)
-            if not self._ended.wait(KILL_SECONDS):
-                ray.kill(self._host)
+        self.signal(signal.SIGKILL)
+        if not self._ended.wait(KILL_SECONDS):
+            ray.kill(self._host)
 
     def join(self) -> None:
         self._ended.wait()
@@ -77,14 +183,12 @@ class RayProcess(ChildProcess):
         text = codecs.getincrementaldecoder("utf-8")("replace")
         try:
             ray.get(begun)
-            while code is None:
-                report = ray.get(self._host.report.remote(REPORT_SECONDS))
-                self._report = report
+            while code is None or self._report.printed:
+                self._report = ray.get(self._host.report.remote(REPORT_SECONDS))
                 self._reported = time.monotonic()
-                if report.printed:
-                    sys.stdout.write(text.decode(report.printed))
-                    sys.stdout.flush()
-                code = report.exitcode
+                sys.stdout.write(text.decode(self._report.printed))
+                sys.stdout.flush()
+                code = self._report.exitcode
         except ray.exceptions.RayActorError:
             self.lost = "its actor in Ray, or the node of that, has died"
             code = -signal.SIGKILL

@@ -165,17 +165,9 @@ def _has_left(line: socket.socket) -> bool:
 
 
 def _described(missing: Mapping[str, str]) -> str:
-    parts = [f"{name} at {address}{_unknown(address)}" for name, address in islice(missing.items(), MOST_NAMED)]
+    parts = [f"{name} at {address}" for name, address in islice(missing.items(), MOST_NAMED)]
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     return ", ".join(parts) + more
-
-
-def _unknown(address: str) -> str:
-    try:
-        socket.getaddrinfo(split_address(address)[0], None)
-    except OSError:
-        return " (its name is not known)"
-    return ""
 
 
 def _digest(task: Task) -> str:

@@ -32,7 +32,6 @@ from pipeline.run_folder.runs import has_finished, journal_rows
 from pipeline.system import environment, signals, streams
 from pipeline.system.processes import process_started
 from pipeline.system.signal_listener import Request
-from pipeline.tracking.journal import NAME as JOURNAL
 from stages.errors import UserError
 
 FOLDER = "slurm"
@@ -186,22 +185,15 @@ class SlurmJob(RemoteJob):
         self._state = ""
         self._shown = 0
         self._signals = 0
-        self._read = 0  # bytes of the run's journal, for `progress`
-        self._progress = (0, math.nan)
 
     @property
     def progress(self) -> tuple[int, float]:
         """As the run's journal has it, which a shared file system may show late."""
         assert self.job.folder is not None
-        with suppress(OSError):
-            size = (self.job.folder / JOURNAL).stat().st_size
-            if size != self._read:
-                self._read = size
-                rows = journal_rows(self.job.folder)
-                values = (row.get("val/accuracy", math.nan) for row in rows.values())
-                best = max((value for value in values if math.isfinite(value)), default=math.nan)
-                self._progress = (max(rows, default=0), best)
-        return self._progress
+        rows = _rows(self.job.folder, int(time.monotonic() / QUEUE_SECONDS))
+        values = (row.get("val/accuracy", math.nan) for row in rows.values())
+        best = max((value for value in values if math.isfinite(value)), default=math.nan)
+        return max(rows, default=0), best
 
     def poll(self) -> int | None:
         entries = _queue(int(time.monotonic() / QUEUE_SECONDS))
@@ -262,6 +254,12 @@ def _queue(period: int) -> Mapping[str, Entry] | None:
         return None
     rows = [line.split("|") for line in printed.splitlines() if line.count("|") >= 5]
     return {row[0].strip(): Entry(row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
+
+
+@lru_cache(maxsize=64)
+def _rows(folder: Path, period: int) -> Mapping[int, Mapping[str, float]]:
+    """Return the metrics of a run by epoch; `period` as in `_queue`."""
+    return journal_rows(folder)
 
 
 def _refused(error: Exception) -> UserError:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
@@ -34,30 +34,24 @@ TIMEOUT_GRACE_SECONDS = 20.0
 RESTARTS = 3
 """Restarts of each worker of a parameter-server cluster, without which the run can continue, too."""
 
-CLOCKS_SECONDS = 1.0
-"""Seconds by which the clocks of two processes of one machine cannot differ."""
 
+@dataclass(frozen=True)
+class Place:
+    """Where the members of a cluster run.
 
-class Members(Protocol):
-    """The place where the members of a cluster run.
-
-    Attributes:
-        where: for the line that names them. prepare: called in the process of a member; returns its task for
-            TensorFlow, or None where it runs alone.
+    where: for the line that names them. tasks: returns those of a new attempt, the chief first.
+    start: starts the process of a member; see `pipeline.system.processes.Start`.
+    prepare: called in that process; returns its task for TensorFlow, or None where it runs alone.
     """
 
     where: str
+    tasks: Callable[[], list[Task]]
+    start: Callable[[Task, Callable[..., None], tuple[Any, ...]], ChildProcess]
     prepare: Callable[[Task], Task | None]
 
-    def tasks(self) -> list[Task]:
-        """Returns the tasks of a new attempt, the chief first."""
 
-    def start(self, task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess:
-        """Starts the process of a member; see `pipeline.system.processes.Start`."""
-
-
-def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members: Members, restarts: int) -> int:
-    """Runs `job` in the processes of `members` and returns the chief's exit code.
+def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, place: Place, restarts: int) -> int:
+    """Run `job` in the processes of a cluster's members and return the chief's exit code.
 
     A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times.
     """
@@ -68,7 +62,7 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members:
             limit = job.experiment.job_timeout_seconds or 0
             signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)
         while True:
-            cluster = _Cluster(job, plan, console, members)
+            cluster = _Cluster(job, plan, console, place)
             code = cluster.run()
             if not cluster.has_lost or not restarts or code in (DONE, TIMED_OUT, *STOPPED):
                 break
@@ -83,7 +77,7 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, members:
 class _Cluster:
     """The members of one attempt. has_lost: whether a member that the run needs has died or hung."""
 
-    def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console, place: Members) -> None:
+    def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console, place: Place) -> None:
         assert job.folder is not None
         self.has_lost = False
         self._job = job
@@ -91,24 +85,24 @@ class _Cluster:
         self._console = console
         self._folder = job.folder
         self._place = place
-        self._tasks: list[Task] = []
         self._members: dict[str, ChildProcess] = {}
         self._watches: dict[str, Watch] = {}
-        self._hung: dict[str, float] = {}
+        self._causes: dict[str, str] = {}
         self._restarts: defaultdict[str, int] = defaultdict(lambda: RESTARTS)
 
     def run(self) -> int:
-        """Starts the members, waits for the chief and ends the others; returns the chief's exit code."""
+        """Start the members, wait for the chief and end the others; return the chief's exit code."""
+        chief = ""
         try:
-            self._tasks = self._place.tasks()
-            self._announce()
-            for task in self._tasks:
+            tasks = self._place.tasks()
+            self._announce(tasks)
+            for task in tasks:
                 signals.check()
                 self._start(task)
-            return self._watch()
+                chief = chief or task.name
+            return self._wait(tasks)
         except Interrupted as interrupted:
-            chief = self._tasks[0].name if self._tasks else ""
-            if chief in self._members:
+            if chief:
                 forward_signals(self._members[chief])
             return interrupted.exit_code
         except UserError as error:
@@ -120,104 +114,93 @@ class _Cluster:
                     process.kill()
                     process.join()
 
-    def _announce(self) -> None:
-        if len(self._tasks) > 1:
-            names = ", ".join(task.name for task in self._tasks[1:])
+    def _announce(self, tasks: Sequence[Task]) -> None:
+        if len(tasks) > 1:
+            names = ", ".join(task.name for task in tasks[1:])
             logs = f"{shorter(self._folder)}/<name>.log"
             self._console.log(f"chief, {names} {self._place.where}; what these print is in {logs}")
-            if self._tasks[0].meet is None:  # else the chief says so when they meet
+            if tasks[0].meet is None:  # else the chief says so when they meet
                 self._console.warn(OPEN_PORTS)
 
     def _start(self, task: Task) -> None:
         printed = self._console.said if task.is_chief else []
         clock = time.time() - time.monotonic()
         order = _Order(self._job, self._plan, task, self._place.prepare, printed, self._console.is_quiet, clock)
-        process = self._members[task.name] = self._place.start(task, _member, (order,))
+        self._members[task.name] = self._place.start(task, _member, (order,))
         limit = self._job.experiment.hang_seconds
         if limit is not None:
-            self._watches[task.name] = Watch(process, limit)
+            self._watches[task.name] = Watch(self._members[task.name], limit)
 
-    def _watch(self) -> int:
-        """Waits for the chief's end and returns its exit code; reports the ends of other members."""
-        chief = self._members[self._tasks[0].name]
-        members = list(self._tasks[1:])
+    def _wait(self, tasks: Sequence[Task]) -> int:
+        """Wait for the chief's end and return its exit code; report the ends of other members."""
+        chief = self._members[tasks[0].name]
+        others = list(tasks[1:])
         deadline: float | None = None
         while chief.exitcode is None:
-            running = {self._members[task.name].sentinel: task for task in members}
-            ended = wait([chief.sentinel, *running], timeout=POLL_SECONDS)
+            wait([chief.sentinel, *(self._members[task.name].sentinel for task in others)], timeout=POLL_SECONDS)
             pulse.beat()
             signals.check()
-            for task in [running[sentinel] for sentinel in running if sentinel in ended]:
-                members.remove(task)
-                if self._ends_run(task, members, chief):
+            for task in [task for task in others if self._members[task.name].exitcode is not None]:
+                others.remove(task)
+                if self._ends_run(task, others, chief):
                     deadline = deadline or time.monotonic() + GRACE_SECONDS
             if deadline is None:
-                self._end_hung([self._tasks[0], *members])
+                self._end_hung([tasks[0].name, *(task.name for task in others)])
             elif time.monotonic() > deadline:
                 return FAILED
         chief.join()
-        if chief.exitcode == FAILED:
-            self._report_stopped(members)
-        self.has_lost |= chief.exitcode < 0
-        return exit_code_of(chief)
-
-    def _report_stopped(self, members: Sequence[Task]) -> None:
-        """Reports a member that hangs because it was stopped, for which TensorFlow ends the chief before any limit."""
-        for task in members:
+        for task in others if chief.exitcode == FAILED else []:  # TensorFlow may notice a stopped one before any limit
             process = self._members[task.name]
             if process.exitcode is None and process.is_stopped():
                 self._console.error(f"{task.name} was stopped (SIGSTOP), and the chief ended for lack of it")
                 self.has_lost = True
+        self.has_lost |= chief.exitcode < 0
+        return exit_code_of(chief)
 
-    def _end_hung(self, tasks: Sequence[Task]) -> None:
-        """Kills the member, if any, without a heartbeat for too long; the others' limits start again.
+    def _end_hung(self, names: Sequence[str]) -> None:
+        """Kill the member, if any, without a heartbeat for too long; the others' limits start again.
 
-        Members that wait for a hung one seem hung, too. It is the one that was stopped, else one that is not the chief.
+        Members that wait for a hung one seem hung, too. It is the one that was stopped, else one that is not the chief,
+        the first of `names`.
         """
-        watches = {task.name: self._watches[task.name] for task in tasks if task.name in self._watches}
+        watches = {name: self._watches[name] for name in names if name in self._watches}
         for watch in watches.values():
             watch.note()
-        if not any(watch.hangs() for watch in watches.values()):
+        hung = [name for name, watch in watches.items() if watch.hangs()]
+        if not hung:
             return
-        chief = self._tasks[0].name
         stopped = [name for name, watch in watches.items() if watch.is_stopped]
-        hung = stopped or [name for name, watch in watches.items() if watch.hangs()]
-        culprit = max(hung, key=lambda name: (name != chief, watches[name].silence()))
-        self._hung[culprit] = watches[culprit].silence()
+        culprit = max(stopped or hung, key=lambda name: (name != names[0], watches[name].silence()))
+        self._causes[culprit] = f"has given no sign of life for {watches[culprit].silence():.0f} s, and was killed"
         self._members[culprit].kill()
         for watch in watches.values():
             watch.restart()
-        if culprit == chief:
-            self._console.error(f"{culprit} {self._cause(culprit, None)}: the run cannot continue")
+        if culprit == names[0]:
+            self._console.error(f"{culprit} {self._causes[culprit]}: the run cannot continue")
 
-    def _cause(self, name: str, code: int | None) -> str:
-        if name in self._hung:
-            return f"has given no sign of life for {self._hung.pop(name):.0f} s, and was killed"
-        if (lost := self._members[name].lost) is not None:
-            return f"is lost: {lost}"
-        return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-
-    def _ends_run(self, task: Task, members: list[Task], chief: ChildProcess) -> bool:
-        """Reports the end of `task`; returns whether it ends the run."""
-        self._members[task.name].join()  # a forked process's pipe closes a moment before it ends
-        code = self._members[task.name].exitcode
-        if code == 0:
+    def _ends_run(self, task: Task, others: list[Task], chief: ChildProcess) -> bool:
+        """Report the end of `task`, and start it again where it serves; return whether it ends the run."""
+        process = self._members[task.name]
+        process.join()
+        code = exit_code_of(process)
+        if code == DONE:
             return False
         if code in STOPPED:  # by a signal; all save and end, and a chief that does not train gets it here
             chief.signal(signal.SIGTERM if code == 128 + signal.SIGPIPE else code - 128)
             return True
-        how = self._cause(task.name, code)
+        how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+        how = self._causes.pop(task.name, how if process.lost is None else f"is lost: {process.lost}")
         if task.serves and task.job == "worker":
             restarts = self._restarts[task.name] > 0
             if restarts:
                 self._restarts[task.name] -= 1
                 self._start(task)
-                members.append(task)
-            if any(member.job == "worker" for member in members):
+                others.append(task)
+            if any(other.job == "worker" for other in others):
                 prefix = "it is started again; meanwhile " if restarts else ""
                 self._console.warn(f"{task.name} {how}; {prefix}the other workers take over its steps")
                 return False
-        self.has_lost |= code is not None and code < 0
+        self.has_lost |= code > 128
         log = shorter(self._folder / f"{task.name}.log")
         self._console.error(f"{task.name} {how}: the run cannot continue ({log})")
         return True
@@ -227,7 +210,7 @@ class _Cluster:
 class _Order:
     """Orders for the process of a member.
 
-    prepare: see Members. printed: lines for the beginning of its log. clock: `time.time() - time.monotonic()` of the
+    prepare: see Place. printed: lines for the beginning of its log. clock: `time.time() - time.monotonic()` of the
     process that supervises, by whose clock the job's times are.
     """
 
@@ -241,9 +224,11 @@ class _Order:
 
 
 def _member(heartbeats: Pulse, order: _Order) -> None:
-    """Runs in the process of one member of the cluster."""
-    job = order.job
+    """Run in the process of one member of the cluster."""
     task = order.task
+    ahead = order.clock - (time.time() - time.monotonic())  # on another machine the monotonic clock is another one
+    deadline = order.job.deadline
+    job = replace(order.job, started=order.job.started + ahead, deadline=None if deadline is None else deadline + ahead)
     assert job.folder is not None
     if not task.is_chief:
         streams.append_to(job.folder / f"{task.name}.log")
@@ -252,17 +237,8 @@ def _member(heartbeats: Pulse, order: _Order) -> None:
     enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)
     with signals.listening(owns_process=True):
         console = Console(order.printed, job.folder / "pipeline.log" if order.is_quiet and task.is_chief else None)
-        code = code_of(lambda: work(_by_own_clock(job, order.clock), order.plan, console, own), console)
+        code = code_of(lambda: work(job, order.plan, console, own), console)
         console.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # past TensorFlow's destructors, which wait for lost members
-
-
-def _by_own_clock(job: Job, clock: float) -> Job:
-    """Returns `job` with its times by this machine's monotonic clock."""
-    ahead = clock - (time.time() - time.monotonic())
-    if abs(ahead) < CLOCKS_SECONDS:
-        return job
-    deadline = None if job.deadline is None else job.deadline + ahead
-    return replace(job, started=job.started + ahead, deadline=deadline)

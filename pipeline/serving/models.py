@@ -1,21 +1,25 @@
-"""Exported models, by the run that exported them or by their address in MLflow."""
+"""Exported models: found by the run that exported them or by their address in MLflow, and asked about images."""
 
-from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-
-from omegaconf import OmegaConf
+from typing import Any
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
+from pipeline.run_folder.pending import settings_for
 from pipeline.run_folder.runs import Runs
+from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
-from pipeline.tracking.store import Store, sqlite_file
+from pipeline.tracking.store import Store
+from stages.data.convert import decode_each
 from stages.errors import UserError
-from stages.settings.places import regular_file
+
+BYTES = "serve_bytes"
+"""The signature of a SavedModel that takes encoded images."""
 
 
 def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:
-    """Returns the folder of an MLflow model on this machine; makes no store.
+    """Return the folder of an MLflow model on this machine; makes no store in `outputs`.
 
     Args:
         model: a run, by its folder or the beginning of its id, or an address such as `models:/digits@champion`.
@@ -26,25 +30,26 @@ def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "ser
     Raises:
         UserError: where there is no such run, store or model, or the run is not tracked.
     """
-    fix = f"python -m pipeline.{command} <run id>"
-    if model.startswith(ADDRESSES):
-        store = _named_store(uri, outputs) if uri else _local_store([outputs])
-        return model_folder(model, store, "MODEL", fix)
-    run = Runs(outputs).find(model, fix=fix)
-    store = _named_store(uri, outputs) if uri else _recorded_store(Path(run.folder), outputs)
-    if store.settings.kind == "off" or run.run_id is None:
-        raise UserError(
-            f"{model} was not tracked, so that MLflow has no model of it",
-            "a run with tracking=local or server",
-            f"python -m pipeline.predict {model} <images>",
-        )
-    if store.settings.kind == "server":
-        fix += " --tracking-uri=<address>"  # the recorded one is without its password
-    return model_folder(f"runs:/{run.run_id}", store, "RUN", fix)
+    fix = f"python -m pipeline.{command} <run id> --tracking-uri=<address>"
+    settings, address, places = TrackingSettings("local"), model, [outputs]
+    if not model.startswith(ADDRESSES):
+        run = Runs(outputs).find(model, fix=fix)
+        if run.run_id is None:
+            problem = f"{model} was not tracked, so that MLflow has no model of it"
+            raise UserError(problem, "a tracked run", f"python -m pipeline.predict {model} <images>")
+        folder, address = Path(run.folder), f"runs:/{run.run_id}"
+        settings, places = settings_for(folder, settings), [*folder.parents[2:3], outputs]
+    if uri:
+        settings = TrackingSettings("server", uri)
+        settings.check("tracking")
+    place = next((place for place in places if (place / "mlflow.db").is_file()), None)
+    if settings.kind == "local" and place is None:
+        raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", fix)
+    return model_folder(address, Store(settings, place or outputs), "MODEL", fix)
 
 
 def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
-    """Returns the folder of a SavedModel: of a run on this machine its export, tracked or not; see `mlflow_model`.
+    """Return the folder of a SavedModel: of a run on this machine its export, tracked or not; see `mlflow_model`.
 
     Args:
         uri: the store whose model is meant, also of a run; None: of a run its export, of an address see `mlflow_model`.
@@ -66,66 +71,42 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     return folder
 
 
-def _named_store(uri: str, outputs: Path) -> Store:
-    """Returns the store that the user has named.
+def load(folder: Path) -> Any:
+    """Return the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
+    with quiet_stderr():
+        return import_module("tensorflow").saved_model.load(str(folder))
+
+
+def encoded_function(loaded: Any) -> Any:
+    """Return the function of a loaded SavedModel that takes encoded images, string [N].
 
     Raises:
-        UserError: where that is no address of one, or a database that is not there, which MLflow would make.
+        UserError: where it has none.
     """
-    settings = TrackingSettings("server", uri)
-    try:
-        settings.check("tracking")
-    except UserError as error:
-        problem = f"--tracking-uri={uri} is no address of an MLflow store"
-        raise UserError(problem, error.expected, "--tracking-uri=http://127.0.0.1:5000") from error
-    _refuse_missing(uri)
-    return Store(settings, outputs)
-
-
-def _recorded_store(run: Path, outputs: Path) -> Store:
-    """Returns the store in which the run in the folder `run` was recorded, by its configuration.
-
-    Raises:
-        UserError: where the configuration cannot be read, or the store's database is not there.
-    """
-    path = run / "config.yaml"
-    try:
-        tracking = OmegaConf.load(regular_file(path)).tracking
-        settings = TrackingSettings(str(tracking.kind), tracking.uri)
-        if settings.kind not in ("local", "server", "off"):
-            raise ValueError(f"tracking.kind={settings.kind}")
-        settings.check("tracking")
-    except Exception as error:  # a damaged file can hold anything
+    if BYTES not in loaded.signatures:
         raise UserError(
-            f"{shorter(path)} cannot be read ({type(error).__name__}); it has the address of the run's store",
-            "a run with its configuration, or the address of its store",
-            "--tracking-uri=<address>",
-        ) from error
-    if settings.kind == "local":
-        own = [parent for parent in run.parents[2:3] if parent != outputs]
-        return _local_store([outputs, *own] if run.is_relative_to(outputs) else [*own, outputs])
-    if settings.kind == "server":
-        _refuse_missing(str(settings.uri))
-    return Store(settings, outputs)
-
-
-def _local_store(places: Sequence[Path]) -> Store:
-    """Returns the store in the first of these folders that has one.
-
-    Raises:
-        UserError: where none has.
-    """
-    place = next((place for place in places if (place / "mlflow.db").is_file()), None)
-    if place is None:
-        raise UserError(
-            f"no mlflow.db in {' nor '.join(shorter(place) for place in places)}",
-            "the outputs that a run was recorded in, or the address of its store",
-            "--tracking-uri=<address>",
+            f"the model has no {BYTES}: its images have neither 1 nor 3 channels, or an earlier version exported it",
+            "a model of gray or color images, exported by this version",
+            "python -m pipeline from=export run=<run>",
         )
-    return Store(TrackingSettings("local"), place)
+    return loaded.signatures[BYTES]
 
 
-def _refuse_missing(uri: str) -> None:
-    file = sqlite_file(uri)
-    if file is not None and not file.is_file():
-        raise UserError(f"{file} is not there", "a store of MLflow", "--tracking-uri=<address>")
+def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
+    """Return `class_name`, `score` and `probabilities` of each encoded image, or why it cannot be decoded.
+
+    Args:
+        classify: the signature `serve_bytes` of a SavedModel.
+    """
+    tensorflow = import_module("tensorflow")
+
+    def classified(contents: list[bytes]) -> list[dict[str, Any]]:
+        answer = classify(tensorflow.constant(contents, tensorflow.string))
+        names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
+        return [
+            {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}
+            for name, score, row in zip(names, best, rows, strict=True)
+        ]
+
+    answers = decode_each(encoded, classified, tensorflow.errors.OpError)
+    return [answer if isinstance(answer, dict) else f"the image cannot be decoded: {answer}" for answer in answers]

@@ -59,7 +59,7 @@ class JobProcess:
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        placed = replace(job.experiment, cluster=job.experiment.cluster.of_placed_job())
+        placed = replace(job.experiment, cluster=job.experiment.cluster.for_job_process())
         arguments = (replace(job, experiment=placed), slot.environment(job.experiment), _reloads_afresh(job))
         self._process = slot.start(_work, arguments)
         hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from pipeline.config.cluster_settings import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
@@ -43,7 +44,7 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     """
     count, each = settings.n_jobs, settings.devices_per_job
     for experiment in experiments if count > 1 else ():
-        if not experiment.cluster.takes_several or experiment.choices.get("strategy") == "tpu":
+        if isinstance(experiment.cluster, JoinedCluster) or experiment.choices.get("strategy") == "tpu":
             own = " ".join(f"{name}={experiment.choices.get(name)}" for name in ("strategy", "cluster"))
             raise UserError(f"sweep.n_jobs with {own}: each job takes the whole of it", "", "sweep.n_jobs=1")
     if any(experiment.cluster.places_jobs for experiment in experiments):

@@ -84,21 +84,6 @@ def restore_trained(
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
 
 
-def blank_dataset(saved: Path) -> Dataset:
-    """Returns blank images of the kind that the model was trained on: enough to build its network again.
-
-    Args:
-        saved: the folder that `save_trained` has written.
-
-    Raises:
-        UserError: where the file is damaged.
-    """
-    data = _read(saved).facts["data"]
-    low, high = data["pixel_range"]
-    blank = Split(np.full((2, *data["image_shape"]), low, np.float32), np.zeros(2, np.int32))
-    return Dataset("blank images", blank, blank, blank, tuple(data["class_names"]), (low, high), fingerprint="0" * 32)
-
-
 def _read(saved: Path) -> Checkpoint:
     try:
         return read(saved / NAME)

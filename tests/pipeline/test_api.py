@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeline import diff, runs
@@ -55,40 +54,6 @@ def test_a_run_is_read_as_it_was_made(run: Run) -> None:
     probabilities = run.load_model()([[[[0.0]] * 8] * 8]).numpy()
     assert probabilities.shape == (1, 10)
     assert math.isclose(probabilities.sum(), 1.0, rel_tol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_finished_run_gives_the_keras_model_back(run: Run, tmp_path: Path) -> None:
-    """By its settings and weights, without checkpoints, data or an export of that kind; it is trained on."""
-    assert "keras" not in run.summary.exported
-    moved = tmp_path / "moved"
-    shutil.copytree(run.folder, moved, ignore=shutil.ignore_patterns("checkpoints"))
-    model = Run(moved).load_model("keras")
-    assert [layer.name for layer in model.layers] == ["images", "scaling", "mlp", "probabilities"]
-    images = np.random.default_rng(0).uniform(0, 16, (32, 8, 8, 1)).astype(np.float32)
-    exported = run.load_model()(images).numpy()
-    np.testing.assert_allclose(model(images).numpy(), exported, atol=1e-6)
-    model.compile("adam", "sparse_categorical_crossentropy")
-    model.fit(images, np.zeros(32), epochs=1, verbose=0)
-    assert np.abs(model(images).numpy() - exported).max() > 1e-4
-
-
-@pytest.mark.slow
-def test_a_keras_model_that_cannot_be_built_again_says_what_to_type(run: Run, tmp_path: Path) -> None:
-    moved = tmp_path / "moved"
-    shutil.copytree(run.folder, moved, ignore=shutil.ignore_patterns("checkpoints", "results"))
-    with pytest.raises(UserError, match=rf"Try: python -m pipeline resume={moved}"):
-        Run(moved).load_model("keras")
-    config = (moved / "config.yaml").read_text()
-    (moved / "config.yaml").write_text(config.replace("stages.networks.mlp.mlp", "os.system"))
-    with pytest.raises(UserError, match=r"a custom network, os\.system.*trust=True"):
-        Run(moved).load_model("keras")
-    (moved / "config.yaml").write_text(config.replace("stages.model.model", "own.model"))
-    with pytest.raises(UserError, match=r"a custom stage model, own\.model.*export=keras"):
-        Run(moved).load_model("keras")
-    (moved / "config.yaml").write_text("[")
-    with pytest.raises(UserError, match=r"config\.yaml cannot be read"):
-        Run(moved).load_model("keras")
 
 
 @pytest.mark.slow

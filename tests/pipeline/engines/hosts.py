@@ -51,23 +51,6 @@ def two_hosts(names: tuple[str, str] = ("a", "b")) -> Iterator[list[Host]]:
 
 
 @contextmanager
-def bridged_hosts(names: Sequence[str]) -> Iterator[list[Host]]:
-    """Any number of hosts, all linked to a bridge on the first, known to each other by `names`; else as `two_hosts`."""
-    with _namespaces(names) as hosts:
-        first, *others = hosts
-        _ip("-n", first.namespace, "link", "add", "bridge0", "type", "bridge")
-        _ip("-n", first.namespace, "address", "add", f"{first.address}/24", "dev", "bridge0")
-        _ip("-n", first.namespace, "link", "set", "bridge0", "up")
-        for number, host in enumerate(others):
-            ends = (f"port{number}", "type", "veth", "peer", "name", "veth0", "netns", host.namespace)
-            _ip("-n", first.namespace, "link", "add", *ends)
-            _ip("-n", first.namespace, "link", "set", f"port{number}", "master", "bridge0", "up")
-            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
-            host.link("up")
-        yield hosts
-
-
-@contextmanager
 def _namespaces(names: Sequence[str]) -> Iterator[list[Host]]:
     if shutil.which("ip") is None or os.geteuid():
         pytest.skip("network namespaces need Debian's iproute2 and root")

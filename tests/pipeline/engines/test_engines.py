@@ -3,8 +3,6 @@
 import os
 import socket
 import stat
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,12 @@ import pytest
 from pipeline.config.cluster import HostsCluster, SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.joined import Hosts, Joined, task_at
-from pipeline.engines.ray_connection import FOLDER, own_folder
 from pipeline.engines.slurm import Slurm, expand_counts
 from pipeline.planning.job import Job
 from pipeline.run.engine import Task, engine_of
 from pipeline.run.launch import run_job
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
-from tests.conftest import ROOT
 from tests.pipeline.experiments import experiment
 
 TWO = MultiWorkerSettings(deterministic=False)
@@ -153,24 +149,3 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_comm
     [line] = ran.stderr.splitlines()
     assert "cluster=ray: the package ray is not installed" in line
     assert "pip install" in line
-
-
-def test_files_of_ray_that_killed_commands_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of commands that live stay: a lock tells, which ends with the process."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    code = "import os\nfrom pipeline.engines.ray_connection import own_folder\n"
-    killed = f"{code}with own_folder() as folder: print(folder, flush=True); os.kill(os.getpid(), 9)"
-    given = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", killed], capture_output=True, text=True, cwd=ROOT, env=given, timeout=60
-    )
-    assert done.returncode == -9
-    left = Path(done.stdout.strip())
-    assert left.is_dir()
-    (tmp_path / f"{FOLDER}other").mkdir()  # of a command that has not locked it yet
-    with own_folder() as first:
-        assert not left.exists()
-        with own_folder() as second:
-            assert Path(first).is_dir()
-        assert not Path(second).exists()
-    assert [path.name for path in tmp_path.iterdir()] == [f"{FOLDER}other"]

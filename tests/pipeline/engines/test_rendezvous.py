@@ -158,7 +158,7 @@ def test_a_host_that_is_not_known_yet_is_waited_for() -> None:
     [first, _] = local_tasks(TWO.members())
     task = Task("worker", 0, {"worker": [first.address, "no-such-host.invalid:2222"]})
     [error] = waiting([task], 3)
-    assert "worker 1 at no-such-host.invalid:2222 (its name is not known)" in str(error)
+    assert "there is no worker 1 at no-such-host.invalid:2222" in str(error)
 
 
 def test_members_with_different_clusters_say_so() -> None:

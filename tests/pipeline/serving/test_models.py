@@ -52,7 +52,7 @@ def test_the_store_is_that_in_which_the_run_was_recorded(run: Path, outputs: Pat
 def test_a_model_is_found_where_outputs_has_moved_to(
     run: Path, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a folder that has lost it, the error says which one is missing, and what to type."""
+    """Of a folder that has lost it, the error says which one is missing."""
     store = f"sqlite:///{outputs / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # in which MLflow looks the version's model up
     client = MlflowClient(store)
@@ -65,15 +65,8 @@ def test_a_model_is_found_where_outputs_has_moved_to(
         assert mlflow_model(model, None, moved).is_relative_to(moved / "artifacts")
     (moved / "artifacts").rename(tmp_path / "lost")
     for model in ("models:/tiny/1", uri):
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=r"its files are no longer in .*/artifacts/tiny/models/"):
             saved_model(model, None, moved)
-        assert f"MODEL={model}: its files are no longer in {moved}/artifacts/tiny/models/" in str(error.value)
-        command = str(error.value).rpartition("Try: ")[2]
-        assert command == f"ln -s <where it is now> '{moved}/artifacts'"
-        assert len(str(error.value).splitlines()) == 1
-    typed = command.replace("<where it is now>", str(tmp_path / "lost"))
-    subprocess.run(typed, shell=True, check=True, timeout=10)
-    assert saved_model("models:/tiny/1", None, moved).is_relative_to(moved / "artifacts")
 
 
 def _run_id(run: Path) -> str:
@@ -84,10 +77,9 @@ def _run_id(run: Path) -> str:
 def test_no_store_is_made(copy: str, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, copied := tmp_path / copy)
     before = sorted(tmp_path.rglob("*"))
-    missing = f"sqlite:///{tmp_path / 'missing.db'}"
-    for model, uri in ((str(copied), None), (str(copied), missing), ("models:/m@a", None), ("models:/m@a", missing)):
-        with pytest.raises(UserError, match=r"no mlflow\.db in|is not there"):
-            mlflow_model(model, uri, tmp_path / "nothing")
+    for model in (str(copied), "models:/m@a"):
+        with pytest.raises(UserError, match=r"no mlflow\.db in"):
+            mlflow_model(model, None, tmp_path / "nothing")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -99,24 +91,17 @@ def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
     assert saved_model(str(run), store, tmp_path) == folder / "data"
     (run / "config.yaml").unlink()
     assert mlflow_model(str(run), store, tmp_path) == folder
-    with pytest.raises(UserError, match=r"--tracking-uri=nope is no address of an MLflow store"):
+    with pytest.raises(UserError, match=r"tracking.uri=nope is no address of an MLflow store"):
         mlflow_model(str(run), "nope", tmp_path)
-
-
-@pytest.mark.parametrize("content", [None, "", "a: [", "- 1", "tracking: {kind: other}", "tracking: {kind: server}"])
-def test_a_run_without_its_configuration_is_refused(content: str | None, outputs: Path) -> None:
-    run = write_run(outputs / "runs" / "day" / "tiny", "0" * 32, content)
-    with pytest.raises(UserError, match=r"config\.yaml cannot be read .*Try: --tracking-uri=<address>"):
-        mlflow_model(str(run), None, outputs)
 
 
 def test_errors_end_with_a_command(outputs: Path) -> None:
     run = write_run(outputs / "runs" / "day" / "tiny", "0" * 32, LOCAL)
     for model in (str(run), "nope", "models:/nope@champion"):
-        with pytest.raises(UserError, match=r"Try: python -m pipeline\.serve <run id>$"):
+        with pytest.raises(UserError, match=r"Try: python -m pipeline\.serve <run id> --tracking-uri=<address>$"):
             mlflow_model(model, None, outputs)
     for model in ("nope", "models:/nope@champion"):
-        with pytest.raises(UserError, match=r"Try: python -m pipeline\.predict <run id>$"):
+        with pytest.raises(UserError, match=r"Try: python -m pipeline\.predict <run id>"):
             saved_model(model, None, outputs)
 
 
