@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pipeline.config.cluster_settings import JoinedCluster
+from pipeline.config.cluster import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console

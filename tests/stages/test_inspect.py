@@ -23,7 +23,6 @@ from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.reporter import Silent
 from stages.results import Dataset, Split
 from stages.settings.images import AugmentSettings, InspectSettings
-from tests.conftest import shared
 from tests.stages.experiments import elements, real_digits
 
 pytestmark = pytest.mark.slow
