@@ -37,7 +37,7 @@ RESTARTS = 3
 
 @dataclass(frozen=True)
 class Place:
-    """Where the members of a cluster run.
+    """Place in which the members of a cluster run.
 
     where: for the line that names them. tasks: returns those of a new attempt, the chief first.
     start: starts the process of a member; see `pipeline.system.processes.Start`.
