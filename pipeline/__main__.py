@@ -8,12 +8,13 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from importlib import metadata
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline import __version__
-from pipeline.command_line.arguments import Arguments, names_run, read_arguments
-from pipeline.command_line.help import help_text
+from pipeline.command_line.arguments import Arguments, help_text, names_run, read_arguments
 from pipeline.config.names import check_texts, read_options
+from pipeline.exit_codes import DONE, FAILED, WRONG_CONFIGURATION
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
 from pipeline.system.signal_listener import Interrupted
@@ -22,7 +23,6 @@ from stages.errors import UserError
 
 if TYPE_CHECKING:
     from pipeline.command_line.compose import Composer
-    from pipeline.console import Console
 
 
 def main() -> NoReturn:
@@ -47,9 +47,7 @@ def main() -> NoReturn:
 
 
 def _report(error: Exception) -> int:
-    """Prints `error` without secrets and returns the exit code; defects with a traceback, user errors on request."""
-    from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
-
+    """Print `error` without secrets and return the exit code; defects with a traceback, user errors on request."""
     full = no_room(error)
     error = full or error
     is_mistake = isinstance(error, UserError)
@@ -61,64 +59,33 @@ def _report(error: Exception) -> int:
 
 
 def _execute(arguments: Arguments) -> int:
-    """Executes the command and returns the exit code. Help is printed before anything heavy is imported."""
+    """Execute the command and return the exit code. Help is printed before anything heavy is imported."""
     if arguments.help:
-        print(help_text(read_options(arguments.folders, arguments.primary)), end="")
-        return streams.all_written(0)
+        print(help_text(read_options(arguments.folders)), end="")
+        return streams.all_written(DONE)
     if arguments.version:
-        from importlib.metadata import version
-
-        print(f"tf-experiment-pipeline {__version__}, Hydra {version('hydra-core')}")
-        return 0
+        print(f"tf-experiment-pipeline {__version__}, Hydra {metadata.version('hydra-core')}")
+        return DONE
     environment.prepare()
     if arguments.completion:
         from pipeline.command_line.completion import complete
 
         complete(arguments.overrides)
-        return 0
-    if not (arguments.show or arguments.info):
-        arguments = _with_inherited(arguments)
-    return _compose_and_run(arguments)
+        return DONE
+    if names_run(arguments) and not arguments.show:
+        from pipeline.planning.inherited import inherit_overrides
 
-
-def _with_inherited(arguments: Arguments) -> Arguments:
-    """Returns `arguments` with the overrides of the run that is resumed, forked or reused; imports nothing without."""
-    if not names_run(arguments):
-        return arguments
-    from pipeline.planning.inherited import inherit_overrides
-
-    return inherit_overrides(arguments)
-
-
-def _compose_and_run(arguments: Arguments) -> int:
+        arguments = inherit_overrides(arguments)
     from pipeline.command_line.compose import Composer
 
     composer = Composer(arguments)
-    if arguments.info:
-        composer.info(arguments.info)
-        return streams.all_written(0)
     if arguments.show:
         composer.show(arguments.package, arguments.resolve)
-        return streams.all_written(0)
-    code = _run(composer)
+        return streams.all_written(DONE)
+    run = _run_one if not composer.is_sweep else _run_search if composer.searches else _run_sweep
+    code = run(composer)
     signals.ended(code)
     return code
-
-
-def _run(composer: "Composer") -> int:
-    if not composer.is_sweep:
-        return _run_one(composer)
-    return _run_search(composer) if composer.searches else _run_sweep(composer)
-
-
-def _console(composer: "Composer") -> "Console":
-    """Returns the console of the command, which has warned of overrides that do not count."""
-    from pipeline.console import Console
-
-    console = Console()
-    for override in composer.replaced:
-        console.warn(f"{override.input_line} is replaced by what comes after it")
-    return console
 
 
 def _run_one(composer: "Composer") -> int:
@@ -127,27 +94,30 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.checks.no_effect import refuse_unused
     from pipeline.config.debug import debugged
     from pipeline.config.experiment import read
+    from pipeline.console import Console
     from pipeline.planning.job import Job
     from pipeline.run.launch import run_job
     from pipeline.system.processes import process_started
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
-    return run_job(Job(debugged(experiment), composed.overrides, started=process_started()), _console(composer))
+    return run_job(Job(debugged(experiment), composed.overrides, started=process_started()), Console())
 
 
 def _run_sweep(composer: "Composer") -> int:
     from pipeline.config.experiment import read
+    from pipeline.console import Console
     from pipeline.sweep.run import refuse_too_many, run_sweep
 
-    total = composer.count()
+    total = len(composer.grid)
     first = composer.first()
     refuse_too_many(total, read(first.document, first.choices).max_jobs)
-    return run_sweep(composer.jobs(), total, _console(composer), composer.sweep)
+    return run_sweep(composer.jobs(), total, Console(), composer.sweep)
 
 
 def _run_search(composer: "Composer") -> int:
     from pipeline.config.sweep import SearchSettings
+    from pipeline.console import Console
     from pipeline.search.plan import checked_search
     from pipeline.search.space import read_axes
     from pipeline.search.trials import Search
@@ -157,7 +127,7 @@ def _run_search(composer: "Composer") -> int:
     axes = read_axes(composer.of_jobs, composer.with_lines)
     plan = checked_search(composer.sweep, axes, composer.with_lines)
     refuse_too_many(plan.settings.trials, plan.first.max_jobs)
-    return Search(plan, composer.options, _console(composer)).start()
+    return Search(plan, composer.options, Console()).start()
 
 
 def _leave(code: int) -> NoReturn:

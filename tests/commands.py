@@ -37,7 +37,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LIGHT = (
     "pipeline.command_line.completion",
     "pipeline.command_line.compose",
-    "pipeline.command_line.help",
     "pipeline.engines.local",
     "pipeline.run.launch",
     "pipeline.sweep.run",

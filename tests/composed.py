@@ -24,10 +24,10 @@ def remember() -> None:
 
 
 def _base(composer: Composer, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
-    if composer._has_own:
+    if composer._config_dirs:
         return _compose(composer, options)
     folders = tuple(str(element.path) for element in composer.loader.get_search_path().get_path())
-    key = (composer._primary, folders, options)
+    key = (folders, options)
     if key not in _known:
         _known[key] = _compose(composer, options)
     return _known[key]

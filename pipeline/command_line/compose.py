@@ -7,10 +7,8 @@ sweepers and callbacks be chosen that would go past the checks. Written for Hydr
 import copy
 import functools
 import pickle
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,28 +26,24 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments
-from pipeline.command_line.grid import Grid, as_typed, override_of
 from pipeline.command_line.overrides import (
+    Grid,
     checked,
     chooses_sweep,
-    of_hydra,
-    of_sweep,
+    is_of_sweep,
+    override_of,
     parsed,
     sweep_lines,
-    without_replaced,
 )
 from pipeline.config.errors import declared, dotted, explain, readable, unknown_key
 from pipeline.config.experiment import read_sweep
-from pipeline.config.names import flatten, read_options
+from pipeline.config.names import read_options
 from pipeline.config.schemas import register_schemas
 from pipeline.config.sweep import SearchSettings, SweepSettings
-from pipeline.paths import CONF
 from stages.errors import UserError
 
 NAMED_BY_USERS = ("tracking.tags", "precision.layers", "strategy.layers")
 """Mappings whose names are the user's own, and are typed without a plus sign."""
-
-_FILLED_BY_HYDRA = ("runtime", "overrides", "searchpath", "job.name", "job.config_name", "job.override_dirname")
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,6 @@ class Composed:
     document: the configuration, without Hydra's node; choices: the option taken from each group.
     overrides: as they were given, and `typed` the names of those that the user typed for this very command.
     config_dirs: the folders of configuration that the user has added.
-    flags: those that choose a primary configuration of the user's own.
     """
 
     document: DictConfig
@@ -67,88 +60,72 @@ class Composed:
     overrides: tuple[str, ...]
     typed: tuple[str, ...] = ()
     config_dirs: tuple[Path, ...] = ()
-    flags: tuple[str, ...] = ()
 
 
 class Composer:
     """Composes what a command line asks for."""
 
     def __init__(self, arguments: Arguments) -> None:
-        """Prepares Hydra for the folders in `arguments`.
+        """Prepare Hydra for the folders in `arguments`.
 
         Raises:
             UserError: for the first override that has no effect, or that Hydra cannot read.
 
         Attributes:
-            replaced: overrides of keys that are given again later, which count.
             options: those of all groups.
         """
         register_schemas()
-        primary, *more = arguments.folders
-        path = create_config_search_path(str(primary))
+        own, *more = arguments.folders
+        path = create_config_search_path(str(own))
         schema = path.get_path().pop()
         for folder in more:
             path.append("command-line", f"file://{folder}")
         path.get_path().append(schema)
         GlobalHydra.instance().clear()
-        self.hydra = Hydra.create_main_hydra2("pipeline", path)
-        self.loader = self.hydra.config_loader
-        self._primary = arguments.primary
+        self.loader = Hydra.create_main_hydra2("pipeline", path).config_loader
         self._config_dirs = tuple(folder.resolve() for folder in more)
-        self._flags = (("--config-path", str(primary)) if primary != CONF else ()) + (
-            ("--config-name", arguments.primary) if arguments.primary != "config" else ()
-        )
-        self._has_own = len(arguments.folders) > 1 or arguments.primary != "config"
-        options = read_options(arguments.folders, arguments.primary)
-        typed, self.replaced = without_replaced(parsed(arguments.overrides, options))
+        self.options = read_options(arguments.folders)
+        typed = parsed(arguments.overrides)
         self._is_multirun = arguments.sweep or chooses_sweep(typed)
-        typed = checked(typed, options, self._is_multirun)
-        inherited = checked(parsed(arguments.inherited, options), options, sweep=False)
-        self._overrides = (*typed, *inherited)
-        self.options = options
+        inherited = checked(parsed(arguments.inherited), self.options, sweep=False)
+        self._overrides = (*checked(typed, self.options, self._is_multirun), *inherited)
         self._inherited = {override.key_or_group for override in inherited}
         self._resolved: tuple[str, ...] | None = None
         self._bases: dict[tuple[str, ...], tuple[bytes, DictConfig]] = {}
 
     def one(self) -> Composed:
-        """Returns the configuration of a single run.
+        """Return the configuration of a single run.
 
         Raises:
-            UserError: where a file gives one of Hydra's own settings.
             UserError: where it cannot be composed.
         """
         return self.compose(self._overrides)
 
     @functools.cached_property
     def sweep(self) -> SweepSettings:
-        """Settings of the sweep: how its jobs run, and what a file says that varies.
-
-        Raises:
-            UserError, HydraException, OmegaConfBaseException: where the settings of `sweep` are wrong.
-        """
+        """Settings of the sweep: how its jobs run, and what a file says that varies; raises as `one` does."""
         choices = [
-            self._parsed(next(sweep_lines(override))) if override.is_sweep_override() else override
+            self._parsed(next(sweep_lines(override)))
             for override in self._overrides
-            if self._chooses(override) or of_sweep(override)
+            if self._chooses(override) or is_of_sweep(override)
         ]
         return read_sweep(self.compose(choices).document)
 
     @property
     def is_sweep(self) -> bool:
-        """Whether several jobs are asked for: by -m, or by a file that says what varies; raises as `sweep` does.
+        """Whether several jobs are asked for: by -m, or by a file that says what varies; raises as `one` does.
 
         `sweep=none` on the command line makes it one run, whatever a file says.
 
         Raises:
             UserError: also where settings of a sweep were typed, and there is none.
         """
-        if self._is_multirun:
+        typed = [override for override in self._overrides if is_of_sweep(override)]
+        is_one = any(override.value() == "none" for override in typed)
+        if self._is_multirun or (self.sweep.over and not is_one):
             return True
-        is_one = any(override.key_or_group == "sweep" and override.value() == "none" for override in self._overrides)
-        if self.sweep.over and not is_one:
-            return True
-        for override in self._overrides:
-            if of_sweep(override) and override.value() != "none":
+        for override in typed:
+            if override.value() != "none":
                 raise UserError(
                     f"{override.input_line} is for a sweep, and this is one run",
                     "-m with values that vary, or sweep=<option>",
@@ -158,39 +135,35 @@ class Composer:
 
     @property
     def searches(self) -> bool:
-        """Whether what varies is drawn, each job by the results of those before; raises as `sweep` does."""
+        """Whether what varies is drawn, each job by the results of those before; raises as `one` does."""
         return isinstance(self.sweep, SearchSettings)
 
     @functools.cached_property
     def of_jobs(self) -> list[Override]:
         """The overrides of a sweep's jobs: those of its file, unless the command line has the same, then its own."""
         lines = [override_of(str(name), values) for name, values in self.sweep.over.items()]
-        from_file = checked(parsed(lines, self.options), self.options, sweep=True)
-        own = [override for override in self._overrides if not of_sweep(override)]
+        own = [override for override in self._overrides if not is_of_sweep(override)]
         replaced = {override.key_or_group for override in own}
+        from_file = checked(parsed(lines), self.options, sweep=True)
         return [*(override for override in from_file if override.key_or_group not in replaced), *own]
 
     @functools.cached_property
     def grid(self) -> Grid:
-        """The jobs of the sweep, not composed yet; raises as `sweep` does."""
+        """The jobs of the sweep, not composed yet; raises as `one` does."""
         return Grid(self.of_jobs, self.sweep)
 
-    def count(self) -> int:
-        """Returns how many jobs the sweep has, without composing them; with exclusions, at most how many."""
-        return len(self.grid)
-
     def jobs(self) -> Iterator[Composed]:
-        """Yields every combination of the values given, the last key changing fastest; raises as `one` does."""
+        """Yield every combination of the values given, the last key changing fastest; raises as `one` does."""
         for lines in self.grid:
             yield self.compose([self._parsed(line) for line in lines])
 
     def with_lines(self, lines: Sequence[str]) -> Composed:
-        """Returns a trial of a search: the overrides that do not vary, and `lines`; raises as `one` does."""
+        """Return a trial of a search: the overrides that do not vary, and `lines`; raises as `one` does."""
         fixed = [override for override in self.of_jobs if not override.is_sweep_override()]
         return self.compose([*fixed, *map(self._parsed, lines)])
 
     def first(self) -> Composed:
-        """Returns the first job of the sweep, whatever their number; raises as `one` does."""
+        """Return the first job of the sweep, whatever their number; raises as `one` does."""
         return self.compose([self._parsed(line) for line in self.grid.first()])
 
     @staticmethod
@@ -199,33 +172,26 @@ class Composer:
         return OverridesParser.create().parse_override(line)
 
     def show(self, package: str | None, resolve: bool) -> None:
-        """Prints the configuration, or the node `package` of it, as YAML.
+        """Print the configuration, or the node `package` of it, as YAML.
 
         Raises:
             UserError: where there is no such node.
         """
-        document: Any = self.one().document
+        document = self.one().document
         if resolve:
             OmegaConf.resolve(document)
-        whole = package in (None, "_global_")
-        node: Any = document if whole else OmegaConf.select(document, str(package))
+        node: Any = document if package is None else OmegaConf.select(document, package)
         if node is None:
             raise UserError(f"--package {package} is not in the configuration", [*map(str, document)], "--cfg job")
-        if not whole:
-            print("# @package", package)
-        sys.stdout.write(OmegaConf.to_yaml(node) if OmegaConf.is_config(node) else str(node) + "\n")
-
-    def info(self, about: str) -> None:
-        """Prints what Hydra knows of itself: `all`, or one of `arguments.INFO`."""
-        self.hydra.show_info(about, self._primary, [str(override.input_line) for override in self._overrides])
+        sys.stdout.write(OmegaConf.to_yaml(node) if OmegaConf.is_config(node) else f"{node}\n")
 
     def _chooses(self, override: Override) -> bool:
-        """Returns whether `override` chooses a group's option, as Hydra decides it."""
+        """Return whether `override` chooses a group's option, as Hydra decides it."""
         repository = self.loader.repository  # type: ignore[attr-defined]
         return bool(repository.group_exists(override.key_or_group)) and not isinstance(override.value(), dict)
 
     def compose(self, overrides: Sequence[Override]) -> Composed:
-        """Returns a job: its options are composed once for all jobs that share them, its values set in a copy."""
+        """Return a job: its options are composed once for all jobs that share them, its values set in a copy."""
         lines = tuple(str(override.input_line) for override in overrides)
         options = tuple(line for line, override in zip(lines, overrides, strict=True) if self._chooses(override))
         if options not in self._bases:
@@ -241,17 +207,15 @@ class Composer:
                 _apply(document, override)
         choices = dict(with_hydra.hydra.runtime.choices)
         typed = tuple(override.key_or_group for override in overrides if override.key_or_group not in self._inherited)
-        return Composed(document, choices, lines, typed, self._config_dirs, self._flags)
+        return Composed(document, choices, lines, typed, self._config_dirs)
 
     def _base(self, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
-        """Returns the configuration under `options`, pickled without Hydra's node, and with it."""
+        """Return the configuration under `options`, pickled without Hydra's node, and with it."""
         with readable():
             try:
-                document = self.loader.load_configuration(self._primary, list(options), RunMode.RUN)
+                document = self.loader.load_configuration("config", list(options), RunMode.RUN)
             except (HydraException, OmegaConfBaseException) as error:
                 raise explain(error) from error
-        if self._has_own:
-            self._refuse_hydras_own(document)
         without = copy.copy(document)
         with open_dict(without):
             without.pop("hydra")
@@ -260,49 +224,34 @@ class Composer:
                 OmegaConf.set_struct(node, False)
         return pickle.dumps(without), document
 
-    def _refuse_hydras_own(self, document: DictConfig) -> None:
-        """Refuses what a file says of Hydra's own settings: they have no effect."""
-        for name, value in _leaves(document).items():
-            if value != self._hydras_own.get(name) and not name.startswith(_FILLED_BY_HYDRA):
-                raise of_hydra(f"hydra.{name}={value} in a file", f"hydra.{name}")
-
-    @functools.cached_property
-    def _hydras_own(self) -> dict[str, Any]:
-        """Hydra's own settings as they are without any file: composed once for all options of a sweep's jobs."""
-        return _leaves(self.loader.load_configuration(None, [], RunMode.RUN))
-
 
 def _refuse_alias(document: DictConfig, override: Override) -> None:
-    """Refuses a name that only refers to a group, such as `train.optimizer`: setting it would cut it off the group."""
-    parts = override.key_or_group.split(".")
-    node: Any = document
-    for index, part in enumerate(parts):
-        if not isinstance(node, DictConfig) or part not in node:
+    """Refuse a name that only refers to a group, such as `train.optimizer`: setting it would cut it off the group."""
+    name, node = "", document
+    for part in override.key_or_group.split("."):
+        name = f"{name}.{part}".lstrip(".")
+        if not isinstance(node, DictConfig) or part not in node or OmegaConf.is_missing(node, part):
             return
         if OmegaConf.is_interpolation(node, part):
             group = str(node._get_node(part)._value())[2:-1]  # type: ignore[union-attr]
             if isinstance(OmegaConf.select(document, group), DictConfig):
-                name = ".".join([group, *parts[index + 1 :]])
-                typed = name if "." in name else f"{name}=<option>, or {name}.<setting>"
-                raise UserError(
-                    f"{override.input_line}: {'.'.join(parts[: index + 1])} refers to {group}",
-                    f"the settings of {group}, under that name",
-                    typed if "=" in typed else f"{typed}=<value>",
-                )
+                rest = override.key_or_group.removeprefix(name)
+                fix = f"{group}{rest}=<value>" if rest else f"{group}=<option>"
+                raise UserError(f"{override.input_line}: {name} refers to {group}", f"the settings of {group}", fix)
             return
-        node = None if OmegaConf.is_missing(node, part) else node[part]
+        node = node[part]
 
 
 def _apply(document: DictConfig, override: Override) -> None:
-    """Sets a value, or refuses it in the project's words."""
-    typed = str(override.input_line)
-    if override.value() == "" and typed.endswith("=") and not typed.startswith("outputs="):
-        _refuse_empty(document, override.key_or_group)
+    """Set a value, or refuse it in the project's words."""
+    typed, name = str(override.input_line), override.key_or_group
     try:
+        if override.value() == "" and typed.endswith("=") and name in dotted(document) and name != "outputs":
+            fix = f"{name}=<value>"  # the shell makes this of a variable that is not set
+            raise UserError(f"{name}= gives no value", "a value; '' is an empty text", fix)
         with readable():
             ConfigLoaderImpl._apply_overrides_to_config([override], document)
     except (HydraException, OmegaConfBaseException) as error:
-        name = override.key_or_group
         if override.is_add() and OmegaConf.select(document, name, throw_on_missing=False) is not None:
             raise UserError(f"+{name}: there is a {name} already", "no plus sign", typed.lstrip("+")) from error
         if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError | None):
@@ -310,21 +259,3 @@ def _apply(document: DictConfig, override: Override) -> None:
             if name not in names:
                 raise unknown_key(name, names, typed.partition("=")[2], list(declared(document))) from error
         raise explain(error, typed=typed) from error
-
-
-def _refuse_empty(document: DictConfig, name: str) -> None:
-    """Refuses `name=`, which the shell makes of a variable that is not set; an empty text is `name=''`."""
-    if name not in (names := list(dotted(document))):
-        raise unknown_key(name, names, "", list(declared(document)))
-    with suppress(OmegaConfBaseException):
-        default: Any = OmegaConf.select(document, name)
-        plain = OmegaConf.to_container(default) if OmegaConf.is_config(default) else default
-        value = plain if isinstance(plain, str) and plain else "<value>" if plain is None else as_typed(plain)
-        fix = f"{name}={value}" if value == "<value>" else shlex.quote(f"{name}={value}")
-        raise UserError(f"{name}= gives no value", "a value; '' is an empty text", fix)
-
-
-def _leaves(document: DictConfig) -> dict[str, Any]:
-    """Returns Hydra's own settings in a configuration by their dotted names."""
-    values: Any = OmegaConf.to_container(document.hydra, resolve=False)
-    return dict(flatten(values))

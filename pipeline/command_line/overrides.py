@@ -1,5 +1,6 @@
-"""Overrides, checked before composition: each has an effect, or is refused with what to type instead."""
+"""Overrides: parsed by Hydra, checked before composition, and multiplied into the jobs of a sweep."""
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,117 +8,81 @@ from decimal import Decimal
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 from hydra.errors import HydraException
 
-from pipeline.config.errors import unknown_option
 from pipeline.config.names import Options
+from pipeline.config.sweep import SweepSettings
 from stages.errors import UserError
 
-_INSTEAD: Mapping[str, str] = {
-    "run.dir sweep.dir output_subdir sweep.subdir job_logging hydra_logging job.chdir": "outputs=<folder>",
-    "job.name": "name=<name>",
-    "launcher": "sweep.n_jobs=2",
-    "sweeper": "sweep=tpe",
-    "verbose": "HYDRA_FULL_ERROR=1 python -m pipeline …",
-    "callbacks": "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
+_HYDRAS = {
+    "launcher": "python -m pipeline -m seed=1,2 sweep.n_jobs=2",
+    "sweeper": "python -m pipeline sweep=tpe",
+    "run": "outputs=<folder>",
+    "searchpath": "--config-dir <folder>",
 }
 """From Hydra's own settings, which have no effect here, to what has theirs."""
 
-_LAUNCHERS = {"submitit_slurm": "cluster=slurm", "submitit": "cluster=slurm", "ray": "cluster=ray", "basic": "-m"}
-"""Launchers of Hydra that run jobs elsewhere; others run several at a time."""
+_VALUES = "a,b,c, range(<from>,<below>,<step>), glob(<pattern>) of options; a search (sweep=tpe) draws from intervals"
 
 
-def parsed(words: Sequence[str], options: Options) -> tuple[Override, ...]:
-    """Returns `words` as parsed by Hydra.
+def parsed(words: Sequence[str]) -> tuple[Override, ...]:
+    """Return `words` as parsed by Hydra; of a key that is given twice, the last one, unless mappings merge.
 
     Raises:
         UserError: for the first that cannot be parsed.
     """
-    overrides = []
+    overrides: list[Override] = []
     for index, word in enumerate(words):
         try:
             overrides += OverridesParser.create().parse_overrides([_with_patterns(word)])
         except (HydraException, RecursionError, ValueError) as error:  # a number of thousands of digits
-            raise _unreadable(words, index, options) from error
-    return tuple(overrides)
-
-
-def without_replaced(overrides: Sequence[Override]) -> tuple[tuple[Override, ...], tuple[Override, ...]]:
-    """Returns the effective overrides, and those that a later one of the same key replaces.
-
-    Mappings merge, and a deleted key may be set again.
-    """
-    last_of_key = {_key(override): override for override in overrides}
-    effective: list[Override] = []
-    replaced: list[Override] = []
-    for override in overrides:
-        later = last_of_key[_key(override)]
-        is_effective = later is override or override.is_delete() or isinstance(later.value(), dict)
-        (effective if is_effective else replaced).append(override)
-    return tuple(effective), tuple(replaced)
+            raise _unreadable(words, index) from error
+    last = {(override.key_or_group, override.package): override for override in overrides}
+    return tuple(
+        override
+        for override in overrides
+        if override is last[override.key_or_group, override.package]
+        or override.is_delete()
+        or isinstance(override.value(), dict)
+    )
 
 
 def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tuple[Override, ...]:
-    """Returns the overrides in the form that Hydra takes.
-
-    `+group=option` and `++group=option` become `group=option` where the group already has an option, and a group set to
-    the null that it has by default is left out.
-
-    Args:
-        overrides: as they were typed.
-        options: those of the groups.
-        sweep: whether several values of one key make several jobs.
+    """Return the overrides in the form that Hydra takes: choices of options without plus signs, none of a default null.
 
     Raises:
         UserError: for the first that Hydra would ignore, or that has no effect here.
     """
     effective = []
     for override in overrides:
-        key = override.key_or_group
-        if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-            raise of_hydra(override.input_line or key, key, sweep)
+        key, typed = override.key_or_group, str(override.input_line or override.key_or_group)
+        if re.match(r"hydra($|[./])", key):
+            fix = _HYDRAS.get(re.split(r"[./]", f"{key}.")[1], "--help")
+            raise UserError(f"{typed}: Hydra's own settings have no effect here", "settings of this project", fix)
+        if override.is_delete() and key not in options.groups and "." not in key:
+            raise UserError(f"{typed}: a setting cannot be removed", "another value", f"{key}=<value>")
+        if override.is_sweep_override():
+            _check_values(override, options, sweep)
         if key in options.groups and not isinstance(override.value(), dict):
-            choice = _choice_of_option(override, options)
-            effective += [] if choice is None else [choice]
+            effective += _option_choice(override, options)
         else:
             effective.append(override)
-    for override in effective:
-        _check_value(override, options, sweep)
-        _check_deletion(override)
-    _check_together({override.key_or_group: override for override in effective}, sweep)
+    given = {override.key_or_group: override.value() for override in effective}
+    if given.get("fork") is not None and given.get("resume", "auto") not in ("auto", "never"):
+        raise UserError(
+            f"resume={given['resume']} with fork", "one of them: fork starts a new run", f"fork={given['fork']}"
+        )
     return tuple(effective)
 
 
-def of_hydra(typed: str, key: str, sweep: bool = True) -> UserError:
-    """Returns the error for one of Hydra's own settings.
-
-    Args:
-        typed: the setting with its value.
-        key: its name, such as `hydra.run.dir`.
-        sweep: whether several jobs are asked for.
-    """
-    name = key.removeprefix("hydra")[1:].replace("/", ".")
-    value = typed.partition("=")[2]
-    found = next((names for names in _INSTEAD if name.startswith(tuple(names.split()))), None)
-    fix = _INSTEAD[found] if found else "--help"
-    if name == "launcher":
-        fix = next((here for launcher, here in _LAUNCHERS.items() if value.startswith(launcher)), fix)
-    elif name.endswith((".n_jobs", ".n_trials")) and value.isdecimal():
-        fix = f"sweep.n_jobs={value}" if name.endswith("n_jobs") else f"sweep=tpe sweep.trials={value}"
-    if fix.startswith(("sweep", "-m")) and not sweep:
-        fix = f"python -m pipeline -m <key>=<a>,<b> {fix}".removesuffix(" -m")
-    expected = "what has its effect in this project, or hydra.searchpath alone"
-    return UserError(f"{typed}: Hydra's own settings have no effect here", expected, fix)
-
-
-def of_sweep(override: Override) -> bool:
-    """Returns whether `override` is of the group `sweep`, which is no part of a job."""
+def is_of_sweep(override: Override) -> bool:
+    """Return whether `override` is of the group `sweep`, which is no part of a job."""
     return override.key_or_group == "sweep" or override.key_or_group.startswith("sweep.")
 
 
 def chooses_sweep(overrides: Sequence[Override]) -> bool:
-    """Returns whether one of `overrides` chooses a file that says what varies, or says it itself."""
+    """Return whether one of `overrides` chooses a file that says what varies, or says it itself."""
     return any(
         override.key_or_group.startswith("sweep.over")
         or (override.key_or_group == "sweep" and override.value() not in (None, "none"))
@@ -126,7 +91,7 @@ def chooses_sweep(overrides: Sequence[Override]) -> bool:
 
 
 def sweep_lines(override: Override) -> Iterator[str]:
-    """Yields `override`, which has passed `checked`, with each of its values, as typed."""
+    """Yield `override`, which has passed `checked`, with each of its values, as typed."""
     if not override.is_sweep_override():
         yield str(override.input_line)
         return
@@ -134,192 +99,170 @@ def sweep_lines(override: Override) -> Iterator[str]:
         yield f"{override.get_key_element()}={value}"
 
 
-def sweep_length(override: Override) -> int:
-    """Returns how many values `override` takes in turn, without making them.
+def override_of(name: str, values: Any) -> str:
+    """Return an entry of `sweep.over` as a user types it: text as it is, a list as values with commas."""
+    if isinstance(values, (list, tuple)):
+        return f"{name}={','.join(map(as_typed, values))}"
+    return f"{name}={values if isinstance(values, str) else as_typed(values)}"
 
-    Raises:
-        UserError: for an interval, from which only a search can take values.
-    """
+
+def as_typed(value: Any) -> str:
+    """Return a value as Hydra's grammar for overrides has it."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{as_typed(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(as_typed, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, (int, float)) or re.fullmatch(r"[\w./-]+", value):
+        return str(value)
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+class Grid:
+    """The jobs of a sweep as lists of overrides, the last of the values that vary changing fastest."""
+
+    def __init__(self, overrides: Sequence[Override], settings: SweepSettings) -> None:
+        """Take the overrides of all jobs, in their order.
+
+        Raises:
+            UserError: where `settings` zip or exclude what does not vary, or zip unequal numbers of values.
+        """
+        self._overrides = overrides
+        self._varying = {override.key_or_group: override for override in overrides if override.is_sweep_override()}
+        self._zips = [tuple(names) for names in settings.zipped() if names]
+        self._exclude = settings.exclude
+        for name, override in self._varying.items():
+            if override.is_interval_sweep():
+                problem = f"{override.input_line}: a sweep runs every value, and these have no steps"
+                raise UserError(problem, _VALUES, f"{name}=<a>,<b>")
+        zipped = [name for names in self._zips for name in names]
+        excluded = [str(name) for entry in self._exclude for name in entry]
+        for setting, name in [("zip", name) for name in zipped] + [("exclude", name) for name in excluded]:
+            if name not in self._varying or (setting == "zip" and zipped.count(name) > 1):
+                expected = [*self._varying] or "a setting with several values"
+                problem = "twice" if name in self._varying else "which does not vary"
+                raise UserError(f"sweep.{setting} names {name}, {problem}", expected, f"{name}=<value>,<value>")
+        for names in self._zips:
+            lengths = {name: _length(self._varying[name]) for name in names}
+            if len({*lengths.values()}) > 1:
+                counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+                problem = f"sweep.zip: the numbers of values differ ({counts})"
+                raise UserError(problem, "as many values of each", "sweep.zip=[]")
+
+    def __len__(self) -> int:
+        """Return how many jobs there are, those left out included, without making them."""
+        later = {name for names in self._zips for name in names[1:]}
+        return math.prod(_length(override) for name, override in self._varying.items() if name not in later)
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Yield the overrides of each job, as a user types them.
+
+        Raises:
+            UserError: at the end, where `sweep.exclude` has left out none, or all.
+        """
+        zips = {name: names for names in self._zips for name in names}
+        axes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for key in self._varying:
+            names = zips.get(key, (key,))
+            axes[names] = list(zip(*(sweep_lines(self._varying[name]) for name in names), strict=True))
+        used: set[int] = set()
+        count = 0
+        for values in itertools.product(*axes.values()):
+            lines = dict(zip(itertools.chain(*axes), itertools.chain(*values), strict=True))
+            job = [lines.get(one.key_or_group, str(one.input_line)) for one in self._overrides]
+            if not self._is_excluded(job, used):
+                count += 1
+                yield job
+        unused = [entry for number, entry in enumerate(self._exclude) if number not in used]
+        if unused:
+            text = ", ".join(f"{name}={value}" for name, value in unused[0].items())
+            raise UserError(f"sweep.exclude: no job has {text}", "combinations of the values given", "sweep.exclude=[]")
+        if not count:
+            raise UserError("sweep.exclude leaves no job", "fewer exclusions", "sweep.exclude=[]")
+
+    def first(self) -> list[str]:
+        """Return the overrides of the first combination."""
+        return [next(sweep_lines(override)) for override in self._overrides]
+
+    def _is_excluded(self, job: Sequence[str], used: set[int]) -> bool:
+        if not self._exclude:
+            return False
+        values = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(list(job))}
+        matching = {number for number, entry in enumerate(self._exclude) if _matches(entry, values)}
+        used |= matching
+        return bool(matching)
+
+
+def _matches(entry: Mapping[Any, Any], values: Mapping[str, Any]) -> bool:
+    for name, excluded in entry.items():
+        allowed = excluded if isinstance(excluded, list) else [excluded]
+        if not any(values[str(name)] == item or str(values[str(name)]) == str(item) for item in allowed):
+            return False
+    return True
+
+
+def _length(override: Override) -> int:
+    """Return how many values `override` takes in turn, without making them."""
     value: Any = override.value()
-    if override.is_interval_sweep():
-        raise _without_steps(override)
     if not override.is_range_sweep():
         return len(value.list)
     start, stop, step = (Decimal(part) for part in (value.start, value.stop, value.step))  # as Hydra counts
     return max(0, math.ceil((stop - start) / step)) if step else 0
 
 
-def _without_steps(override: Override) -> UserError:
-    key = override.get_key_element()
-    value = override.value()
-    assert isinstance(value, IntervalSweep)
-    start, end = float(value.start or 0), float(value.end or 0)
-    return UserError(
-        f"{override.input_line} is a range without steps, and a sweep runs every value",
-        f"{key}=a,b,c, or range(<from>,<below>,<step>), or a search: sweep=tpe",
-        f"'{key}=range({start:g},{end:g},{(end - start) / 4:g})'",
-    )
-
-
-def _key(override: Override) -> str:
-    return override.key_or_group + (f"@{override.package}" if override.package else "")
-
-
 def _with_patterns(word: str) -> str:
-    """Returns `precision.layers.conv2d*=float32` as `precision.layers={conv2d*: float32}`.
+    """Return `precision.layers.conv2d*=float32` as `precision.layers={conv2d*: float32}`.
 
     Hydra's names hold no asterisk, and a name that the configuration does not have would need a plus sign.
     """
     match = re.fullmatch(r"((?:precision|strategy)\.layers)\.([^=]+)=(.+)", word)
     if match is None:
         return word
-    values = match[3].split(",")
-    return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in values)
+    return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in match[3].split(","))
 
 
-def _unreadable(words: Sequence[str], index: int, options: Options) -> UserError:
-    """Returns the error for a word that Hydra cannot parse: one that is split, or spelled in another way."""
-    word, problem = words[index], f"'{words[index]}' is not an override"
-    if index and words[index - 1].endswith("="):
-        return UserError(f"{problem}: a space follows {words[index - 1]}", "no spaces", f"{words[index - 1]}{word}")
-    joined = " ".join(words[index : index + 3]).strip()
-    spaced = re.match(r"-*([\w./@]+) ?(==|:=|=|:|(?<= )) ?([^\s=]+)(?= |$)", joined)
+def _unreadable(words: Sequence[str], index: int) -> UserError:
+    """Return the error for a word that Hydra cannot parse: one that is split, or spelled in another way."""
+    word = words[index]
     key, equals, value = word.partition("=")
-    if spaced and (not equals or spaced[2] != "=" or re.search(r"\s", key)):
-        return UserError(problem, "key=value, without spaces", f"{spaced[1]}={spaced[3]}")
+    start = index - bool(index and words[index - 1].endswith("="))
+    spaced = re.match(r"([\w./@]+) ?(==|:=|=|:|(?<= )) ?([^\s=]+)(?= |$)", " ".join(words[start : start + 3]))
+    if spaced and (not equals or spaced[2] != "=" or key.endswith(" ")):
+        return UserError(f"'{word}' is not an override", "key=value, without spaces", f"{spaced[1]}={spaced[3]}")
     if equals and re.fullmatch(r"[+~]{0,2}[\w.@/:$-]+", key):
-        for opening, closing in ("[]", "{}", "()"):
-            missing = closing * (value.count(opening) - value.count(closing))
-            if missing:
-                return UserError(f"{word}: a bracket stays open", f"as many {closing}", f"'{word}{missing}'")
         quoted = value.strip("'\"").replace("'", "")
-        return UserError(
-            f"{word} cannot be read",
-            "a value, in quotes inside quotes where it has brackets, commas, colons, quotes or =",
-            f"\"{key}='{quoted}'\"",
-        )
-    if equals and (item := re.fullmatch(r"([+]{0,2}[\w.]+)\[(\d+)\]", key)):
-        return UserError(f"{word} cannot be read", "a dot before the number of an item", f"{item[1]}.{item[2]}={value}")
-    if word in options.groups:
-        choices = [f"{word}={name}" for name in options.groups[word]]
-        return UserError(problem, choices, choices[0])
-    group = next((group for group, names in options.groups.items() if word in names), None)
-    if group:
-        return UserError(problem, "key=value", f"{group}={word}")
-    return UserError(problem, "key=value, such as train.epochs=5", f"{word.strip('-= ') or 'train.epochs'}=<value>")
+        expected = "a value, in quotes inside quotes where it has brackets, commas, colons, quotes or ="
+        return UserError(f"{word} cannot be read", expected, f"\"{key}='{quoted}'\"")
+    name = word.strip("-= ") or "train.epochs"
+    return UserError(f"'{word}' is not an override", "key=value, such as train.epochs=5", f"{name}=<value>")
 
 
-def _choice_of_option(override: Override, options: Options) -> Override | None:
-    """Returns the choice of a group's option in Hydra's form; None where it is the default null."""
-    group = override.key_or_group
-    value = override.value()
-    typed = override.input_line or group
-    names = options.groups[group]
-    default = options.defaults.get(group)
-    may_be_null = group in options.defaults and default is None
-    fix = f"{group}={default or (names[0] if names else '<option>')}"
-    if override.is_delete():
-        is_stage = group in ("evaluate", "export", "augment")
-        expected = f"pipeline.{group}=null, which leaves a stage out" if is_stage else sorted(names)
-        raise UserError(f"{typed}: a group cannot be removed", expected, fix)
-    if override.package and (group in options.defaults or not override.is_add()):
-        raise UserError(f"{typed}: the place of an option cannot be changed", f"{group}=<option>", f"{group}={value}")
-    if value is None and may_be_null:
-        return None
-    for name in _chosen(override, default is not None, sorted(names), fix):
-        if name in names or (name == "null" and may_be_null):
-            continue
-        if value is None:
-            raise UserError(f"{group}=null: a group cannot be null", sorted(names), fix)
-        raise unknown_option(group, name, sorted(names), default or "")
-    prefix = "" if group in options.defaults or not typed.startswith("+") else "+"
-    plain = prefix + typed.lstrip("+")
-    return override if plain == typed else parsed([plain], options)[0]
+def _option_choice(override: Override, options: Options) -> list[Override]:
+    """Return the choice of a group's option in Hydra's form; none where it is the default null."""
+    group, value = override.key_or_group, override.value()
+    names, default = options.groups[group], options.defaults.get(group)
+    if value is None and default is None and not override.is_delete():
+        return []
+    if override.is_delete() or not (override.is_sweep_override() or isinstance(value, (str, list))):
+        fix = f"{group}={default or next(iter(names), '<option>')}"
+        raise UserError(f"{override.input_line} chooses no option", sorted(names), fix)
+    plain = str(override.input_line).lstrip("+") if group in options.defaults else str(override.input_line)
+    return [override if plain == override.input_line else OverridesParser.create().parse_override(plain)]
 
 
-def _chosen(override: Override, takes_one: bool, names: Sequence[str], fix: str) -> list[str]:
-    """Returns the options that an override of a group names, for a sweep those of all jobs.
-
-    Args:
-        takes_one: whether the group takes a single option.
-        names: the group's options; `fix`: the fix; both for errors.
-    """
-    value = override.value()
-    if override.is_sweep_override():
-        is_list = override.is_choice_sweep() and override.value_type != ValueType.GLOB_CHOICE_SWEEP
-        return list(override.sweep_string_iterator()) if is_list else []
-    if not isinstance(value, list):
-        return ["null" if value is None else str(value)]
-    if not value:
-        raise UserError(f"{override.input_line} chooses no option", names, fix)
-    if len(value) > 1 and takes_one:
-        group = override.key_or_group
-        raise UserError(f"{override.input_line} chooses several options", "one of them", f"{group}={value[0]}")
-    return [str(name) for name in value]
-
-
-def _check_together(overrides: Mapping[str, Override], sweep: bool) -> None:
-    """Raises UserError for overrides that have no effect with, or without, others."""
-    if "max_jobs" in overrides and not sweep:
-        raise UserError("max_jobs limits a sweep, and this is one run", "-m", "python -m pipeline -m …")
-    resume = overrides["resume"].value() if "resume" in overrides else "auto"
-    fork = overrides["fork"].value() if "fork" in overrides else None
-    if fork is not None and resume not in ("auto", "never"):
-        raise UserError(
-            f"resume={resume} with fork: a run is resumed, or a new one started from its weights",
-            "one of them",
-            f"fork={fork}",
-        )
-
-
-def _check_value(override: Override, options: Options, sweep: bool) -> None:
-    """Raises UserError for several values in a single run, and for values that a sweep cannot enumerate."""
-    if not override.is_sweep_override():
-        return
-    key = override.get_key_element()
-    typed = str(override.input_line)
-    if of_sweep(override):
+def _check_values(override: Override, options: Options, sweep: bool) -> None:
+    """Raise UserError for several values in a single run, and for values that a sweep cannot enumerate."""
+    key, typed, value = override.get_key_element(), str(override.input_line), override.value()
+    if is_of_sweep(override):
         raise UserError(f"{typed} gives several values to a sweep itself", "one value", f"{key}=<value>")
     if not sweep:
-        raise UserError(
-            f"{typed} gives several values to one run",
-            "one value, a list in brackets, or a sweep with -m",
-            f"python -m pipeline -m {typed if '(' not in typed else repr(typed)}",
-        )
-    value: Any = override.value()
-    if getattr(value, "shuffle", False):
-        raise UserError(
-            f"{typed} would give another order each time, so the same command could not resume the sweep",
-            f"{key}=a,b,c, or sort(…)",
-            f"'{key}={typed.partition('=')[2].removeprefix('shuffle(').removesuffix(')')}'",
-        )
+        shown = typed if "(" not in typed else repr(typed)
+        expected = "one value, a list in brackets, or a sweep with -m"
+        raise UserError(f"{typed} gives several values to one run", expected, f"python -m pipeline -m {shown}")
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
-        _expand_glob(override, options)
-    if not override.is_interval_sweep() and sweep_length(override) == 0:
-        raise UserError(f"{typed} has no value", "at least one", f"{key}=a,b")
-
-
-def _expand_glob(override: Override, options: Options) -> None:
-    """Replaces a pattern by the options that it matches."""
-    typed = str(override.input_line)
-    group = override.key_or_group
-    names = options.groups.get(group)
-    if names is None:
-        raise UserError(f"{typed}: only names of options match a pattern", f"{group}=a,b,c", f"{group}=a,b")
-    pattern: Any = override.value()
-    matches = pattern.filter(sorted(names))
-    if not matches:
-        raise UserError(f"{typed} matches no option", names, f"'{group}=glob(*)'")
-    override.value_type = ValueType.CHOICE_SWEEP
-    override._value = ChoiceSweep(list=list(matches))
-
-
-def _check_deletion(override: Override) -> None:
-    """Raises UserError for `~` in front of a stage or a top-level setting."""
-    if not override.is_delete():
-        return
-    name = override.key_or_group
-    if name.startswith("pipeline."):
-        raise UserError(f"{override.input_line}: a stage is left out by null", f"{name}=null", f"{name}=null")
-    if "." not in name:
-        raise UserError(f"{override.input_line}: a setting cannot be removed", "another value", f"{name}=<value>")
+        matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
+        override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))
+    is_counted = override.is_interval_sweep() or _length(override)
+    if getattr(value, "shuffle", False) or not is_counted:  # another order each time could not be resumed
+        raise UserError(f"{typed} has no values in a fixed order", _VALUES, f"{key}=<a>,<b>")

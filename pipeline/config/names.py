@@ -71,14 +71,9 @@ class Options:
     about: Mapping[str, str]
 
 
-def read_options(folders: Sequence[Path], primary: str = "config") -> Options:
-    """Returns the options below `folders`.
-
-    Args:
-        folders: of options; the first one has the primary configuration.
-        primary: its name, without `.yaml`.
-    """
-    defaults = _defaults(folders, primary)
+def read_options(folders: Sequence[Path]) -> Options:
+    """Returns the options below `folders`, of which the first one has the primary configuration."""
+    defaults = _defaults(folders[0] / "config.yaml")
     options: dict[str, set[str]] = {group: set() for group in defaults}
     for folder in folders:
         for path in folder.rglob("*.yaml"):
@@ -86,7 +81,7 @@ def read_options(folders: Sequence[Path], primary: str = "config") -> Options:
             if path_in_group and group not in ("hydra", "schema") and not group.startswith((".", "_")):
                 options.setdefault(group, set()).add("/".join(path_in_group))
     groups = {group: _in_order(names, defaults.get(group)) for group, names in options.items()}
-    return Options(groups, defaults, _about(folders[0] / f"{primary}.yaml"))
+    return Options(groups, defaults, _about(folders[0] / "config.yaml"))
 
 
 def description(path: Path) -> str:
@@ -114,22 +109,18 @@ def package_folder(address: str) -> Path:
             spec = None
         places = list(spec.submodule_search_locations or []) if spec else []
     else:
-        places = [location if separator else address]
+        places = [str(Path(location if separator else address).expanduser())]
     if not places or not Path(places[0]).is_dir():
-        raise UserError(
-            f"{address} is not a folder of options",
-            "a folder, or 'hydra.searchpath=[pkg://my_package.conf]'",
-            "--config-dir <folder>",
-        )
-    return Path(places[0])
+        expected = "a folder of options, or pkg://<package>"
+        raise UserError(f"--config-dir {address} is not a directory", expected, "--config-dir <folder>")
+    return Path(places[0]).absolute()
 
 
 def _in_order(names: set[str], default: str | None) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (name != default, name)))
 
 
-def _defaults(folders: Sequence[Path], primary: str) -> dict[str, str | None]:
-    path = folders[0] / f"{primary}.yaml"
+def _defaults(path: Path) -> dict[str, str | None]:
     document = yaml.safe_load(path.read_text()) if path.is_file() else None
     listed = document.get("defaults", []) if isinstance(document, dict) else []
     entries = [entry for entry in listed if isinstance(entry, dict) and len(entry) == 1]

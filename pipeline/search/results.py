@@ -51,16 +51,14 @@ def write_experiment(composed: Composed, comment: str, options: Options, folder:
 
 def run_command(composed: Composed, options: Options, folder: Path, name: str) -> str:
     """Return the command that runs the experiment `name` of the search in `folder`, once, beside the search."""
-    words = ["python", "-m", "pipeline", *composed.flags, "--config-dir", shorter(folder / FOLDER)]
-    if composed.config_dirs:
-        words.append(f"hydra.searchpath=[{','.join(map(str, composed.config_dirs))}]")
+    words = ["python", "-m", "pipeline", "--config-dir", shorter(folder / FOLDER)]
+    for place in composed.config_dirs:
+        words += ["--config-dir", str(place)]
     words.append(f"{'' if EXPERIMENT in options.defaults else '+'}{EXPERIMENT}={name}")
     words += [line for line in composed.overrides if line.startswith("~")]  # no file can remove what another one sets
     outputs = folder.parent.parent
     if outputs != outputs_folder(None):
         words.append(f"outputs={shorter(outputs)}")
-    if composed.flags:
-        words.append("sweep=none")  # the primary configuration may say itself what varies
     return " ".join([*map(shlex.quote, words), *(f"{secret}=…" for secret in _values(composed)[1])])
 
 

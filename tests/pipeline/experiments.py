@@ -42,7 +42,7 @@ def experiment(*overrides: str, outputs: Path | None = None) -> Experiment:
 
 def compose(*overrides: str) -> Composed:
     """Returns the configuration that `overrides` give, not yet read."""
-    if any("hydra.searchpath=" in override for override in overrides):  # folders of its own
+    if "--config-dir" in overrides:  # folders of its own
         return Composer(read_arguments(overrides)).one()
     return _composer().compose(OverridesParser.create().parse_overrides([*overrides]))
 

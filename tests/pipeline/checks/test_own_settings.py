@@ -147,7 +147,7 @@ def test_arguments_of_functions_and_classes_are_checked_by_their_signature(given
     write(path, {"own_net.py": NETWORK})
     option = "defaults:\n  - /schema/model@_here_: model\n  - _self_\nnetwork: {}\n"
     write(path, {"conf/model/own.yaml": option})
-    added = ["model=own", f"hydra.searchpath=[file://{path}/conf]", f"+{given}"]
+    added = ["--config-dir", f"{path}/conf", "model=own", f"+{given}"]
     overrides = added if given.startswith("model.network={") else [given]
     if CALLS[given] is None:
         prepare(experiment(*overrides, "dry_run=true"))

@@ -187,7 +187,7 @@ CONFIGURATIONS = {
 DRIVER = """\
 import json, os, sys, tempfile, time
 import pipeline.__main__ as command
-import pipeline.command_line.compose, pipeline.command_line.help, pipeline.run.launch, pipeline.planning.inherited
+import pipeline.command_line.compose, pipeline.run.launch, pipeline.planning.inherited
 
 def child(arguments, out, err, answer):
     os.dup2(out.fileno(), 1)

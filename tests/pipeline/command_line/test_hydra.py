@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import pytest
-from hydra.conf import HydraConf
 from omegaconf import OmegaConf
 
 from pipeline.command_line.arguments import read_arguments
@@ -19,18 +18,6 @@ from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
 OPTIONS = read_options([CONF])
-HYDRA_KEYS = sorted(OmegaConf.structured(HydraConf).keys() - {"defaults", "searchpath"})
-HYDRA_GROUPS = [
-    "output",
-    "launcher",
-    "sweeper",
-    "help",
-    "hydra_help",
-    "hydra_logging",
-    "job_logging",
-    "callbacks",
-    "env",
-]
 
 
 def composed(*words: str) -> Composer:
@@ -43,18 +30,11 @@ def jobs(*words: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
-@pytest.mark.parametrize("key", [*HYDRA_KEYS, *(f"{key}.x" for key in HYDRA_KEYS), "nothing"])
-def test_every_setting_of_hydras_is_refused(key: str, prefix: str) -> None:
-    for mode in (False, True):
-        with pytest.raises(UserError, match=r"Hydra's own settings have no effect here.*Try: "):
-            checked(parsed([f"{prefix}hydra.{key}=1", "dry_run=true"], OPTIONS), OPTIONS, mode)
-
-
-@pytest.mark.parametrize("group", HYDRA_GROUPS)
-def test_every_group_of_hydras_is_refused(group: str) -> None:
-    for option in ("basic", "default", "null", "joblib"):
-        with pytest.raises(UserError, match=r"Hydra's own settings have no effect here.*Try: "):
-            checked(parsed([f"hydra/{group}={option}", "seed=1,2"], OPTIONS), OPTIONS, sweep=True)
+def test_every_setting_and_group_of_hydras_is_refused(prefix: str) -> None:
+    for key in ("hydra", "hydra.run.dir", "hydra.sweeper.n_jobs", "hydra.nothing", "hydra/launcher", "hydra/env"):
+        for mode in (False, True):
+            with pytest.raises(UserError, match=r"Hydra's own settings have no effect here.*Try: "):
+                checked(parsed([f"{prefix}{key}=basic", "dry_run=true"]), OPTIONS, mode)
 
 
 def schema_nodes() -> list[str]:
@@ -87,7 +67,7 @@ def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
                 schema_has_it = key == "_target_" and node not in ("optimizer", "schedule", "precision", "debug")
                 if schema_has_it:
                     continue
-                one = composer.compose(parsed([given], OPTIONS))
+                one = composer.compose(parsed([given]))
                 with pytest.raises(UserError) as refused:
                     read(one.document, one.choices)
                 assert node in str(refused.value)
@@ -123,12 +103,12 @@ def test_hydras_ways_to_choose_an_option_choose_it(plus: str) -> None:
     assert composed("experiment=null").one().choices["experiment"] is None
 
 
-@pytest.mark.parametrize("given", ["experiment@_global_=mnist_cnn", "optimizer@other=sgd", "+optimizer@other=sgd",
-                                   "model=[cnn,mlp]", "model=", "model=1", "model=cnn.yaml", "optimizer=null",
-                                   "experiment=[]", "seed=range(1,3)", "seed=choice(1,2)"])  # fmt: skip
+@pytest.mark.parametrize("given", ["experiment@_global_=mnist_cnn", "optimizer@other=sgd", "model=[cnn,mlp]", "model=",
+                                   "model=1", "optimizer=null", "~optimizer", "seed=range(1,3)", "seed=choice(1,2)",
+                                   "model=nothing"])  # fmt: skip
 def test_what_chooses_no_option_says_what_to_type(given: str) -> None:
     with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
-        composed(given)
+        composed(given).one()
 
 
 @pytest.mark.slow
@@ -145,7 +125,7 @@ def test_every_way_to_give_several_values_works_or_says_what_to_type() -> None:
     wrong = ["interval(0.1,0.2)", "shuffle(1,2)", "shuffle(range(1,4))", "range(4,1)", "range(1,4,0)", "glob(*)"]
     for given in (*(f"seed={values}" for values in wrong), "model=glob(nothing*)", "model=cnn,nothing"):
         with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
-            composed("-m", given).count()
+            list(composed("-m", given).jobs())
 
 
 LENGTHS = {
@@ -161,7 +141,7 @@ LENGTHS = {
 def test_jobs_are_counted_without_being_made(given: str, length: int) -> None:
     began = time.process_time()
     composer = composed("-m", f"optimizer.learning_rate={given}", "seed=1,2")
-    assert composer.count() == 2 * length
+    assert len(composer.grid) == 2 * length
     assert time.process_time() - began < 5
     if length < 100:
         assert len(list(composer.jobs())) == 2 * length

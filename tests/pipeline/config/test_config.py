@@ -197,7 +197,7 @@ def test_the_command_says_it_on_standard_error(given: str, pipeline_command: Com
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [("--help",), ("trian.epochs=1",), ("--cfg", "job"), ("--info", "plugins")])
+@pytest.mark.parametrize("given", [("--help",), ("trian.epochs=1",), ("--cfg", "job")])
 def test_answers_come_at_once(given: tuple[str, ...], tmp_path: Path) -> None:
     """By the processor's time: a machine with other work on it takes longer by the clock."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

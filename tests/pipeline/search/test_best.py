@@ -4,7 +4,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
@@ -42,7 +41,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "sweep file": ("sweep=own", "model=resnet20"),
     "sweep file in an experiment file": ("experiment=group",),
     "several goals": ("sweep=nsga2", DRAWN, "sweep.metric=[val/best_loss,val/best_accuracy]"),
-    "own primary configuration": ("--config-name", "primary"),
     "of a stage and options of one's own": (
         "sweep=tpe", DRAWN, "+pipeline.extra=report", "+extra={_target_: tests.own.stage, a.b: 1}", "+own=more",
         "export=all", "~export.formats.onnx", "pipeline.inspect=null",
@@ -52,7 +50,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A folder of one's own options and a primary configuration, which says itself what varies."""
+    """A folder of one's own options."""
     folder = tmp_path / "own conf"
     for name, text in {
         "experiment/mine": EXPERIMENT.format(sweep="tpe", over=OVER),
@@ -76,14 +74,7 @@ def read_job(composed: Composed) -> Experiment:
 def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out puts" / "sweeps" / "search"
     words = [*WAYS[way], f"outputs='{folder.parents[1]}'"]
-    if "--config-name" in words:
-        primary = yaml.safe_load((Path(commands.ROOT) / "conf" / "config.yaml").read_text())
-        primary |= {"sweep": yaml.safe_load(OVER), "seed": 7}
-        primary["defaults"] = [entry for entry in primary["defaults"] if entry != {"experiment": None}]
-        (own / "primary.yaml").write_text(yaml.safe_dump(primary, sort_keys=False))
-        words += ["--config-path", str(own), f"hydra.searchpath=[{commands.ROOT / 'conf'}]"]
-    else:
-        words += ["--config-dir", str(own)]
+    words += ["--config-dir", str(own)]
     composer = Composer(read_arguments(words))
     assert composer.is_sweep
     varying = [override for override in composer.of_jobs if override.is_sweep_override()]

@@ -21,7 +21,7 @@ from tests.pipeline.experiments import experiment
 
 def jobs(outputs: Path, *words: str) -> list[SweepJob]:
     composer = Composer(read_arguments(["-m", *words, "tracking=off", f"outputs={outputs}"]))
-    return checked(composer.jobs(), composer.count())
+    return checked(composer.jobs(), len(composer.grid))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     assert len(jobs(outputs, f"fork={run}", "seed=1,2")) == 2
     composer = Composer(read_arguments(["-m", f"fork={run}", "seed=1,2", "tracking=off", f"outputs={outputs}"]))
     with pytest.raises(UserError, match="has no checkpoint"):
-        run_sweep(composer.jobs(), composer.count(), Console(), SweepSettings())
+        run_sweep(composer.jobs(), len(composer.grid), Console(), SweepSettings())
     assert not (outputs / "sweeps").exists()
 
 
