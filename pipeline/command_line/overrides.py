@@ -234,6 +234,8 @@ def _unreadable(words: Sequence[str], index: int) -> UserError:
         quoted = value.strip("'\"").replace("'", "")
         expected = "a value, in quotes inside quotes where it has brackets, commas, colons, quotes or ="
         return UserError(f"{word} cannot be read", expected, f"\"{key}='{quoted}'\"")
+    if equals and re.search(r"\[\d+\]", key):
+        return UserError(f"{word} cannot be read", "places of a list after a dot", re.sub(r"\[(\d+)\]", r".\1", word))
     name = word.strip("-= ") or "train.epochs"
     return UserError(f"'{word}' is not an override", "key=value, such as train.epochs=5", f"{name}=<value>")
 
