@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import mlflow.pyfunc
 import numpy as np
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
@@ -215,8 +216,6 @@ def _write_model(model: Model, image_shape: Sequence[int], classes: Sequence[str
     The signature, of unscaled pixels float32 [N, H, W, C] and probabilities float32 [N, classes], is unnamed: MLflow
     would hand named inputs over as a dict, which no module takes.
     """
-    import mlflow.pyfunc  # which imports Keras
-
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # the working directory's project is not the model's
     example = saved.parent / INPUT_EXAMPLE
     files = {"configuration": saved.parent.parent / CONFIGURATION, "model_card": saved.parent / CARD}

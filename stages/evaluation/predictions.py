@@ -5,15 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.evaluation.eval_step import Scores, Sink
 from stages.evaluation.test_set import facts_of, numbers_of
 from stages.results import Split
 from stages.storage.atomic import atomic_write
+
+if TYPE_CHECKING:  # readers import no TensorFlow
+    from stages.evaluation.eval_step import Scores, Sink
+
+    Score = Callable[[Sink], Scores]
 
 NAME = "predictions.parquet"
 
@@ -72,7 +77,9 @@ def read_predictions(path: Path) -> Predicted:
     return Predicted(labels, predicted, np.ascontiguousarray(values.T))
 
 
-def write_predictions(path: Path, split: Split, class_names: Sequence[str], score: Callable[[Sink], Scores]) -> Scores:
+def write_predictions(
+    path: Path, split: Split, class_names: Sequence[str], score: "Callable[[Sink], Scores]"
+) -> "Scores":
     """Writes the predictions that `score` makes of `split`, whole or not at all; returns what it returns.
 
     One row an example, in the split's order: `example`, its number in the source (int64; its place in the split where

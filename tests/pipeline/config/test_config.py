@@ -141,7 +141,7 @@ WRONG = {
     "tracking.tags.team=x tracking=off": r"tracking\.tags\.team has no effect with tracking=off",
     f"tracking.note={'x' * 2001}": r"tracking\.note has 2,001 characters\. Expected 2,000 at most",
     "+model.network.blah=3": r"unknown setting 'model\.network\.blah'\. Expected one of: model\.network\.filters",
-    "optimizer=null": r"optimizer=null chooses no option\. Expected one of: adam, adamw, custom, sgd\. Try: optimizer=adam",
+    "optimizer=null": r"optimizer=null chooses no option\. .*sgd\. Try: optimizer=adam",
     "strategy=mirrored strategy.devices=[/cpu:0,cpu:0]": r"names a device twice",
     "outputs=/proc/nope": r"outputs=/proc/nope cannot be written",
     "-m +tracking.tags.team=a,b": r"its tracking is not that of the first job",
