@@ -124,11 +124,19 @@ def stop_itself(settings: object) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def asleep() -> Any:
+    """Returns a callback that makes epochs last: a training that waits takes no processor from other tests."""
+    from keras.callbacks import LambdaCallback  # the sweep itself looks this function up, and needs no Keras
+
+    return LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.3))
+
+
 def test_a_job_that_is_killed_hangs_or_takes_too_long_ends_alone(outputs: Path) -> None:
     """One is killed, one hangs, one trains for too long and saves: the sweep goes on over each."""
     loads = f"data._target_={__name__}.kill_itself,{__name__}.stop_itself,stages.load.synthetic.synthetic"
     limits = ("hang_seconds=10", "job_timeout_seconds=15")
-    done = commands.run("-m", loads, *limits, *LONG, f"outputs={outputs}")
+    callbacks = f"train.callbacks=[{{_target_: {__name__}.asleep}}]"
+    done = commands.run("-m", loads, *limits, *LONG, callbacks, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
     assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "FAILED", "KILLED"]
     assert [run.info.status for run in runs(outputs)[1]] == ["FAILED", "FAILED", "KILLED"]
