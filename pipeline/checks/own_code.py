@@ -158,7 +158,7 @@ def _check_callback(place: str, target: str) -> None:
     if target.startswith("stages.callbacks."):
         return
     found = load(place, target)
-    if not _extends(found, "keras.callbacks.Callback"):
+    if isinstance(found, type) and not _extends(found, "keras.callbacks.Callback"):  # a function may make one
         raise UserError(
             f"{place}: {target} is no Keras callback",
             "a class that extends keras.callbacks.Callback",
