@@ -56,7 +56,7 @@ class Compared:
             raise UserError(
                 f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} in a probability",
                 f"at most {limit:g}",
-                f"{setting}.largest_difference=<more>, if that is good enough",
+                f"{setting}.largest_difference={min(2 * self.max_abs_diff, 1):.1g}, if that is good enough",
             )
         if self.agreement < exporter.least_agreement:
             raise UserError(

@@ -53,7 +53,7 @@ class TfdsSource(EncodedSource):
         self._label = _key(info, "ClassLabel", settings.label_key, "label", 1)
         image = info.features[self._image]
         if image.np_dtype != np.uint8:
-            raise UserError(f"data.name={settings.name} has images of {image.np_dtype.__name__}", "images of uint8")
+            raise UserError(f"data.name={settings.name} has images of {np.dtype(image.np_dtype)}", "images of uint8")
         splits = {
             "train": settings.train_split,
             "val": settings.val_split or ("validation" if "validation" in info.splits else None),
@@ -199,7 +199,7 @@ def _key(info: Any, kind: str, key: str | None, usual: str, place: int) -> str:
     Raises:
         UserError: where none of them is of this kind.
     """
-    features = dict(info.features.items())
+    features = dict(sorted(info.features.items()))
     of_kind = [name for name, feature in features.items() if type(feature).__name__ == kind]
     if kind == "ClassLabel":
         of_kind = [name for name in of_kind if (features[name].num_classes or 0) > 1]

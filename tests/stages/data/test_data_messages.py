@@ -190,11 +190,15 @@ def test_a_class_without_a_test_example_is_warned_of(tmp_path: Path) -> None:
     assert any("no test example, such as class 2" in line for line in reporter.lines)
 
 
+def _default(feature: Any) -> Any:
+    if type(feature).__name__ == "Image":
+        return image(500).astype(feature.np_dtype)
+    return {"ClassLabel": 0, "Text": "x", "Sequence": []}[type(feature).__name__]
+
+
 def _usable(tmp_path: Path, name: str, features: dict[str, Any], keys: tuple[str, str], **more: Any) -> TfdsSettings:
-    default = {"Image": image(500), "ClassLabel": 0, "Text": "x", "Sequence": []}
     examples = [
-        {other: default[type(feature).__name__] for other, feature in features.items()}
-        | {keys[0]: image(index), keys[1]: index % 2}
+        {other: _default(feature) for other, feature in features.items()} | {keys[0]: image(index), keys[1]: index % 2}
         for index in range(20)
     ]
     tfds_sets.make_set(tmp_path, {"train": examples}, features, name, **more)
@@ -246,7 +250,9 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_a_set_of_tfds_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
     features, said = UNUSABLE[name]
-    tfds_sets.make_set(tmp_path, {"train": []}, features, name)
+    tfds_sets.make_set(
+        tmp_path, {"train": [{key: _default(feature) for key, feature in features.items()}]}, features, name
+    )
     with pytest.raises(UserError, match=said):
         tfds(TfdsSettings(name=name, dir=str(tmp_path), size=16))
 
