@@ -231,8 +231,8 @@ class _Actors:
         limit = self._settings.timeout_seconds
         return UserError(
             f"cluster=ray: {texts[0]} are needed in all, and Ray has {texts[1]}",
-            "what is there, or is free within cluster.timeout_seconds",
-            f"fewer workers or jobs at a time, cluster.cpus=1, or cluster.timeout_seconds={10 * limit:g}",
+            "what is free within cluster.timeout_seconds: fewer workers or jobs at a time, or fewer cluster.cpus",
+            f"cluster.timeout_seconds={10 * limit:g}",
         )
 
 

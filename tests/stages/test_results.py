@@ -160,7 +160,7 @@ def test_evaluate_writes_its_report(tmp_path: Path) -> None:
     with (tmp_path / "test_metrics.csv").open(newline="") as file:
         rows = {row["metric"]: row for row in csv.DictReader(file)}
     metrics, ends = result.record.metrics, result.record.summary["intervals"]
-    assert rows.keys() - ends.keys() == {"test/ece"}
+    assert rows.keys() - ends.keys() == {"test/ece", "test/loss"}
     for name in ends:
         assert [float(rows[name]["low"]), float(rows[name]["high"])] == ends[name]
         assert ends[name][0] <= float(rows[name]["value"]) <= ends[name][1]

@@ -64,7 +64,7 @@ def test_nothing_that_is_asked_for_can_be_overridden_as_an_option() -> None:
     asked = parameters(Job(experiment()), 1, SlurmCluster(partition="a", account="b", cpus_per_task=1, gpus_per_task=1))
     named = {*asked, *asked["additional_parameters"]} - {"additional_parameters", "srun_args", "stderr_to_stdout"}
     for name in {"signal" if name == "signal_delay_s" else name for name in named} | {"mem", "cpus-per-task"}:
-        with pytest.raises(UserError, match=rf"cluster\.options\.{name}=7: this project sets it"):
+        with pytest.raises(UserError, match=rf"cluster\.options\.{name}: this project sets it"):
             experiment("cluster=slurm", f"+cluster.options.{name}=7")
     experiment("cluster=slurm", "+cluster.options.constraint=a100", "+cluster.options.exclusive=true")
 
