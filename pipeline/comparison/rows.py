@@ -38,7 +38,7 @@ class ComparedRun:
     """A run, or a job of a sweep that may have none, whose summary is empty then."""
 
     number: int  # from 1
-    status: str  # of the run; or REFUSED (its configuration), SKIPPED (left out), DIED (was killed), NOT RUN
+    status: str  # of the run; or REFUSED (its configuration), DIED (was killed), NOT RUN
     settings: Mapping[str, str]  # overrides, and of a run that is no job also the options of every group
     summary: Summary
     reason: str | None = None  # why it has not finished
@@ -149,8 +149,6 @@ def _canonical(text: str) -> str:
 def _job_status(status: str | None, entry: Mapping[str, Any]) -> str:
     """Return the status of a job: that of its run, unless its process has ended without one."""
     exit_code = entry.get("exit_code")
-    if entry.get("status") == "SKIPPED":
-        return "SKIPPED"
     if status is not None and (status != "RUNNING" or exit_code is None):
         return status
     if exit_code in (TIMED_OUT, *STOPPED):

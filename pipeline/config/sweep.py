@@ -23,8 +23,6 @@ class SweepSettings:
     exclude: list[dict[str, Any]] = field(default_factory=list)
     """Combinations that are left out, such as `{strategy: mirrored, precision: float16}`; a list of values means any of
     them."""
-    refused: str = choice("fail", "fail", "skip")
-    """Effect of a combination that a rule refuses: `fail` the sweep before it starts, or `skip` and list it."""
     n_jobs: int = number(1, at_least=1, at_most=256, unit="jobs that run at the same time")
     devices_per_job: int | None = number(
         None, at_least=0, unit="GPUs that each job sees and no other uses; null: its share of all; 0: none"
@@ -78,9 +76,6 @@ class SearchSettings(SweepSettings):
     population: int = number(10, at_least=2, unit="trials in a generation of nsga2")
     seed: int = number(0, at_least=0, at_most=2**31 - 1)
     """Of what is drawn. The runs have `seed`."""
-
-    refused: str = choice("skip", "fail", "skip")
-    """Effect of a combination that a rule refuses: a failed trial (`skip`), or the end of the search (`fail`)."""
 
     def check(self, path: str) -> None:
         """Refuses what only a grid can do, and goals that are not named."""

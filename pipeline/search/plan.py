@@ -113,8 +113,6 @@ def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Comp
             check_job(experiment, surroundings=first is None)
         except UserError as error:
             refused = refused or error.within(f"trial {' '.join(lines)}")
-            if settings.refused == "fail":
-                raise refused from error
         else:
             first = first or experiment
     if first is None:

@@ -110,8 +110,6 @@ class Search(Session):
         except UserError as error:
             if trial.state == "RUNNING":
                 self.study.tell(trial.number, reason=str(error))
-                if self.plan.settings.refused == "fail":
-                    raise error.within(f"trial {trial.ordinal}") from error
                 self.console.warn(f"trial {trial.ordinal} fails: {error}")
             return None
         made = SweepJob(trial.ordinal, settings_text(trial), experiment, composed.overrides)

@@ -12,11 +12,10 @@ from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.sweep import MOST_JOBS, SweepSettings
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, SWEEP_FAILED, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.planning.earlier import forked_run, other_run, plan_of
 from pipeline.planning.job import Job
 from pipeline.provenance.source_digest import Sources
-from pipeline.redaction import redact
 from pipeline.run.facts import show_plan
 from pipeline.run.naming import sweep_name
 from pipeline.run_folder.runs import has_finished
@@ -40,7 +39,7 @@ class Sweep(Session):
             self.add(job)
         self.name = sweep_name(job.label for job in jobs)
         self.total = len(jobs)
-        self.experiments = [job.experiment for job in jobs if job.refused is None]
+        self.experiments = [job.experiment for job in jobs]
         self.sources = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
         facts = json.dumps([(job.folder, job.identity) for job in jobs])
         self.identity = hashlib.sha256(facts.encode()).hexdigest()[:32]
@@ -49,10 +48,7 @@ class Sweep(Session):
         self.console.log(f"{self.total:,} jobs")
         for job in self.jobs:
             self.console.log(f"\n{job.label}")
-            if job.refused is not None:
-                self.console.log(f"skipped: {job.refused}")
-            else:
-                show_plan(job.experiment, plan_of(job.experiment), self.console)
+            show_plan(job.experiment, plan_of(job.experiment), self.console)
 
     def begin(self, is_new: bool) -> None:
         for experiment in self.experiments if is_new else ():
@@ -61,9 +57,7 @@ class Sweep(Session):
     def draw(self) -> Iterator[Job]:
         left = []
         for made in self.jobs:
-            if made.refused is not None:
-                self.say(made, f"skipped: {made.refused}")
-            elif has_finished(self.folder / made.folder):
+            if has_finished(self.folder / made.folder):
                 self.say(made, "finished earlier, skipped")
                 self.send(made)
                 made.exit_code = DONE
@@ -74,7 +68,7 @@ class Sweep(Session):
         yield from map(self.job, left)
 
     def exit_code(self) -> int:
-        return SWEEP_FAILED if any(job.exit_code != DONE for job in self.jobs if job.refused is None) else DONE
+        return SWEEP_FAILED if any(job.exit_code != DONE for job in self.jobs) else DONE
 
 
 def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings) -> int:
@@ -83,7 +77,7 @@ def run_sweep(composed: Iterable[Composed], total: int, console: Console, settin
     Raises:
         UserError: where any of the jobs is wrong; none has been started then.
     """
-    return Sweep(checked(composed, total, settings.refused == "skip"), settings, console).start()
+    return Sweep(checked(composed, total), settings, console).start()
 
 
 def refuse_too_many(total: int, limit: int) -> None:
@@ -93,19 +87,15 @@ def refuse_too_many(total: int, limit: int) -> None:
         raise UserError(f"the values make {total:,} jobs, and max_jobs={limit}", f"{limit:,} jobs or fewer", fix)
 
 
-def checked(composed: Iterable[Composed], total: int, skips: bool = False) -> list[SweepJob]:
+def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
     """Return the jobs, about `total` in number, once all of them are known to work.
 
     Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
 
-    Args:
-        skips: whether a job that a rule refuses is marked as refused instead.
-
     Raises:
-        UserError: where any of the jobs is wrong, or all are refused, or two are the same.
+        UserError: where any of the jobs is wrong, or two are the same.
     """
     jobs: list[SweepJob] = []
-    refusals: list[UserError] = []
     identities: dict[str, int] = {}
     first: Experiment | None = None  # as it was composed
     for number, job in enumerate(composed, 1):
@@ -113,40 +103,22 @@ def checked(composed: Iterable[Composed], total: int, skips: bool = False) -> li
             experiment = read(job.document, job.choices, job.config_dirs)
             first = first or experiment
             _refuse_differing(experiment, first)
-            refusal = _refusal(experiment, job)
-            if refusal is None:
-                experiment = debugged(experiment)
-                if len(refusals) == len(jobs):  # the first one that may run
-                    check_surroundings(experiment)
-            elif skips:
-                refusals.append(refusal)
-            else:
-                raise refusal
+            refuse_unused(experiment, job.typed)
+            check_job(experiment)
+            experiment = debugged(experiment)
+            if not jobs:
+                check_surroundings(experiment)
         except UserError as error:
             raise error.within(f"job {number:,} of {total:,} ({' '.join(typed(job.overrides))})") from error
         made = SweepJob(number, "", experiment, job.overrides)
-        if refusal is not None:
-            made.exit_code, made.refused = WRONG_CONFIGURATION, str(redact(refusal.problem))
         before = identities.setdefault(made.identity, number)
         if before != number:
             problem = f"jobs {before} and {number} have the same settings ({' '.join(made.shown)})"
             raise UserError(problem, "each value once")
         jobs.append(made)
-    if len(refusals) == len(jobs):
-        raise refusals[0].within(f"all {len(refusals)} jobs are refused, the first")
     for made, label in zip(jobs, job_labels([made.shown for made in jobs]), strict=True):
         made.label = label
     return jobs
-
-
-def _refusal(experiment: Experiment, job: Composed) -> UserError | None:
-    """Return the rule that an experiment breaks, if any."""
-    try:
-        refuse_unused(experiment, job.typed)
-        check_job(experiment)
-    except UserError as error:
-        return error
-    return None
 
 
 def check_job(experiment: Experiment, surroundings: bool = False) -> None:

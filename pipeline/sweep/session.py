@@ -54,7 +54,6 @@ class SweepJob:
     experiment: Experiment
     overrides: tuple[str, ...]  # as Hydra composed them
     exit_code: int | None = None  # None before it has ended
-    refused: str | None = None  # why a rule refuses it, where such a job is skipped (`sweep.refused=skip`)
     reason: str | None = None  # why its process has refused it, before a run of it began
 
     @property
@@ -83,8 +82,7 @@ class SweepJob:
             "overrides": self.shown,
             "identity": self.identity,
             "code": self.sources.digest,
-            "status": None if self.refused is None else "SKIPPED",
-            "reason": self.refused or self.reason,
+            "reason": self.reason,
             "exit_code": self.exit_code,
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
@@ -336,7 +334,7 @@ class Session(ABC):
             console.log(f"{'resume':11} {resuming_command()}")
         for path in (*paths, *more):
             parent.artifact(path)
-        failed = sum(job.refused is None and job.exit_code not in (None, DONE) for job in self.jobs)
+        failed = sum(job.exit_code not in (None, DONE) for job in self.jobs)
         table = (self.folder / "comparison.md").read_text()
         parent.tags({NOTE: sweep_description(table, command(), self.first.tracking.note), "failed": str(failed)})
         status = "FINISHED" if code == DONE else "KILLED" if code in STOPPED else "FAILED"

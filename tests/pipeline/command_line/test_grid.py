@@ -62,7 +62,6 @@ def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
         (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "leaves no job"),
         (["-m", "seed=1,2", "sweep.n_jobs=0"], "sweep.n_jobs"),
         (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "several values to a sweep itself"),
-        (["-m", "seed=1,2", "sweep.refused=maybe"], "sweep.refused"),
         (["sweep.n_jobs=2"], "is for a sweep, and this is one run"),
         (["sweep=sedes"], "unknown option"),
     ],
