@@ -118,16 +118,15 @@ def _run_sweep(composer: "Composer") -> int:
 def _run_search(composer: "Composer") -> int:
     from pipeline.config.sweep import SearchSettings
     from pipeline.console import Console
-    from pipeline.search.plan import checked_search
     from pipeline.search.space import read_axes
     from pipeline.search.trials import Search
     from pipeline.sweep.run import refuse_too_many
 
     assert isinstance(composer.sweep, SearchSettings)
     axes = read_axes(composer.of_jobs, composer.with_lines)
-    plan = checked_search(composer.sweep, axes, composer.with_lines)
-    refuse_too_many(plan.settings.trials, plan.first.max_jobs)
-    return Search(plan, composer.options, Console()).start()
+    search = Search(composer.sweep, axes, composer.with_lines, composer.options, Console())
+    refuse_too_many(search.total, search.first.max_jobs)
+    return search.start()
 
 
 def _leave(code: int) -> NoReturn:

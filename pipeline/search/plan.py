@@ -1,6 +1,5 @@
 """The plan of a search: its goals and its space, checked before the first trial."""
 
-import hashlib
 import json
 import math
 import re
@@ -12,11 +11,8 @@ from pipeline.command_line.compose import Composed
 from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.sweep import SearchSettings
-from pipeline.provenance.identity import identity
-from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run_folder.summary import best_metric
-from pipeline.search.space import Axis, probes, size
-from pipeline.sweep.run import check_job
+from pipeline.search.space import Axis, size
 from stages.errors import UserError
 
 Compose = Callable[[Sequence[str]], Composed]
@@ -72,55 +68,6 @@ class Plan:
         goals = [[goal.metric, goal.direction] for goal in self.goals]
         space = sorted((axis.key, axis.text) for axis in self.axes)
         return json.dumps([space, goals, *(getattr(self.settings, name) for name in names)])
-
-
-@dataclass(frozen=True)
-class SearchPlan(Plan):
-    """A search that is known to work."""
-
-    compose: Compose
-    first: Experiment  # of a first trial; all share its `outputs` and `tracking`
-    sources: Sources
-    identity: str  # equal where the same command would search the same
-
-
-def checked_search(settings: SearchSettings, axes: Sequence[Axis], compose: Compose) -> SearchPlan:
-    """Return the search, once every end of its space is known to have an effect and a value in its range.
-
-    Combinations that a rule refuses may show only as they come; at least one end must work.
-
-    Raises:
-        UserError: where the search is wrong.
-    """
-    if not axes:
-        raise UserError(
-            f"sweep={settings.sampler} searches, and no setting has several values",
-            "an interval, a range or a list for at least one setting",
-            "'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'",
-        )
-    for axis in axes:
-        _check_axis(axis)
-    first: Experiment | None = None
-    refused: UserError | None = None
-    files: dict[str, str] = {}
-    identities: list[str] = []
-    for lines in probes(axes):
-        _, experiment = read_trial(compose, lines)
-        _refuse_debug(experiment, axes)
-        identities.append(identity(experiment))
-        files |= sources(experiment).files
-        try:
-            check_job(experiment, surroundings=first is None)
-        except UserError as error:
-            refused = refused or error.within(f"trial {' '.join(lines)}")
-        else:
-            first = first or experiment
-    if first is None:
-        assert refused is not None
-        raise refused
-    plan = make_plan(settings, axes, first)
-    digest = hashlib.sha256((plan.describe() + identities[0]).encode()).hexdigest()[:32]
-    return SearchPlan(plan.settings, plan.goals, plan.axes, compose, first, Sources(files), digest)
 
 
 def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experiment) -> Plan:
@@ -194,16 +141,25 @@ def read_trial(compose: Compose, lines: Sequence[str]) -> tuple[Composed, Experi
     return composed, experiment
 
 
-def _check_axis(axis: Axis) -> None:
-    if axis.key in OF_VALIDATION:
+def check_axes(settings: SearchSettings, axes: Sequence[Axis]) -> None:
+    """Refuse a search without axes, and axes by which no trial would be the best."""
+    if not axes:
         raise UserError(
-            f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
-            "axes that leave the validation examples as they are, or a sweep, which chooses none",
-            f"python -m pipeline -m {axis.key}=<value>,<value>",
+            f"sweep={settings.sampler} searches, and no setting has several values",
+            "an interval, a range or a list for at least one setting",
+            "'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'",
         )
+    for axis in axes:
+        if axis.key in OF_VALIDATION:
+            raise UserError(
+                f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
+                "axes that leave the validation examples as they are, or a sweep, which chooses none",
+                f"python -m pipeline -m {axis.key}=<value>,<value>",
+            )
 
 
-def _refuse_debug(experiment: Experiment, axes: Sequence[Axis]) -> None:
+def refuse_debug(experiment: Experiment, axes: Sequence[Axis]) -> None:
+    """Refuse a debug run as a trial."""
     if experiment.debug is not None:
         raise UserError(
             f"debug={experiment.debug.kind} with a search, which chooses trials by results that here count nowhere",

@@ -15,7 +15,7 @@ from pipeline.config.experiment import read
 from pipeline.config.names import Options
 from pipeline.paths import outputs_folder, shorter
 from pipeline.redaction import redact, redact_overrides
-from pipeline.search.plan import SearchPlan
+from pipeline.search.plan import Compose
 from pipeline.search.study import Study, Trial
 from stages.storage.atomic import atomic_write
 
@@ -133,13 +133,13 @@ def _values_text(study: Study, trial: Trial) -> str:
     return ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(study.plan.goals, trial.values, strict=True))
 
 
-def write_best(plan: SearchPlan, study: Study, folder: Path, options: Options) -> tuple[list[Path], list[str]]:
+def write_best(study: Study, compose: Compose, folder: Path, options: Options) -> tuple[list[Path], list[str]]:
     """Write the best configurations into the folder of the search; return the files, and the commands to run them."""
     paths, commands = [], []
     best = study.best()
     for number, trial in enumerate(best, 1):
         name = "best" if len(best) == 1 else f"best_{number}"
-        composed = plan.compose(trial.lines)
+        composed = compose(trial.lines)
         comment = f"Trial {trial.ordinal} of search {folder.name}: {_values_text(study, trial)}"
         paths.append(write_experiment(composed, comment, options, folder, name))
         commands.append(run_command(composed, options, folder, name))

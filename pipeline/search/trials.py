@@ -1,22 +1,28 @@
 """Trials as jobs: made from the points that the study draws; their results go back to it."""
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
 from pipeline.config.names import Options
+from pipeline.config.sweep import SearchSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.planning.earlier import plan_of
 from pipeline.planning.job import Job
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
-from pipeline.search.plan import SearchPlan, read_trial
+from pipeline.search.plan import Compose, check_axes, make_plan, read_trial, refuse_debug
 from pipeline.search.results import answer, draw, settings_text, write_best
+from pipeline.search.space import Axis, probes
 from pipeline.search.study import Pruner, Study, Trial
+from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Session, SweepJob
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
@@ -30,18 +36,47 @@ class Search(Session):
     unit = "trial"
     study: Study  # once it runs
 
-    def __init__(self, plan: SearchPlan, options: Options, console: Console) -> None:
-        """Take a plan, and the options of the groups, by which the best configuration is written."""
-        super().__init__(plan.settings, console)
-        self.plan = plan
+    def __init__(
+        self, settings: SearchSettings, axes: Sequence[Axis], compose: Compose, options: Options, console: Console
+    ) -> None:
+        """Plan a search, once every end of its space is known to have an effect and a value in its range.
+
+        Combinations that a rule refuses may show only as they come; at least one end must work.
+
+        Args:
+            options: those of the groups, by which the best configuration is written.
+
+        Raises:
+            UserError: where the search is wrong.
+        """
+        super().__init__(settings, console)
+        check_axes(settings, axes)
+        self._compose = compose
         self._options = options
+        files: dict[str, str] = {}
+        identities: list[str] = []
+        working: list[Experiment] = []
+        refusals: list[UserError] = []
+        for lines in probes(axes):
+            _, experiment = read_trial(compose, lines)
+            refuse_debug(experiment, axes)
+            identities.append(identity(experiment))
+            files |= sources(experiment).files
+            try:
+                check_job(experiment, surroundings=not working)
+                working.append(experiment)
+            except UserError as error:
+                refusals.append(error.within(f"trial {' '.join(lines)}"))
+        if not working:
+            raise refusals[0]
+        self.plan = make_plan(settings, axes, working[0])
+        self.experiments = working[:1]
+        self.sources = Sources(files)
+        self.identity = hashlib.sha256((self.plan.describe() + identities[0]).encode()).hexdigest()[:32]
         self._trials: dict[str, Trial] = {}  # by the name of the folder
         self._commands: list[str] = []  # that run the best, once they are known
-        self.total = plan.settings.trials
+        self.total = self.plan.settings.trials
         self.name = f"search of {self.total} trials"
-        self.experiments = [plan.first]
-        self.sources = plan.sources
-        self.identity = plan.identity
 
     def show(self) -> None:
         self.begin(True)
@@ -85,7 +120,7 @@ class Search(Session):
     def results(self) -> list[Path]:
         if not hasattr(self, "study"):
             return []
-        paths, self._commands = write_best(self.plan, self.study, self.folder, self._options)
+        paths, self._commands = write_best(self.study, self._compose, self.folder, self._options)
         return [*draw(self.study, self.folder), *paths]
 
     def facts(self) -> Mapping[str, Any]:
@@ -104,7 +139,7 @@ class Search(Session):
     def _made(self, trial: Trial) -> SweepJob | None:
         """Return the job of a trial; None, and the trial has failed, where its settings do not go together."""
         try:
-            composed, experiment = read_trial(self.plan.compose, trial.lines)
+            composed, experiment = read_trial(self._compose, trial.lines)
             check_rules(experiment, surroundings=False)
             plan_of(experiment)
         except UserError as error:

@@ -7,17 +7,19 @@ import pytest
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.sweep import SearchSettings
-from pipeline.search.plan import SearchPlan, checked_search
+from pipeline.console import Console
 from pipeline.search.space import read_axes
+from pipeline.search.trials import Search
 from stages.errors import UserError
 
 
-def search(outputs: Path, *words: str) -> SearchPlan:
+def search(outputs: Path, *words: str) -> Search:
     composer = Composer(
         read_arguments([*words, "optimizer.epsilon=interval(1,2)", f"outputs={outputs}", "tracking=off"])
     )
     assert isinstance(composer.sweep, SearchSettings)
-    return checked_search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines)
+    axes = read_axes(composer.of_jobs, composer.with_lines)
+    return Search(composer.sweep, axes, composer.with_lines, composer.options, Console())
 
 
 def test_the_run_to_compare_with_is_found_before_the_search(tmp_path: Path) -> None:
@@ -27,4 +29,4 @@ def test_the_run_to_compare_with_is_found_before_the_search(tmp_path: Path) -> N
 
 def test_an_interval_of_a_whole_setting_is_searched(tmp_path: Path) -> None:
     searched = search(tmp_path, "sweep=tpe", "train.batch_size=interval(8,64)")
-    assert [axis.is_whole for axis in searched.axes] == [True, False]
+    assert [axis.is_whole for axis in searched.plan.axes] == [True, False]

@@ -17,6 +17,7 @@ from pipeline.search.results import draw
 from pipeline.search.space import Axis
 from pipeline.search.study import STUDY, Pruner, Study, Trial
 from pipeline.search.trials import Search
+from pipeline.sweep.session import Session
 from stages.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -94,9 +95,9 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_ends_before_its_run_begins_has_a_reason(tmp_path: Path) -> None:
-    plan: Any = SimpleNamespace(settings=SETTINGS, goals=PLAN.goals, first=None, sources=None, identity="")
-    search = Search(plan, None, Console())  # type: ignore[arg-type]
-    search.folder = tmp_path
+    search = object.__new__(Search)  # without the configuration that its plan is read from
+    Session.__init__(search, SETTINGS, Console())
+    search.plan, search.folder, search._trials = PLAN, tmp_path, {}
     search.study = study = Study(tmp_path, changed(trials=2))
     for code, text in ((2, "10:00:00 error: fork=a: it is gone"), (1, "")):
         trial = study.ask()
