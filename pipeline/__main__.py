@@ -118,7 +118,7 @@ def _run_sweep(composer: "Composer") -> int:
 def _run_search(composer: "Composer") -> int:
     from pipeline.config.sweep import SearchSettings
     from pipeline.console import Console
-    from pipeline.search.space import read_axes
+    from pipeline.search.plan import read_axes
     from pipeline.search.trials import Search
     from pipeline.sweep.run import refuse_too_many
 

@@ -18,9 +18,8 @@ from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
-from pipeline.search.plan import Compose, check_axes, make_plan, read_trial, refuse_debug
+from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.results import answer, draw, settings_text, write_best
-from pipeline.search.space import Axis, probes
 from pipeline.search.study import Pruner, Study, Trial
 from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Session, SweepJob

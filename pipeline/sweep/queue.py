@@ -1,9 +1,12 @@
-"""The jobs of a sweep, several at a time, each in a process of its own."""
+"""The jobs of a sweep: several at a time, each in a process of its own, watched, stopped, and ended where it hangs."""
 
+import math
+import os
+import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from signal import SIGTERM
@@ -12,14 +15,157 @@ from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job
-from pipeline.run.child import POLL_SECONDS
+from pipeline.run.child import POLL_SECONDS, Stopper, code_of, enter, exit_code_of
 from pipeline.run.engine import RemoteJob, engine_of
-from pipeline.sweep.process import JobProcess
+from pipeline.run.launch import run_job
+from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.sweep.slots import Slot
-from pipeline.system import pulse, signals
+from pipeline.system import pulse, signals, streams
+from pipeline.system.processes import process_started
+from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request, signal_request
 from pipeline.tracking.store import server_answers
 from stages.errors import UserError
+from stages.exporters import fresh_process
+from stages.settings.model import ModelSettings
+from stages.settings.results import ExportSettings
+from stages.targets import target_of
+
+TIMEOUT_GRACE_SECONDS = 60.0
+"""Seconds that a job may exceed `job_timeout_seconds` by, to save and end, before it is killed."""
+
+LOG = "pipeline.log"
+"""In the job's folder: what it says, without secrets."""
+
+OUTPUT = "output.log"
+"""In the job's folder: what else its process prints, masked when the run ends."""
+
+
+def refusal_in(folder: Path) -> str | None:
+    """Returns why the job in `folder` was refused before its run began, as its log says; None where it does not."""
+    try:
+        lines = (folder / LOG).read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
+
+
+class JobProcess:
+    """A job that runs in a process of its own, which has been started.
+
+    Attributes:
+        job: what it runs. slot: where.
+        exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped,
+            TIMED_OUT where it was killed for its time limit.
+    """
+
+    def __init__(self, job: Job, console: Console, slot: Slot) -> None:
+        assert job.folder is not None
+        self.job = job
+        self.slot = slot
+        self.started = time.monotonic()
+        self.exit_code: int | None = None
+        self._console = console
+        placed = replace(job.experiment, cluster=job.experiment.cluster.for_job_process())
+        arguments = (replace(job, experiment=placed), slot.environment(job.experiment), _reloads_afresh(job))
+        self._process = slot.start(_work, arguments)
+        hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
+        self._watch = Watch(self._process, math.inf if hang_seconds is None else hang_seconds)
+        self._deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
+        self._reason = LOST
+        self._code: int | None = None  # of a process that was stopped or killed from here
+        self._stopper: Stopper | None = None
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes ready, for `multiprocessing.connection.wait`, when the process ends."""
+        return self._process.sentinel
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        return self._process.progress
+
+    def stop(self, request: Request, count: int = 1) -> None:
+        """Asks the process to save and end, as by `count` signals; to be repeated until `poll` returns its exit code.
+
+        It is killed where it gives no sign of life, or at the third signal.
+        """
+        if self._stopper is None:
+            self._stopper = Stopper(self._process)
+        self._code = request.exit_code
+        self._stopper.step(request, count)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs; to be called every POLL_SECONDS.
+
+        Kills the process where it hangs, or exceeds its time limit. Of a process that has ended without ending its run,
+        the run is ended here.
+        """
+        if self.exit_code is None:
+            if self._process.exitcode is None and self._stopper is None:
+                self._kill_if_lost()
+            if self._process.exitcode is not None:
+                self._end()
+        return self.exit_code
+
+    def _kill_if_lost(self) -> None:
+        if self._watch.hangs():
+            self._reason = f"it gave no sign of life for {self._watch.silence():.0f} s, and was killed"
+        elif time.monotonic() > self._deadline:
+            limit = self.job.experiment.job_timeout_seconds
+            self._reason = f"it did not end by job_timeout_seconds={limit:g}, and was killed"
+            self._code = TIMED_OUT
+        else:
+            self._watch.note()
+            return
+        self._process.kill()
+        self._process.join()
+
+    def _end(self) -> None:
+        """Takes the exit code of the process, and ends the run where it has not."""
+        self._process.join()
+        own = exit_code_of(self._process)
+        if self._process.lost is not None:
+            self._reason = self._process.lost
+        code = own if self._code is None or own == DONE else self._code
+        assert self.job.folder is not None
+        with signals.ending(code if self._code is not None else None):
+            status = "FAILED" if self._code is None else "KILLED"
+            end_lost(self.job.folder, self.job.experiment, status, self._console, self._reason)
+        self.exit_code = code
+
+
+_reloaded: set[tuple[Path, str]] = set()
+"""Sweeps, by their folder, and what a job of theirs exports: a network, in formats."""
+
+
+def _reloads_afresh(job: Job) -> bool:
+    """Return whether `job` is the first of its sweep with this network and formats: further ones reload in their own
+    process, since a fresh one that imports TensorFlow costs as much as many a job."""
+    assert job.folder is not None
+    model, export = job.experiment.of("model", ModelSettings), job.experiment.of("export", ExportSettings)
+    kind = (job.folder.parent, f"{model and target_of(model.network)} {export and export.formats}")
+    is_first = kind not in _reloaded
+    _reloaded.add(kind)
+    return is_first
+
+
+def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool) -> None:
+    assert job.folder is not None
+    if not reloads_afresh:
+        fresh_process.reload_here()
+    os.environ.update(variables)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    streams.append_to(job.folder / OUTPUT)
+    enter(job, own)
+    with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
+        console = Console(log=job.folder / LOG)
+        own_job = replace(job, started=process_started())
+        code = code_of(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
+        signals.ended(code)
+    sys.exit(code)
+
 
 SERVER_PATIENCE_SECONDS = 600.0
 """Seconds that a sweep waits for a tracking server that went away; a job that begins without it is refused."""

@@ -31,8 +31,7 @@ from pipeline.run_folder.pending import send_rest
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
-from pipeline.sweep.process import LOG, OUTPUT, refusal_in
-from pipeline.sweep.queue import Running, Scheduler
+from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, refusal_in
 from pipeline.sweep.slots import Slot, deal_out, opened
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept

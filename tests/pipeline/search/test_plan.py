@@ -8,7 +8,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.sweep import SearchSettings
 from pipeline.console import Console
-from pipeline.search.space import read_axes
+from pipeline.search.plan import read_axes
 from pipeline.search.trials import Search
 from stages.errors import UserError
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pipeline.search.space import Axis, probes, read_axes
+from pipeline.search.plan import Axis, probes, read_axes
 from stages.errors import UserError
 from tests.pipeline.experiments import compose
 

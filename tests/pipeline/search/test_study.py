@@ -12,9 +12,8 @@ from matplotlib import image
 from pipeline.config.sweep import SearchSettings
 from pipeline.console import Console
 from pipeline.planning.job import PrunedError
-from pipeline.search.plan import Goal, Plan
+from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.results import draw
-from pipeline.search.space import Axis
 from pipeline.search.study import STUDY, Pruner, Study, Trial
 from pipeline.search.trials import Search
 from pipeline.sweep.session import Session

@@ -12,8 +12,7 @@ import pytest
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
-from pipeline.sweep.process import JobProcess
-from pipeline.sweep.queue import Scheduler
+from pipeline.sweep.queue import JobProcess, Scheduler
 from pipeline.sweep.slots import Slot
 from pipeline.system import signals
 from pipeline.system.processes import LocalProcess
