@@ -62,9 +62,7 @@ def inspect(
             }
     repeated = {name: split.repeated for name, split in result.splits.items()}
     counts = {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
-    counts |= {
-        f"data/duplicates_{earlier}_{later}": shared.images for (earlier, later), shared in result.shared.items()
-    }
+    counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in result.shared.items()}
     train = result.splits["train"]
     pixel_min, pixel_max = dataset.pixel_range
     params = {

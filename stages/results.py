@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stages.dataset_rules import check, ends_of, int32_labels
+from stages.dataset_rules import check, int32_labels
 from stages.errors import UserError
 from stages.images import Described, Images, describe
 
@@ -158,7 +158,8 @@ class Split:
     @cached_property
     def ends(self) -> tuple[float, float] | None:
         """The least and the greatest pixel, nan where one is; None where images are not in memory."""
-        return ends_of(self.images)
+        images = self.images
+        return (float(images.min()), float(images.max())) if isinstance(images, np.ndarray) else None
 
     @cached_property
     def described(self) -> Described:

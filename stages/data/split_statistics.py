@@ -40,22 +40,11 @@ class SplitStatistics:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """Images of one split that are in an earlier one, too, to the pixel.
-
-    images: how many. rows: the first of them, and its first copy in the earlier split; None where there is none.
-    """
-
-    images: int
-    rows: tuple[int, int] | None
-
-
-@dataclass(frozen=True)
 class Statistics:
-    """splits: by name, in order; shared: from (split, later split) to the images of the later one that are in both."""
+    """splits: by name, in order; shared: from (split, later split) to how many images of the later one are in both."""
 
     splits: Mapping[str, SplitStatistics]
-    shared: Mapping[tuple[str, str], Shared]
+    shared: Mapping[tuple[str, str], int]
 
 
 def statistics(dataset: Dataset, seed: int) -> Statistics:
@@ -76,7 +65,7 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
         mean, std = mean_and_std(described.moments)
         splits[name] = SplitStatistics(by_class, len(described.digests), mean, std, repeated)
     shared = {
-        (earlier, later): _shared(descriptions[earlier].digests, descriptions[later].digests)
+        (earlier, later): int(np.isin(descriptions[later].digests, descriptions[earlier].digests).sum())
         for earlier, later in itertools.combinations(descriptions, 2)
     }
     return Statistics(splits, shared)
@@ -101,16 +90,17 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     kind = f"{size} {dataset.train.images.dtype}, pixels {low:g} to {high:g}"
     reporter.log(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
     rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
+    leaks = []
     for name, split in statistics.splits.items():
         fewest, most = split.by_class.min(), split.by_class.max()
         counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.std)]
-        twice = [f"{split.repeated:,} within"] if split.repeated else []
-        twice += [
-            f"{shared.images:,} in {earlier}"
-            for (earlier, later), shared in statistics.shared.items()
-            if later == name and shared.rows
+        shared = {earlier: count for (earlier, later), count in statistics.shared.items() if later == name and count}
+        leaks += [
+            f"{count:,} of {split.examples:,} {name} images are in {earlier}" for earlier, count in shared.items()
         ]
+        twice = [f"{split.repeated:,} within"] if split.repeated else []
+        twice += [f"{count:,} in {earlier}" for earlier, count in shared.items()]
         copies = "not looked for" if split.repeated is None else ", ".join(twice) or "0"
         rows.append([name, f"{split.examples:,}", counts, *(numbers if split.described else "--"), copies])
     for line in aligned(rows):
@@ -118,66 +108,41 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     train = statistics.splits["train"]
     if train.described < train.examples:
         reporter.log(f"  mean and std are those of {train.described:,} training images, drawn from all")
-    _warn(statistics, dataset, reporter)
-
-
-def _warn(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
-    overlaps = {names: shared for names, shared in statistics.shared.items() if shared.rows is not None}
-    if overlaps:
-        counts = ", ".join(
-            f"{shared.images:,} of {statistics.splits[later].examples:,} {later} images are in {earlier}"
-            for (earlier, later), shared in overlaps.items()
-        )
-        (earlier, later), shared = next(iter(overlaps.items()))
-        assert shared.rows is not None
+    if leaks:
         reporter.warn(
-            f"{counts}, such as row {shared.rows[0]} of {later}, which is row {shared.rows[1]} of {earlier}: "
-            "scores count memorized images. Remove the copies from the source, or report the count with the "
-            "scores"
+            f"{', '.join(leaks)}: scores count memorized images. Remove the copies from the source, or report the "
+            "count with the scores"
         )
-    for name in ("val", "test"):
-        absent = np.flatnonzero((statistics.splits[name].by_class == 0) & (statistics.splits["train"].by_class > 0))
-        if len(absent):
+    for name, split in statistics.splits.items():
+        is_absent = (split.by_class == 0) & ((train.by_class > 0) | (name == "train"))
+        if is_absent.any():
+            of_train = "none can be learned. Add examples, or leave the class out"
+            kind, effect = ("training", of_train) if name == "train" else (name, f"no {name} score covers them")
             reporter.warn(
-                f"{len(absent)} of {dataset.num_classes} classes have no {name} example, such as "
-                f"{dataset.class_names[absent[0]]}: no {name} score covers them"
+                f"{is_absent.sum()} of {dataset.num_classes} classes have no {kind} example, such as "
+                f"{dataset.class_names[is_absent.argmax()]}: {effect}"
             )
-    missing = np.flatnonzero(statistics.splits["train"].by_class == 0)
-    if len(missing):
-        reporter.warn(
-            f"{len(missing)} of {dataset.num_classes} classes have no training example, such as "
-            f"{dataset.class_names[missing[0]]}: none can be learned. Add examples, or leave the class out"
-        )
 
 
 def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     """Writes `statistics.csv`, a row a split, and `classes.csv`, a row a class; returns both."""
     folder.mkdir(parents=True, exist_ok=True)
     channels = range(dataset.image_shape[-1])
-    header = ["split", "examples", "described", "duplicates", *(f"in_{name}" for name in statistics.splits)]
-    rows: list[Sequence[object]] = [[*header, *(f"mean_{c}" for c in channels), *(f"std_{c}" for c in channels)]]
+    columns = ["described", "duplicates", *(f"in_{name}" for name in statistics.splits)]
+    columns += [*(f"mean_{channel}" for channel in channels), *(f"std_{channel}" for channel in channels)]
+    rows: list[Sequence[object]] = [["split", "examples", *columns]]
     for name, split in statistics.splits.items():
-        overlaps = [statistics.shared.get((earlier, name)) for earlier in statistics.splits]
-        counts = [shared.images if shared is not None else "" for shared in overlaps]
+        shared = [statistics.shared.get((earlier, name), "") for earlier in statistics.splits]
         pixels = [*split.mean, *split.std] if split.described else [""] * 2 * len(channels)
-        repeated = split.repeated if split.repeated is not None else ""
-        rows.append([name, split.examples, split.described, repeated, *counts, *pixels])
+        repeated = "" if split.repeated is None else split.repeated
+        rows.append([name, split.examples, split.described, repeated, *shared, *pixels])
     by_class = zip(dataset.class_names, *(split.by_class for split in statistics.splits.values()), strict=True)
-    tables = {"statistics.csv": rows, "classes.csv": [["class", *statistics.splits], *by_class]}
-    for name, table in tables.items():
-        write_csv(folder / name, table)
-    return [folder / name for name in tables]
+    write_csv(folder / "statistics.csv", rows)
+    write_csv(folder / "classes.csv", [["class", *statistics.splits], *by_class])
+    return [folder / "statistics.csv", folder / "classes.csv"]
 
 
 def _sample(split: Split, images: int, seed: int) -> Described:
     rows = np.random.default_rng(seed).choice(len(split), min(images, len(split)), replace=False)
     _, height, width, channels = split.images.shape
     return describe(Streamed(split.images.__getitem__, np.sort(rows), (height, width, channels), split.images.dtype))
-
-
-def _shared(digests: np.ndarray, later: np.ndarray) -> Shared:
-    """Returns what `later` shares with `digests`, uint64 [N] both."""
-    order = np.argsort(digests, kind="stable")  # of equal digests the first stays first
-    place = np.minimum(np.searchsorted(digests, later, sorter=order), len(digests) - 1)
-    rows = np.flatnonzero(digests[order[place]] == later)
-    return Shared(len(rows), (int(rows[0]), int(order[place[rows[0]]])) if len(rows) else None)
