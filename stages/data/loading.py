@@ -15,7 +15,6 @@ from stages.images import Images, Streamed
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Split
 from stages.settings.data import ImagesSettings, SourceSettings
-from stages.storage.arrays import DamagedError
 from stages.storage.atomic import write_csv
 
 HELD_SHARE = 1 / 3
@@ -49,14 +48,7 @@ def load(
         every = Streamed.all((len(prepared.labels), *source.image_shape), read)
         images = {name: dataclasses.replace(every, rows=part) for name, part in rows.items()}
     else:
-        held_in = "memory"
-        try:
-            images = hold(prepared, rows)
-        except DamagedError as error:
-            assert prepared.entry is not None
-            reporter.warn(f"{prepared.entry.path} is not what was written ({error}), and is made again")
-            prepared = _prepared(source, settings, cache, fits, reporter)
-            images = hold(prepared, rows)
+        held_in, images = "memory", hold(prepared, rows)
     splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}
     # Without a cache, free memory decides whether all pixels are read: the fingerprint must not depend on it.
     fingerprint = f"{source.fingerprint} {len(prepared.invalid)} left out" if settings.cache == "off" else None

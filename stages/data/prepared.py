@@ -18,7 +18,7 @@ from stages.data.source import Invalid, Source
 from stages.errors import UserError
 from stages.images import WORKERS, Described, Images, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter
-from stages.storage.arrays import ArrayFolder, DamagedError
+from stages.storage.arrays import ArrayFolder
 from stages.storage.cache import Contents, cached, discard
 
 _IMAGES = "images"
@@ -91,15 +91,15 @@ def read_rows(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
 
     def read(rows: np.ndarray) -> np.ndarray:
         images = prepared.images[rows]
-        new = np.flatnonzero(~is_compared[rows])
-        try:
-            _compare(prepared, images[new], rows[new])
-        except DamagedError as error:
-            assert prepared.entry is not None
-            raise UserError(
-                f"{prepared.entry.path} is not what was written ({error})",
-                "the images as they were prepared; the next run prepares them again",
-            ) from error
+        for place in np.flatnonzero(~is_compared[rows]):
+            assert prepared.described is not None
+            if digest(images[place]) != prepared.described.digests[rows[place]]:
+                assert prepared.entry is not None
+                discard(prepared.entry)
+                raise UserError(
+                    f"{prepared.entry.path} is not what was written (image {rows[place]} is another one)",
+                    "the images as they were prepared; the next run prepares them again",
+                )
         is_compared[rows] = True
         return images
 
@@ -107,34 +107,17 @@ def read_rows(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the images of each split's rows, uint8 [n, H, W, C], read once from end to end.
-
-    Raises:
-        DamagedError: where one is not what was written; the entry is then discarded.
-    """
+    """Returns the images of each split's rows, uint8 [n, H, W, C]."""
     arrays = {name: empty((len(rows), *prepared.images.shape[1:])) for name, rows in splits.items()}
-    chunk = chunk_of(prepared.images.shape[1:])
+    chunk, read = chunk_of(prepared.images.shape[1:]), read_rows(prepared)
 
-    def fill(start: int) -> None:
-        part = prepared.images[slice(start, start + chunk)]
-        if not prepared.is_compared:
-            _compare(prepared, part, range(start, start + len(part)))
-        for name, rows in splits.items():  # in order
-            begin, end = np.searchsorted(rows, [start, start + len(part)])
-            arrays[name][begin:end] = part[rows[begin:end] - start]
+    def fill(name: str, start: int) -> None:
+        arrays[name][start : start + chunk] = read(splits[name][start : start + chunk])
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(fill, range(0, len(prepared.labels), chunk)))
+        parts = [(name, start) for name, rows in splits.items() for start in range(0, len(rows), chunk)]
+        list(pool.map(fill, *zip(*parts, strict=True)))
     return arrays
-
-
-def _compare(prepared: Prepared, images: np.ndarray, rows: Iterable[int]) -> None:
-    assert prepared.described is not None
-    for image, row in zip(images, rows, strict=True):
-        if digest(image) != prepared.described.digests[row]:
-            assert prepared.entry is not None
-            discard(prepared.entry)
-            raise DamagedError(f"image {row} is another one")
 
 
 def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> Contents:

@@ -20,6 +20,9 @@ SMALLEST, LARGEST = 64, 96
 LETTER = 7
 """Upper bound for the average width of a letter, in pixels."""
 
+TOP = 26
+"""Pixels above the first row, for the title."""
+
 SMALL, LARGE = 10, 12
 """Sizes of letters, in pixels."""
 
@@ -34,13 +37,14 @@ def plot_rows(
         pixel_range: the values drawn black and white.
     """
     cells = [list(shown(row, pixel_range)) for row in rows]
-    mosaic, corners = _mosaic(cells, down=4, right=4, width=0)
-    height = cells[0][0].shape[0]
+    height, width = cells[0][0].shape[:2]
     labels = drawable(names)
-    sheet = _Sheet(mosaic, round(max(map(font(SMALL).getlength, labels))) + 10, title)
-    for label, row in zip(labels, corners, strict=True):
-        sheet.write(-6, row[0][0] + height // 2, label, "rm")
-    return sheet.save(path)
+    margin = round(max(map(font(SMALL).getlength, labels))) + 10
+    sheet = _sheet(cells, (height + 4, width + 4), margin, title)
+    draw = ImageDraw.Draw(sheet)
+    for row, label in enumerate(labels, 1):
+        draw.text((margin - 6, TOP + row * (height + 4) - height // 2), label, "black", font(SMALL), "rm")
+    return _save(sheet, path)
 
 
 def plot_batch(
@@ -52,14 +56,16 @@ def plot_batch(
         titles: made of names that are `drawable`; two lines of each are shown.
     """
     drawn = list(shown(images, pixel_range))
-    cells = [drawn[start : start + 8] for start in range(0, len(drawn), 8)]
-    mosaic, corners = _mosaic(cells, down=30, right=8, width=LARGEST)
-    sheet = _Sheet(mosaic, 4, title)
-    places = [corner for row in corners for corner in row]
-    for text, (top, left) in zip(titles, places, strict=True):
+    height, width = drawn[0].shape[:2]
+    down, right = height + 30, max(width, LARGEST) + 8
+    sheet = _sheet([drawn[start : start + 8] for start in range(0, len(drawn), 8)], (down, right), 4, title)
+    draw = ImageDraw.Draw(sheet)
+    for number, text in enumerate(titles):
+        row, column = divmod(number, 8)
+        place = 4 + column * right, TOP + (row + 1) * down - height - 3
         lines = textwrap.fill(text, 18, max_lines=2, placeholder="…")
-        sheet.write(left, top - 3, lines, "ld")
-    return sheet.save(path)
+        draw.multiline_text(place, lines, "black", font(SMALL), "ld", spacing=1)
+    return _save(sheet, path)
 
 
 def shown(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
@@ -85,44 +91,24 @@ def shown(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
     return whole.repeat(factor, axis=1).repeat(factor, axis=2)
 
 
-def _mosaic(
-    cells: Sequence[Sequence[np.ndarray]], down: int, right: int, width: int
-) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
-    """Returns all images on white, uint8 [h, w, 3], and the upper left corner of each, (pixels down, pixels right).
+def _sheet(cells: Sequence[Sequence[np.ndarray]], distance: tuple[int, int], margin: int, title: str) -> Image.Image:
+    """Returns rows of images on white below a title; each image lies at the bottom left of its cell.
 
     Args:
-        down, right: pixels above and after each image.
-        width: minimal pixels for an image.
+        distance: pixels from one row to the next, and from one image to the next.
+        margin: pixels to the left of all images.
     """
-    high = cells[0][0].shape[0] + down
-    wide = max(cells[0][0].shape[1], width) + right
-    mosaic = np.full((high * len(cells), wide * max(map(len, cells)), 3), 255, np.uint8)
-    corners = [[(row * high + down, column * wide) for column in range(len(cells[row]))] for row in range(len(cells))]
-    for row, places in zip(cells, corners, strict=True):
-        for image, (top, left) in zip(row, places, strict=True):
-            mosaic[top : top + image.shape[0], left : left + image.shape[1]] = image
-    return mosaic, corners
+    down, right = distance
+    width = margin + max(right * max(map(len, cells)), LETTER * len(title)) + 8
+    sheet = Image.new("RGB", (width, TOP + down * len(cells) + 6), "white")
+    ImageDraw.Draw(sheet).text((6, 6), title, "black", font(LARGE))
+    for row, images in enumerate(cells, 1):
+        for column, image in enumerate(images):
+            sheet.paste(Image.fromarray(image), (margin + column * right, TOP + row * down - image.shape[0]))
+    return sheet
 
 
-class _Sheet:
-    """A mosaic, `margin` pixels from the left and below its title, with words beside its images."""
-
-    def __init__(self, mosaic: np.ndarray, margin: int, title: str) -> None:
-        height, width = mosaic.shape[:2]
-        self._corner = margin, 26
-        self._image = Image.new("RGB", (margin + max(width, LETTER * len(title)) + 8, height + 32), "white")
-        self._image.paste(Image.fromarray(mosaic), self._corner)
-        self._draw = ImageDraw.Draw(self._image)
-        self._draw.text((6, 6), title, "black", font(LARGE))
-        self._small = font(SMALL)
-
-    def write(self, right: int, down: int, text: str, anchor: str) -> None:
-        """Writes `text` at a pixel of the mosaic, which is the part of it that Pillow's `anchor` names."""
-        place = self._corner[0] + right, self._corner[1] + down
-        self._draw.multiline_text(place, text, "black", self._small, anchor, spacing=1)
-
-    def save(self, path: Path) -> Path:
-        """Writes the file `path`, making its folder; returns `path`."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, lambda partial: self._image.save(partial, **FASTEST), durable=False)
-        return path
+def _save(sheet: Image.Image, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, lambda partial: sheet.save(partial, **FASTEST), durable=False)
+    return path
