@@ -1,17 +1,24 @@
 """The `evaluate` stage: the trained model on the test split."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.distribution.collectives import is_chief
-from stages.evaluation.against import check_other, check_same_examples, compare_predictions
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
 from stages.evaluation.metrics import CALIBRATION, metrics_of
-from stages.evaluation.predictions import NAME, Predicted, read_predictions, write_predictions
+from stages.evaluation.predictions import (
+    NAME,
+    Predicted,
+    check_other,
+    check_same_examples,
+    compare_predictions,
+    read_predictions,
+    write_predictions,
+)
 from stages.evaluation.report import Report, draw_mistakes, draw_reliability
 from stages.evaluation.test_set import facts_of
 from stages.plots.charts import plot_confusion
@@ -71,7 +78,7 @@ def evaluate(
         summary["confidence"] = settings.confidence
     if against is not None:
         metrics |= against.metrics
-        summary["against"] = against.facts
+        summary["against"] = asdict(against)
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
     return Evaluation(scores.loss, scores.accuracy, scores.confusion, record)
 

@@ -276,7 +276,7 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
     for stage in later:
         settings = stage.settings
         if isinstance(result, Dataset) and isinstance(settings, EvaluateSettings) and settings.against is not None:
-            from stages.evaluation.against import check_other, check_same_examples
+            from stages.evaluation.predictions import check_other, check_same_examples
 
             other = check_other(Path(settings.against), settings.against)
             check_same_examples(other, settings.against, result.test, result.class_names)

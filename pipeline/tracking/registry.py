@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 
 from pipeline.tracking.params import CARD
-from stages.evaluation.against import CLASSES, compare_predictions, metadata_of
+from stages.evaluation.predictions import CLASSES, compare_predictions, metadata_of
 from stages.evaluation.predictions import NAME as PREDICTIONS
 from stages.evaluation.test_set import is_same_test_set
 

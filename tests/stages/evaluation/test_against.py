@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from stages.errors import UserError
-from stages.evaluation.against import check_other, check_same_examples, compare_predictions
-from stages.evaluation.predictions import NAME
+from stages.evaluation.predictions import NAME, check_other, check_same_examples, compare_predictions
 from stages.results import Split
 from tests.stages.evaluation import made
 
@@ -69,7 +68,7 @@ def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
 
 
 def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"evaluate.against=abc has no predictions.parquet"):
+    with pytest.raises(UserError, match=r"evaluate.against=abc: has no predictions.parquet"):
         check_other(tmp_path, "abc")
     (tmp_path / NAME).write_text("nonsense")
     with pytest.raises(UserError, match=r"abc: its predictions.parquet is damaged"):

@@ -19,7 +19,7 @@ from stages.checkpoints.files import Checkpoint, newest, read, start_from, write
 from stages.checkpoints.names import can_start, checkpoint_files
 from stages.checkpoints.saved import digests_of_run
 from stages.errors import UserError
-from stages.evaluation.against import check_other
+from stages.evaluation.predictions import check_other
 from stages.load.image_folder import image_folder
 from stages.load.tfds import tfds
 from stages.settings.data import ImageFolderSettings, TfdsSettings
