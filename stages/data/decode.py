@@ -16,7 +16,8 @@ import tensorflow as tf
 from stages.data.convert import MOST_PIXELS, InvalidImageError, decode_each
 
 VERSION = 3
-"""Of the decoding, and part of a cache's name: raise it with every change of the pixels that `Decoder` returns."""
+"""Of the decoding, and part of a cache's name: raise it with every change of the pixels that
+`Decoder` returns, and of the arrays that `stages.data.prepared` keeps."""
 
 AT_ONCE = 2
 """Images of a batch that are decoded at the same time: each may take MOST_PIXELS."""

@@ -54,7 +54,7 @@ def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
         UserError: where it is missing or not what was written.
     """
     try:
-        values = read_arrays(saved, NAME, {}).facts
+        values = read_arrays(saved, NAME).facts
     except (OSError, DamagedError) as error:
         raise UserError(f"{saved} is not what was written ({error})", "the results of a run as it left them") from error
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.data.source import Invalid, Source
+from stages.data.source import Example, Invalid, Source
 from stages.errors import UserError
 from stages.images import WORKERS, Described, Images, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter
@@ -22,6 +22,9 @@ from stages.storage.arrays import ArrayFolder
 from stages.storage.cache import Contents, cached, discard
 
 _IMAGES = "images"
+
+_Block = tuple[list[Example | Invalid], np.ndarray, Described]
+"""Examples, the images of those that can be used, uint8 [n, H, W, C], and what is known of these."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,7 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
         UserError: where an image cannot be used and `on_error` is `fail`, or the disk is full.
     """
     place = cache / f"images-{source.fingerprint}"
-    expected = {
-        _IMAGES: (np.uint8, (None, *source.image_shape)),
-        "labels": (np.int32, (None,)),
-        "numbers": (np.int64, (None,)),
-        "digests": (np.uint64, (None,)),
-        "moments": (np.float64, (None, 2, source.image_shape[-1])),
-    }
-    entry, is_new = cached(place, lambda folder: _make(source, folder, on_error, reporter), expected, reporter)
+    entry, is_new = cached(place, lambda folder: _make(source, folder, on_error, reporter), reporter)
     arrays = entry.arrays
     invalid = tuple(Invalid(*example) for example in entry.facts["invalid"])
     _refuse(invalid, on_error)
@@ -137,44 +133,35 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> Co
     return Contents({"invalid": [[part.where, part.why] for part in prepared.invalid]}, arrays, mapped=[_IMAGES])
 
 
-@dataclass(frozen=True)
-class _Block:
-    images: np.ndarray
-    labels: list[int]
-    is_usable: list[bool]
-    described: Described
-    invalid: list[Invalid]
-
-
 def _read(
     source: Source, on_error: str, reporter: Reporter, note: str, keep: Callable[[np.ndarray], object]
 ) -> Prepared:
     """Reads all of a source; `keep` gets the images in order, uint8 [n, H, W, C]."""
-    labels: list[int] = []
-    is_usable: list[bool] = []
+    results: list[int | Invalid] = []
     described: list[Described] = []
-    invalid: list[Invalid] = []
-    for block in _in_order(lambda item: _read_block(source, item), source.blocks()):
-        _refuse(block.invalid, on_error)
-        keep(block.images)
-        labels += block.labels
-        is_usable += block.is_usable
-        described.append(block.described)
-        invalid += block.invalid
-        reporter.progress(len(is_usable), len(source), None, note)
+    for block, images, part in _in_order(lambda item: _read_block(source, item), source.blocks()):
+        _refuse([result for result in block if isinstance(result, Invalid)], on_error)
+        keep(images)
+        results += [result if isinstance(result, Invalid) else result[1] for result in block]
+        described.append(part)
+        reporter.progress(len(results), len(source), None, note)
     digests, moments = (np.concatenate([getattr(part, name) for part in described]) for name in ("digests", "moments"))
-    numbers = np.flatnonzero(is_usable)
-    images = np.empty((0, *source.image_shape), np.uint8)
-    return Prepared(images, np.array(labels, np.int32), numbers, Described(digests, moments), tuple(invalid))
+    labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
+    invalid = tuple(result for result in results if isinstance(result, Invalid))
+    return Prepared(
+        np.empty((0, *source.image_shape), np.uint8),
+        np.array(list(labels.values()), np.int32),
+        np.array(list(labels), np.int64),
+        Described(digests, moments),
+        invalid,
+    )
 
 
 def _read_block(source: Source, block: Any) -> _Block:
     results = source.read(block)
-    usable = [result for result in results if not isinstance(result, Invalid)]
-    images = np.stack([image for image, _ in usable]) if usable else np.empty((0, *source.image_shape), np.uint8)
-    is_usable = [not isinstance(result, Invalid) for result in results]
-    invalid = [result for result in results if isinstance(result, Invalid)]
-    return _Block(images, [label for _, label in usable], is_usable, describe_block(images), invalid)
+    usable = [result[0] for result in results if not isinstance(result, Invalid)]
+    images = np.array(usable, np.uint8).reshape(-1, *source.image_shape)
+    return results, images, describe_block(images)
 
 
 def _in_order(function: Callable[[Any], _Block], items: Iterable[Any]) -> Iterator[_Block]:

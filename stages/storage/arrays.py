@@ -19,9 +19,6 @@ from stages.settings.places import regular_file
 FACTS = "facts.json"
 _BLOCK = 2**20
 
-Expected = Mapping[str, tuple[Any, Sequence[int | None]]]
-"""From names of arrays to their dtypes and shapes; None: any length."""
-
 
 class DamagedError(ValueError):
     """A folder that is not what was written; the text says where."""
@@ -58,16 +55,15 @@ def write_arrays(
     (folder / FACTS).write_text(json.dumps({**content, "checksum": _checksum(content)}))
 
 
-def read_arrays(folder: Path, name: str, expected: Expected) -> ArrayFolder:
+def read_arrays(folder: Path, name: str) -> ArrayFolder:
     """Return the contents of `folder`.
 
     Args:
         name: as it was written.
-        expected: arrays that it has to have.
 
     Raises:
         FileNotFoundError: where there is nothing.
-        DamagedError: where a byte, a name, a dtype or a shape is another one, or it cannot be read.
+        DamagedError: where a byte or the name is another one, or it cannot be read.
     """
     folder.lstat()
     try:
@@ -77,8 +73,6 @@ def read_arrays(folder: Path, name: str, expected: Expected) -> ArrayFolder:
         if content["name"] != name:
             raise DamagedError(f"it is {content['name']}, renamed")
         arrays = {key: _array(folder / f"{key}.npy", *facts) for key, facts in content["files"].items()}
-        for key, (dtype, shape) in expected.items():
-            _check(key, arrays[key], np.dtype(dtype), shape)
         return ArrayFolder(folder, content["facts"], arrays)
     except DamagedError:
         raise
@@ -93,15 +87,6 @@ def _array(path: Path, hashed: int, digest: str, size: int) -> np.ndarray:
     if _file_digest(path, hashed) != digest:
         raise DamagedError(f"the checksum of {path.name} does not fit")
     return np.asarray(np.load(path, mmap_mode=None if hashed == size else "r", allow_pickle=False))
-
-
-def _check(key: str, array: np.ndarray, dtype: np.dtype, shape: Sequence[int | None]) -> None:
-    fits = len(shape) == array.ndim and all(
-        side in (None, length) for side, length in zip(shape, array.shape, strict=True)
-    )
-    if array.dtype != dtype or not fits:
-        sides = ", ".join("any" if side is None else str(side) for side in shape)
-        raise DamagedError(f"{key} is {array.dtype} {array.shape} in place of {dtype} ({sides})")
 
 
 def _header_length(path: Path) -> int:

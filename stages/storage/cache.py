@@ -14,7 +14,7 @@ import numpy as np
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.safe_places import safe_place
-from stages.storage.arrays import ArrayFolder, DamagedError, Expected, read_arrays, write_arrays
+from stages.storage.arrays import ArrayFolder, DamagedError, read_arrays, write_arrays
 from stages.storage.atomic import PARTIAL, atomic_write, remove
 
 POLL_SECONDS = 0.2
@@ -33,9 +33,7 @@ class Contents:
     mapped: Sequence[str] = ()
 
 
-def cached(
-    place: Path, make: Callable[[Path], Contents], expected: Expected, reporter: Reporter
-) -> tuple[ArrayFolder, bool]:
+def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) -> tuple[ArrayFolder, bool]:
     """Return the entry `place`, and whether this call made it, as none was there or it was not what had been written.
 
     Of several processes that need it at once, one makes it and the others wait. The entry is renamed to its place once
@@ -43,21 +41,20 @@ def cached(
 
     Args:
         make: returns facts and arrays. It gets the folder, for arrays that are too large to be returned.
-        expected: see `read_arrays`; their dtypes and shapes.
 
     Raises:
         NoRoomError: where it cannot be written.
     """
     _mark_used(place)
     with suppress(OSError, DamagedError):
-        return read_arrays(place, place.name, expected), False
+        return read_arrays(place, place.name), False
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place, reporter):
             _mark_used(place)
             try:
-                return read_arrays(place, place.name, expected), False
+                return read_arrays(place, place.name), False
             except FileNotFoundError:
                 pass
             except DamagedError as error:

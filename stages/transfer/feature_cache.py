@@ -20,7 +20,6 @@ from stages.networks.keras_internals import graph_of, nodes_of, set_untracked
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Split, Strategy
 from stages.settings.train import TrainSettings
-from stages.storage.arrays import Expected
 from stages.storage.cache import Contents, NoRoomError, cached
 from stages.transfer.backbone import backbone_of, infers, is_frozen
 
@@ -69,13 +68,8 @@ def on_features(
         return model, dataset, f"off: {why_not}"
     splits = {"train": dataset.train, "val": dataset.val}
     shape = cut.head.input_shape[1:]
-    expected = {name: (np.float32, (len(split), *shape)) for name, split in splits.items()}
     compute = partial(_compute, cut.front, splits, reporter)
-    arrays = (
-        compute()
-        if cache is None
-        else _kept(cache / f"features-{_key(cut.front, dataset)}", compute, expected, reporter)
-    )
+    arrays = compute() if cache is None else _kept(cache / f"features-{_key(cut.front, dataset)}", compute, reporter)
     train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
     whole = np.finfo(np.float32)
     data = replace(dataset, train=train, val=val, test=val, pixel_range=(float(whole.min), float(whole.max)))
@@ -187,7 +181,7 @@ def _key(front: keras.Model, dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _kept(folder: Path, compute: Callable[[], Arrays], expected: Expected, reporter: Reporter) -> Arrays:
+def _kept(folder: Path, compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
     """Return the features in `folder`, or compute and store them."""
     computed = dict[str, np.ndarray]()
 
@@ -196,7 +190,7 @@ def _kept(folder: Path, compute: Callable[[], Arrays], expected: Expected, repor
         return Contents({}, computed)
 
     try:
-        return cached(folder, make, expected, reporter)[0].arrays
+        return cached(folder, make, reporter)[0].arrays
     except NoRoomError as error:
         reporter.warn(f"features are not kept, and a second run computes them again: {error}")
         return computed or compute()

@@ -155,7 +155,7 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
     def make(folder: Path) -> Contents:
         return Contents({}, {"data": np.zeros(100_000, np.uint8)})
 
-    cached(cache / "used", make, {}, Silent())  # by this process, which has not ended
+    cached(cache / "used", make, Silent())  # by this process, which has not ended
     (cache / ".partial-dead").mkdir()
     fill(cache / ".partial-dead")
     (cache / ".partial-making").mkdir()
@@ -168,7 +168,7 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
         assert clean(outputs, "--yes") == 0
     left = {path.name for path in cache.iterdir() if path.is_dir()}
     assert left == {"other", "new", "used", ".partial-making"}
-    entry, is_new = cached(cache / "old", make, {}, Silent())
+    entry, is_new = cached(cache / "old", make, Silent())
     assert is_new
     assert len(entry.arrays["data"]) == 100_000
 
