@@ -22,9 +22,6 @@ VERSION = 3
 AT_ONCE = 2
 """Images of a batch that are decoded at the same time: each may take MOST_PIXELS."""
 
-ORIENTATION = 0x0112
-"""EXIF tag of the camera's orientation, 1 to 8."""
-
 _EXIF = b"Exif\x00\x00"
 _EXIF_BYTES = 2**16
 _MOST_TAGS = 128

@@ -51,21 +51,6 @@ def classifier(model: Model) -> keras.Model:
     return keras.Model(images, outputs, name=network.name)
 
 
-def lasting_classifier(model: Model) -> keras.Model:
-    """Returns `classifier(model)`, whose layers stay Keras' own: plain Keras loads what it saves. `model` is used up.
-
-    Layers that are neither Keras' nor this project's keep their class.
-    """
-    for layer in _ours(all_layers(model.network, include_self=False)):
-        layer.__class__ = keras.layers.BatchNormalization
-        layer.synchronized = False
-    return classifier(model)
-
-
-def _ours(layers: list[keras.Layer]) -> list[BatchNormalization]:
-    return [layer for layer in layers if type(layer) is BatchNormalization]
-
-
 def _refuse_what_is_lost(layer: keras.Layer) -> None:
     """Raises UserError where plain Keras cannot make `layer` again: it has a function or an object of someone's own."""
     own = [value for value in vars(layer).values() if isinstance(value, FunctionType) and not _is_known(value)]
@@ -107,7 +92,7 @@ def _of_keras_alone(network: keras.Model) -> Iterator[None]:
     project alone.
     """
     layers = all_layers(network, include_self=False)
-    ours = _ours(layers)
+    ours = [layer for layer in layers if type(layer) is BatchNormalization]
     for layer in layers:
         kind = type(layer)
         if layer not in ours and kind.__module__.partition(".")[0] != "keras":

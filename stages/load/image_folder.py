@@ -11,7 +11,7 @@ from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Encoded, EncodedSource, Invalid
-from stages.dataset_rules import is_utf8, printable
+from stages.dataset_rules import printable
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -109,14 +109,10 @@ def split_folders(root: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Returns the folder of each split and the names of the classes in them, each in order.
 
     Raises:
-        UserError: where folders are neither classes nor splits, there are fewer than two classes, or a class
-            has a name that is not UTF-8.
+        UserError: where folders are neither classes nor splits, or there are fewer than two classes.
     """
     splits = _splits(root)
     names = sorted({folder.name for split in splits.values() for folder in _folders(split)})
-    strange = next((name for name in names if not is_utf8(name)), None)
-    if strange is not None:
-        raise UserError(f"data.dir={root} has a class folder {printable(strange)}, no UTF-8", "folders that are")
     if len(names) < 2:
         raise UserError(
             f"data.dir={root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",

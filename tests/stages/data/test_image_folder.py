@@ -171,6 +171,7 @@ def test_names_that_are_not_utf8_are_escaped_and_no_classes(tmp_path: Path) -> N
     for file in dataset.test.files:
         assert file.encode()
         assert "caf\\xe9" in file
-    (tmp_path / os.fsdecode(b"b\xe4r")).mkdir()
-    with pytest.raises(UserError, match=r"class folder b\\xe4r, no UTF-8"):
+    for number in range(20):
+        write(tmp_path / os.fsdecode(b"b\xe4r") / f"{number}.png", 40 + number)
+    with pytest.raises(UserError, match=r"class name b\\xe4r is not UTF-8"):
         image_folder(settings(tmp_path))

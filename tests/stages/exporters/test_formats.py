@@ -17,7 +17,6 @@ import pytest
 from stages.errors import UserError
 from stages.export import export
 from stages.exporters.comparison import Reference
-from stages.exporters.keras_file import lasting_classifier
 from stages.exporters.litert import LiteRT
 from stages.exporters.saved_model import SavedModel
 from stages.model import model
@@ -170,9 +169,6 @@ def test_a_keras_file_has_its_layers_and_can_be_trained_by_keras_alone(tmp_path:
     assert "'probabilities'" in names
     assert kinds_loaded in done.stdout
     assert changed >= 8  # of black images: those behind the last activation, and biases
-    assert {kind.__module__.split(".")[0] for kind in map(type, lasting_classifier(built).layers[2].layers)} == {
-        "keras"
-    }
 
 
 def test_int8_is_quantized_by_examples_of_the_training_split() -> None:

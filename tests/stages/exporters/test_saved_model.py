@@ -12,7 +12,7 @@ import tensorflow as tf
 from PIL import Image
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelFile
 
-from stages.data.decode import ORIENTATION, Decoder
+from stages.data.decode import Decoder
 from stages.export import export
 from stages.exporters.saved_model import SavedModel
 from stages.load.synthetic import synthetic
@@ -42,7 +42,7 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 def with_orientation(image: Image.Image, kind: str, value: int) -> bytes:
     exif = Image.Exif()
-    exif[0x010F], exif[ORIENTATION] = "a camera", value
+    exif[0x010F], exif[0x0112] = "a camera", value
     return encoded(image, kind, exif=exif)
 
 
