@@ -37,18 +37,18 @@ class Report:
         """Writes the tables to `folder`; returns their paths."""
         rows = [(name, value, *self.intervals.get(name, ("", ""))) for name, value in self.values.items()]
         write_csv(folder / METRICS_TABLE, [("metric", "value", "low", "high"), *rows])
-        write_csv(folder / BY_CLASS, self._of_classes())
-        cells = [(name, *map(_written, numbers)) for name, *numbers in rows]
+        parts = self.metrics.by_class
+        columns = [["" if np.isnan(value) else float(value) for value in values] for values in parts.values()]
+        by_class = zip(self.class_names, *columns, map(int, self.metrics.support), strict=True)
+        write_csv(folder / BY_CLASS, [["class", *parts, "examples"], *by_class])
+        cells = [
+            (name, *(value if isinstance(value, str) else f"{value:.4f}" for value in numbers))
+            for name, *numbers in rows
+        ]
         notes = "".join(f"- {note}\n" for note in self.notes)
         text = markdown([("metric", "value", "low", "high"), *cells])
         atomic_write(folder / METRICS, f"# Test metrics\n\n{text}\n{notes}")
         return folder / METRICS, folder / METRICS_TABLE, folder / BY_CLASS
-
-    def _of_classes(self) -> list[Sequence[object]]:
-        parts = self.metrics.by_class
-        columns = [["" if np.isnan(value) else float(value) for value in values] for values in parts.values()]
-        rows = zip(self.class_names, *columns, map(int, self.metrics.support), strict=True)
-        return [["class", *parts, "examples"], *rows]
 
 
 def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path) -> Path:
@@ -79,7 +79,3 @@ def draw_mistakes(predicted: Predicted, dataset: Dataset, most: int, folder: Pat
     ]
     title = f"{len(hardest)} of {len(wrong):,} mistakes: label → predicted class, with their probabilities"
     return plot_batch(dataset.test.images[hardest], titles, dataset.pixel_range, title, path)
-
-
-def _written(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4f}"
