@@ -99,9 +99,9 @@ def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) ->
 
 def check_members(task: Task, strategy: StrategySettings) -> None:
     """Refuse a cluster whose members `strategy` does not have, as TensorFlow would wait for them, or for others."""
-    jobs = {*strategy.members()}
+    jobs = strategy.members()
     names = task.addresses()
-    if {*task.cluster} | {"chief"} != jobs | {"chief"} or "chief 1" in names:
+    if {*task.cluster} | {"chief"} != {*jobs} | {"chief"} or "chief 1" in names:
         raise UserError(f"the cluster has the members {', '.join(names)}", f"{', '.join(jobs)}; one chief at most")
     for address in names.values():
         split_address(address)
