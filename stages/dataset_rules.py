@@ -60,7 +60,7 @@ def check(dataset: Dataset) -> None:
         raise _error(dataset, f"its pixel_range is ({low:g}, {high:g})", "the least pixel, then the greatest, finite")
     for name, split in dataset.splits.items():
         shape, dtype = split.images.shape, split.images.dtype
-        if split.images.ndim != 4 or split.labels.shape != shape[:1] or not len(split):
+        if len(shape) != 4 or split.labels.shape != shape[:1] or not len(split):
             labels = f"{split.labels.dtype} {split.labels.shape} labels"
             expected = "images [N, H, W, C] and labels [N], with N at least 1"
             raise _error(dataset, f"its {name} split has images of shape {shape} and {labels}", expected)

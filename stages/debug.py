@@ -10,9 +10,9 @@ import numpy as np
 
 from stages.callbacks.debug import FOLDER
 from stages.callbacks.timing import PARTS
+from stages.data.columns import Column, Streamed
 from stages.distribution.collectives import is_chief
 from stages.errors import UserError
-from stages.images import Images, Streamed
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Split, Strategy, Trained
 from stages.tables import aligned
@@ -81,7 +81,7 @@ def _some(split: Split, count: int) -> Split:
     )
 
 
-def _images(images: Images, rows: np.ndarray) -> Images:
+def _images(images: Column, rows: np.ndarray) -> Column:
     """Returns the images of `rows`, read at each use where the others are."""
     if isinstance(images, Streamed):
         return replace(images, rows=images.rows[rows])

@@ -1,16 +1,13 @@
-"""Images by their rows, in memory or read at each use; digests and moments of each."""
+"""Digests and moments of images, and arrays that TensorFlow can share."""
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
-from stages.errors import UserError
+from stages.data.columns import ALIGNMENT, Column
 
 CHUNK = 1024
 """Images that are in memory at once while they are decoded or described."""
@@ -23,71 +20,6 @@ DESCRIBED_VALUES = 2**18
 
 WORKERS = os.cpu_count() or 1
 """Threads that decode and describe."""
-
-ALIGNMENT = 64
-"""Bytes; Eigen's, for AVX-512."""
-
-
-class Images(Protocol):
-    """Images [N, H, W, C], uint8 or float32. A NumPy array is one; `Streamed` reads them at each use."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> Any: ...
-
-    @property
-    def ndim(self) -> int: ...
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        """Returns the images of `rows`, a slice or int64 [n], as an array [n, H, W, C]."""
-
-
-@dataclass(frozen=True)
-class Streamed:
-    """Images that are read at each use.
-
-    read: from numbers of the source, int64 [n], to its images [n, H, W, C]; safe in several threads at once.
-    rows: which of the source's images these are, int64 [N].
-    image_shape: (H, W, C).
-    failed: errors that reading has raised, for `own_errors`.
-    """
-
-    read: Callable[[np.ndarray], np.ndarray]
-    rows: np.ndarray
-    image_shape: tuple[int, int, int]
-    dtype: Any = np.dtype(np.uint8)
-    failed: list[UserError] = field(default_factory=list, compare=False)
-
-    ndim = 4
-
-    @classmethod
-    def all(cls, shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> "Streamed":
-        """Returns all images of a source, uint8 [N, H, W, C] = `shape`."""
-        return cls(read, np.arange(shape[0]), (shape[1], shape[2], shape[3]))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rows), *self.image_shape)
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        try:
-            return self.read(self.rows[rows])
-        except UserError as error:
-            self.failed.append(error)
-            raise
-
-
-@contextmanager
-def own_errors(images: Images) -> Iterator[None]:
-    """Raises the error that reading `images` has raised, which TensorFlow buries in one of its own."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(images, Streamed) and images.failed:
-            raise images.failed[0] from error
-        raise
 
 
 @dataclass(frozen=True)
@@ -108,7 +40,7 @@ def chunk_of(image_shape: tuple[int, ...]) -> int:
     return max(1, min(CHUNK, CHUNK_BYTES // int(np.prod(image_shape))))
 
 
-def describe(images: Images) -> Described:
+def describe(images: Column) -> Described:
     """Returns digests and moments of all images, reading a few of them at a time."""
     step = max(1, chunk_of(images.shape[1:]) // (2 * WORKERS))  # an image may be too little for a task
     with ThreadPoolExecutor(WORKERS) as pool:

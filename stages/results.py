@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from stages.data.columns import Column
 from stages.dataset_rules import check, int32_labels
 from stages.errors import UserError
-from stages.images import Described, Images, describe
+from stages.images import Described, describe
 
 if TYPE_CHECKING:
     import keras
@@ -146,7 +147,7 @@ class Split:
     unknown.
     """
 
-    images: Images
+    images: Column
     labels: np.ndarray
     cached: Described | None = None
     numbers: np.ndarray | None = None

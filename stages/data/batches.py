@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
-from stages.images import ALIGNMENT, Images
+from stages.data.columns import ALIGNMENT, Column
 from stages.results import Dataset, Split
 from stages.seeds import derive
 
@@ -171,7 +171,7 @@ def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
     return images, labels, weights, *uniforms
 
 
-def reader(images: Images) -> Reader:
+def reader(images: Column) -> Reader:
     """Returns a function from examples, int64 [b], to their images [b, H, W, C], in memory or wherever they are."""
     if isinstance(images, np.ndarray):
         tensor = in_memory(images)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from stages.data.columns import Column, Streamed
 from stages.data.free_memory import available_memory
 from stages.data.prepared import Prepared, hold, prepare, read_into_memory, read_rows
 from stages.data.source import Invalid, Source
 from stages.data.splits import cut_all, dataset_of, fingerprint_of
 from stages.errors import UserError
-from stages.images import Images, Streamed
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Split
 from stages.settings.data import ImagesSettings, SourceSettings
@@ -40,7 +40,7 @@ def load(
     fits = _fits((len(source), *source.image_shape), settings.memory_gib)
     prepared = _prepared(source, settings, cache, fits, reporter)
     rows = splits_of(source, prepared, settings)
-    images: Mapping[str, Images]
+    images: Mapping[str, Column]
     if not fits:
         held_in = "source" if prepared.entry is None else "disk"
         reporter.log(f"{source.name} is read from its {held_in} during training")
@@ -122,7 +122,7 @@ def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
     return int(np.prod(shape)) <= allowed
 
 
-def _split(source: Source, prepared: Prepared, images: Images, rows: np.ndarray, name: str) -> Split:
+def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray, name: str) -> Split:
     numbers = prepared.numbers[rows]
     files = [source.file(int(number)) for number in numbers] if name == "test" else [None]
     named = [file for file in files if file is not None]

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from stages.data.columns import Column
 from stages.data.source import Example, Invalid, Source
 from stages.errors import UserError
-from stages.images import WORKERS, Described, Images, chunk_of, describe_block, digest, empty
+from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter
 from stages.storage.arrays import ArrayFolder
 from stages.storage.cache import Contents, cached, discard
@@ -36,7 +37,7 @@ class Prepared:
     are what was written.
     """
 
-    images: Images
+    images: Column
     labels: np.ndarray
     numbers: np.ndarray
     described: Described | None

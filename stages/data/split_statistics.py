@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.images import Described, Streamed, describe
+from stages.data.columns import Streamed
+from stages.images import Described, describe
 from stages.reporter import Reporter
 from stages.results import Dataset, Split
 from stages.seeds import derive

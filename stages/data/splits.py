@@ -6,16 +6,16 @@ from collections.abc import Mapping
 import numpy as np
 from sklearn.model_selection import train_test_split
 
+from stages.data.columns import Column
 from stages.dataset_rules import int32_labels, refuse_other_labels
 from stages.errors import UserError
-from stages.images import Images
 from stages.results import Dataset, Record, Split
 from stages.seeds import derive
 
 SPLITS = ("train", "val", "test")
 
 
-def divide(images: Images, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
+def divide(images: Column, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
     """Cuts off `fraction` of the examples, the same fraction of every class.
 
     Args:

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import places, steps_per_epoch
+from stages.data.columns import Column, own_errors
 from stages.data.step_input import Source, StepInput, batch_of, passes, taken
 from stages.distribution.collectives import Totals, has_workers, replicas_here, sum_over_workers
-from stages.images import Images, own_errors
 from stages.networks.complexity import scoring_batch
 from stages.optimization.losses import cross_entropy
 from stages.results import Model, Split, Strategy
@@ -129,7 +129,7 @@ class Scorer:
         source: StepInput,
         first: int,
         steps: int,
-        images: Images,
+        images: Column,
         between: Callable[[], None],
     ) -> list[list[np.ndarray]]:
         """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from stages.data.batches import RandomChanges
+from stages.data.columns import own_errors
 from stages.data.step_input import Rows, Source, batch_of, taken, training_steps
 from stages.distribution.collectives import mean_over_workers, others_needed
-from stages.images import own_errors
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cases import step_of
-from stages.images import Streamed
+from stages.data.columns import Streamed
 from stages.load.digits import digits
 from stages.model import model
 from stages.normalize import normalize

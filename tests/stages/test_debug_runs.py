@@ -9,9 +9,9 @@ import pytest
 
 from stages.callbacks.debug import FOLDER, OneBatch, Profiler, switch_noise_off
 from stages.data.batches import training_input
+from stages.data.columns import Streamed
 from stages.debug import OverfitSettings, ProfilingSettings, ShortenSettings, overfit, profiling, shorten
 from stages.errors import UserError
-from stages.images import Streamed
 from stages.results import Dataset, Split, Trained
 from stages.train import train
 from tests.stages.experiments import adam, elements, one_device, real_digits, settings, small_cnn

@@ -15,8 +15,9 @@ from stages.augment import Changes
 from stages.augmentations.mixing import Mixing
 from stages.data import step_input
 from stages.data.batches import training_input
+from stages.data.columns import Streamed
 from stages.data.split_statistics import SAMPLE, statistics
-from stages.images import Streamed, describe
+from stages.images import describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in_words, inspect
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown

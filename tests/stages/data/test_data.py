@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stages.data.columns import Streamed
 from stages.data.splits import assemble, divide
 from stages.errors import UserError
-from stages.images import Streamed
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds

@@ -11,11 +11,11 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
 from benchmarks.clusters import run_workers
 from stages.data.batches import evaluation_input, places
+from stages.data.columns import Streamed
 from stages.evaluate import evaluate
 from stages.evaluation import eval_step
 from stages.evaluation.predictions import NAME
 from stages.evaluation.test_set import facts_of, is_same_test_set
-from stages.images import Streamed
 from stages.results import SAMPLED, Dataset, Evaluation, Split, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings

@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 from stages.checkpoints.progress import Clock
+from stages.data.columns import Streamed
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
-from stages.images import Streamed
 from stages.model import model
 from stages.results import Dataset, Model, Split
 from stages.settings.model import ModelSettings, PrecisionSettings
