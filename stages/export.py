@@ -2,18 +2,16 @@
 
 import dataclasses
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stages.errors import UserError
-from stages.exporters import standalone
+from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, Reference, table, write_tables
 from stages.exporters.exporter import Exporter
-from stages.exporters.fresh_process import FreshProcess, take
+from stages.exporters.reload import measure
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.safe_places import safe_place
@@ -32,33 +30,36 @@ def export(
     is in `export/formats.md` and `export/formats.csv`.
 
     Raises:
-        UserError: where weights are not finite, the model cannot be written in a format, or the file differs by more
-            than the format's limits.
+        UserError: where probabilities are not finite, the model cannot be written in a format, or the file differs by
+            more than the format's limits.
     """
     reporter = reporter or Silent()
-    _refuse_invalid(trained)
     exporters = _exporters(settings)
     place = folder / "export"
     place.mkdir(exist_ok=True)
+    in_own_process = settings.reload == "here"
+    if not in_own_process:
+        fresh_process.prestart()
     model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
     policy = trained.model.policy
-    process = take() if settings.reload == "process" else None
-    reload = partial(_reload, process, settings.reload_seconds)
+    reference = Reference.of(trained.model, dataset, settings.compared_examples)
     paths: dict[str, Path] = {}
-    rows: list[Compared] = []
-    try:
-        reference = Reference.of(trained.model, dataset, settings.compared_examples)
-        for name, exporter in exporters.items():
-            path = paths[name] = place / _file(name, exporter.suffix)
-            reporter.doing(f"export {name}")
-            atomic_write(path, partial(exporter.write, model, dataset))
+    for name, exporter in exporters.items():
+        path = paths[name] = place / _file(name, exporter.suffix)
+        reporter.doing(f"export {name}")
+        atomic_write(path, partial(exporter.write, model, dataset))
+        safe_place()
+
+    def reload(orders: Sequence[Mapping[str, Any]]) -> None:
+        if not in_own_process:
+            fresh_process.reload_files(orders, settings.reload_seconds * len(orders))
+            return
+        for order in orders:
+            measure(**order)
             safe_place()
-            if exporter.loader is not None:
-                rows.append(reference.compare(name, path, exporter, exporter.limit(policy), reload))
-            safe_place()
-    finally:
-        if process is not None:
-            process.close()
+
+    reloadable = {name: (paths[name], exporter) for name, exporter in exporters.items() if exporter.loader is not None}
+    rows = reference.compare(reloadable, policy, reload) if reloadable else []
     if len(rows) > 1:
         for line in aligned(table(rows)):
             reporter.log(f"export      {line}")
@@ -66,11 +67,6 @@ def export(
     for row in rows:
         row.refuse(exporters[row.name], policy)
     return _exported(paths, rows, files, dataset)
-
-
-def _reload(process: FreshProcess | None, seconds: float, order: dict[str, Any]) -> float:
-    """Carry out an order of `stages.exporters.standalone`, here or in `process`; return the milliseconds it tells."""
-    return standalone.measure(**order) if process is None else float(process.ask(order, seconds)["milliseconds"])
 
 
 def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> None:
@@ -96,18 +92,6 @@ def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> N
 def _exporters(settings: ExportSettings) -> dict[str, Exporter]:
     formats = settings.formats or {"saved_model": SavedModelSettings()}
     return {name: _exporter(name, part) for name, part in formats.items()}
-
-
-def _refuse_invalid(trained: Trained) -> None:
-    """Refuses weights that are not finite, also those that are not trained, such as the statistics of BatchNorm."""
-    network = trained.model.network
-    for weight, array in zip(network.weights, network.get_weights(), strict=True):
-        if "float" in weight.dtype and not np.isfinite(array.astype(np.float64)).all():
-            raise UserError(
-                f"{weight.path} has values that are not finite (nan or inf)",
-                "a model whose weights all are",
-                "another training, with a smaller optimizer.learning_rate",
-            )
 
 
 def _file(name: str, suffix: str) -> str:

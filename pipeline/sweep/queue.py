@@ -26,7 +26,6 @@ from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signal_listener import Request, signal_request
 from pipeline.tracking.store import server_answers
 from stages.errors import UserError
-from stages.exporters import fresh_process
 from stages.settings.model import ModelSettings
 from stages.settings.results import ExportSettings
 from stages.targets import target_of
@@ -153,8 +152,9 @@ def _reloads_afresh(job: Job) -> bool:
 
 def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool) -> None:
     assert job.folder is not None
-    if not reloads_afresh:
-        fresh_process.reload_here()
+    export = job.experiment.of("export", ExportSettings)
+    if export is not None and not reloads_afresh:
+        export.reload = "here"
     os.environ.update(variables)
     job.folder.mkdir(parents=True, exist_ok=True)
     streams.append_to(job.folder / OUTPUT)

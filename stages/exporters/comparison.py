@@ -1,7 +1,7 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,30 +89,47 @@ class Reference:
             lambda pixels: probabilities(model.network(pixels, training=False), model.outputs), autograph=False
         )
         parts = [images[begin : begin + batch] for begin in range(0, count, batch)]
-        answers = [predict(tf.constant(part, tf.float32)).numpy() for part in parts]
-        return cls(images, np.concatenate(answers), batch)
+        answers = np.concatenate([predict(tf.constant(part, tf.float32)).numpy() for part in parts])
+        if not np.isfinite(answers).all():
+            raise UserError(
+                "the model answers with probabilities that are not finite (nan or inf)",
+                "a model whose weights and statistics are finite",
+                "another training, with a smaller optimizer.learning_rate",
+            )
+        return cls(images, answers, batch)
 
     def compare(
-        self, name: str, path: Path, exporter: Exporter, allowed: float, reload: Callable[[dict[str, Any]], float]
-    ) -> Compared:
-        """Compare the answers of the file `path`, reloaded, with the model's.
+        self,
+        files: Mapping[str, tuple[Path, Exporter]],
+        policy: str,
+        reload: Callable[[Sequence[Mapping[str, Any]]], object],
+    ) -> list[Compared]:
+        """Compare the answers of files, reloaded, with those of the model, which is of the Keras policy `policy`.
 
         Args:
-            allowed: difference in a probability.
-            reload: carries out an order of `stages.exporters.standalone`, and returns the milliseconds of an example.
-
-        Raises:
-            UserError: where it cannot be reloaded.
+            reload: carries out orders of `stages.exporters.reload`.
         """
         with tempfile.TemporaryDirectory() as folder:
-            images, answers = Path(folder, "images.npy"), Path(folder, "answers.npy")
+            images = Path(folder, "images.npy")
             np.save(images, self.images)
-            order: dict[str, Any] = {
-                "loader": str(exporter.loader), "path": str(path), "images": str(images), "answers": str(answers),
-                "batch": self.batch, "calls": CALLS,
-            }  # fmt: skip
-            milliseconds = reload(order)
-            rows = np.load(answers)
+            common: dict[str, Any] = {"images": str(images), "batch": self.batch, "calls": CALLS}
+            orders = {
+                name: {
+                    **common,
+                    "loader": str(exporter.loader),
+                    "path": str(path),
+                    "answers": str(Path(folder, f"{name}.npz")),
+                }
+                for name, (path, exporter) in files.items()
+            }
+            reload(list(orders.values()))
+            return [
+                self._compared(name, path, exporter.limit(policy), np.load(orders[name]["answers"]))
+                for name, (path, exporter) in files.items()
+            ]
+
+    def _compared(self, name: str, path: Path, allowed: float, answers: Mapping[str, np.ndarray]) -> Compared:
+        rows = answers["rows"]
         if rows.shape != self.expected.shape:
             raise UserError(
                 f"export: {path.name} answers with the shape {rows.shape}",
@@ -121,31 +138,23 @@ class Reference:
             )
         answers_given = self.expected[np.arange(len(rows)), rows.argmax(axis=1)]
         agreement = float(np.mean(self.expected.max(axis=1) - answers_given <= min(allowed, NEAR_TIE)))
-        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-        size = sum(file.stat().st_size for file in files)
-        return Compared(name, path, float(np.max(np.abs(rows - self.expected))), agreement, size, milliseconds)
+        size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+        difference = float(np.max(np.abs(rows - self.expected)))
+        return Compared(name, path, difference, agreement, size, float(answers["milliseconds"]))
 
 
 def table(rows: Sequence[Compared]) -> list[Sequence[str]]:
-    """Returns the table for people, its header first."""
+    """Return the table for people, its header first."""
     header = ("format", "largest difference", "same class", "MiB", "ms an example")
-    return [
-        header,
-        *(
-            (
-                row.name,
-                f"{row.max_abs_diff:.1e}",
-                f"{row.agreement:.2%}",
-                f"{row.bytes / 2**20:.2f}",
-                f"{row.milliseconds:.2f}",
-            )
-            for row in rows
-        ),
-    ]
+    cells = (
+        (f"{row.max_abs_diff:.1e}", f"{row.agreement:.2%}", f"{row.bytes / 2**20:.2f}", f"{row.milliseconds:.2f}")
+        for row in rows
+    )
+    return [header, *((row.name, *numbers) for row, numbers in zip(rows, cells, strict=True))]
 
 
 def write_tables(rows: Sequence[Compared], folder: Path) -> tuple[Path, Path]:
-    """Writes `formats.md` and `formats.csv`, which has all digits, into `folder`, and returns their paths."""
+    """Write `formats.md` and `formats.csv`, which has all digits, into `folder`, and return their paths."""
     (folder / "formats.md").write_text(markdown(table(rows)))
     header = ("format", "file", "max_abs_diff", "agreement", "bytes", "milliseconds")
     numbers = [(row.name, row.path.name, row.max_abs_diff, row.agreement, row.bytes, row.milliseconds) for row in rows]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 
-LOADER = Path(__file__).with_name("loaders.py")
+LOADER = Path(__file__).with_name("reload.py")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """An ONNX file: for ONNX Runtime and the engines of hardware vendors."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,24 +43,22 @@ class OnnxFile(Exporter):
             UserError: where ONNX lacks an operation of the network, which tf2onnx then takes over under TensorFlow's
                 name.
         """
-        import tf2onnx  # of the extra `onnx`
+        import onnx  # of the extra `onnx`, as tf2onnx
+        import tf2onnx
 
         function, _ = probabilities_of(model.in_float32, dataset.image_shape)
         converted, _ = tf2onnx.convert.from_function(
             function, function.input_signature, opset=self.opset, custom_op_handlers={"Erfc": (_erfc, [])}
         )
-        missing = sorted(set(_unknown(converted.graph)))
-        if missing:
+        try:
+            onnx.checker.check_model(converted)
+        except onnx.checker.ValidationError as error:  # such as "No Op registered for Erfc with domain_version of 18"
             raise UserError(
-                f"ONNX has no {', '.join(missing)}, which this network needs{_GROUPED if _CALL in missing else ''}",
+                f"ONNX cannot compute this network ({str(error).strip().splitlines()[0]})",
                 "a format that can hold this network",
                 "export=saved_model",
-            )
+            ) from error
         return converted
-
-
-_CALL = "StatefulPartitionedCall"
-_GROUPED = " (Keras compiles each grouped convolution as a function of its own)"
 
 
 def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
@@ -79,15 +76,3 @@ def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
     graph.make_node(
         "Sub", [one.output[0], error.output[0]], name=node.name, outputs=outputs, shapes=shapes, dtypes=[dtype]
     )
-
-
-def _unknown(graph: Any) -> Iterator[str]:
-    """Yields the operations of a graph, and of those in its nodes, that ONNX does not define."""
-    import onnx
-
-    for node in graph.node:
-        if not onnx.defs.has(node.op_type, node.domain):
-            yield node.op_type
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _unknown(inner)

@@ -6,8 +6,7 @@ Checked with Keras 3.15, on TensorFlow's backend.
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,21 +159,6 @@ def load_matching_weights(network: keras.Model, path: Path) -> str:
         example = re.search(r"Example error message for object (.*?)List of", one_line(warning.message, 999))
         reason = reason or (one_line(example[1]) if example else "")
     return reason
-
-
-@contextmanager
-def without_registered_objects() -> Iterator[None]:
-    """Hides classes and functions that were registered for loading: a process without their modules lacks them.
-
-    Keras 3.15: `keras.saving.get_custom_objects` returns the table that `register_keras_serializable` fills.
-    """
-    table = keras.saving.get_custom_objects()
-    registered = dict(table)
-    table.clear()
-    try:
-        yield
-    finally:
-        table.update(registered)
 
 
 def reset_names() -> None:

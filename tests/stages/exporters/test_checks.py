@@ -4,6 +4,8 @@ import functools
 import importlib.util
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,9 @@ from pipeline.run.launch import run_job
 from stages.errors import UserError
 from stages.export import check_formats
 from stages.exporters.keras_file import KerasFile
-from stages.exporters.loaders import load
 from stages.exporters.onnx_file import OnnxFile
+from stages.exporters.reload import load
 from stages.model import model
-from stages.networks.keras_internals import without_registered_objects
 from stages.optimization.losses import probabilities
 from stages.results import Model
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
@@ -46,8 +47,7 @@ needs_onnx = pytest.mark.skipif(
 )
 
 
-def relu(values: Any) -> Any:
-    """An activation with the name of one of Keras', which does something else."""
+def halved(values: Any) -> Any:
     return keras.ops.relu(values) / 2
 
 
@@ -90,11 +90,11 @@ LAYERS = {
     "exact gelu": lambda: keras.layers.Dense(8, activation=lambda x: keras.activations.gelu(x, approximate=False)),
     "partial": lambda: keras.layers.Dense(8, activation=functools.partial(keras.activations.gelu, approximate=False)),
     "lambda": lambda: keras.layers.Lambda(lambda values: 2 * values),
-    "own function": lambda: keras.layers.Dense(8, activation=relu),
+    "own function": lambda: keras.layers.Dense(8, activation=halved),
     "registered function": lambda: keras.layers.Dense(8, activation=registered),
     "registered object": lambda: keras.layers.Dense(8, kernel_regularizer=Penalty()),
     "registered layer": Own,
-    "own layer in a wrapper": lambda: keras.layers.SpectralNormalization(keras.layers.Dense(8, activation=relu)),
+    "own layer in a wrapper": lambda: keras.layers.SpectralNormalization(keras.layers.Dense(8, activation=halved)),
 }
 
 
@@ -139,6 +139,18 @@ def refusal(of: Model, **formats: Any) -> str:
     return refused.problem
 
 
+@contextmanager
+def without_registered_objects() -> Iterator[None]:
+    """Hides classes and functions that were registered for loading: a process without their modules lacks them."""
+    table = keras.saving.get_custom_objects()
+    registered = dict(table)
+    table.clear()
+    try:
+        yield
+    finally:
+        table.update(registered)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_keras_refuses_what_it_would_not_load_again_as_it_is(layer: str, tmp_path: Path) -> None:
     """A file of every network that is not refused is loaded without what this process has registered."""
@@ -147,7 +159,7 @@ def test_keras_refuses_what_it_would_not_load_again_as_it_is(layer: str, tmp_pat
     reason = refusal(built, keras=KerasSettings())
     assert bool(reason) == (names.index(layer) >= names.index("exact gelu")), reason
     if reason:
-        assert reason.startswith("a .keras file cannot hold the layer ")
+        assert reason.startswith("a .keras file cannot hold ")
         with pytest.raises(UserError, match=r"a \.keras file cannot hold"):
             KerasFile().write(built, real_digits(), tmp_path / "model.keras")
         return
@@ -176,8 +188,7 @@ def test_exact_gelu_is_computed_by_onnx(policy: str, tmp_path: Path) -> None:
 @needs_onnx
 def test_operations_that_onnx_lacks_are_named() -> None:
     reason = refusal(network("grouped"), onnx=OnnxSettings())
-    assert reason.startswith("ONNX has no StatefulPartitionedCall")
-    assert "grouped convolution" in reason
+    assert reason.startswith("ONNX cannot compute this network (No Op registered for StatefulPartitionedCall")
 
 
 @pytest.mark.parametrize("kind", [LiteRTSettings, LiteRTFloat16Settings])
@@ -232,7 +243,7 @@ def test_a_run_ends_before_training_where_its_export_cannot_be(
     )
     more = ("train.epochs=1", "tracking=off", "pipeline.inspect=null", "pipeline.evaluate=null")
     assert run_job(Job(experiment(*overrides, *more, outputs=tmp_path)), Console()) == FAILED
-    assert "a .keras file cannot hold the layer" in capsys.readouterr().out
+    assert "a .keras file cannot hold" in capsys.readouterr().out
     [summary] = tmp_path.glob("runs/*/*/summary.json")
     stages = {name: stage["status"] for name, stage in json.loads(summary.read_text())["stages"].items()}
     assert (stages["model"], stages["train"]) == ("failed", "skipped")

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -215,11 +216,10 @@ def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
     file = tmp_path / "model"
     file.touch()
 
-    def reload(order: dict[str, Any]) -> float:
-        np.save(order["answers"], expected[:, ::-1])
-        return 1.0
+    def reload(orders: Sequence[Mapping[str, Any]]) -> None:
+        np.savez(orders[0]["answers"], rows=expected[:, ::-1], milliseconds=1.0)
 
-    compared = reference.compare("saved_model", file, SavedModel(), SavedModel().limit("float32"), reload)
+    [compared] = reference.compare({"saved_model": (file, SavedModel())}, "float32", reload)
     assert compared.agreement == agreement
 
 

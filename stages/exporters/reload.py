@@ -1,13 +1,44 @@
-"""Loads an exported file by its format's runtime and nothing of this project."""
+"""Script `python -I reload.py`: reloads exported files by their formats' runtimes, and nothing of this project.
 
+It reads a list of orders, each the arguments of `measure`, in JSON, and ends with the first that fails.
+"""
+
+import json
 import os
+import runpy
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 Predict = Callable[[np.ndarray], np.ndarray]
 """From pixels, uint8 or float32 [N, H, W, C], to probabilities, float32 [N, classes]."""
+
+
+def measure(loader: str, path: str, images: str, answers: str, batch: int, calls: int) -> None:
+    """Reload the file `path`, and write its answers for the images and the milliseconds that one takes.
+
+    Args:
+        loader: the file with the function `load` of the format.
+        images: an .npy file. answers: the .npz file to write.
+        batch: images that are answered at once.
+        calls: calls with a single image, of which the median time counts.
+    """
+    predict = runpy.run_path(loader)["load"](path)
+    pixels = np.load(images)
+    parts = [predict(pixels[begin : begin + batch]) for begin in range(0, len(pixels), batch)]
+    rows = np.concatenate([np.asarray(part, np.float32) for part in parts])
+    predict(pixels[:1])
+    times = []
+    for call in range(calls):
+        one = pixels[call % len(pixels)][None]
+        began = time.perf_counter()
+        predict(one)
+        times.append(time.perf_counter() - began)
+    np.savez(answers, rows=rows, milliseconds=1000 * np.median(times))
 
 
 def load(path: str) -> Predict:
@@ -54,3 +85,18 @@ def _onnx(path: str) -> Predict:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return lambda images: np.asarray(session.run(["probabilities"], {"images": images.astype(np.float32)})[0])
+
+
+def main() -> None:
+    """Carry out the orders of the input."""
+    for name in ("pipeline", "stages", "keras"):
+        sys.modules[name] = None  # type: ignore[assignment]  # cannot be imported, even where they are installed
+    with suppress(ImportError):
+        import tensorflow  # noqa: F401 - without Keras, which takes half of the time
+    del sys.modules["keras"]  # a loader may import it
+    for order in json.load(sys.stdin):
+        measure(**order)
+
+
+if __name__ == "__main__":
+    main()
