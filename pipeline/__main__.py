@@ -124,7 +124,7 @@ def _run_search(composer: "Composer") -> int:
 
     assert isinstance(composer.sweep, SearchSettings)
     axes = read_axes(composer.of_jobs, composer.with_lines)
-    search = Search(composer.sweep, axes, composer.with_lines, composer.options, Console())
+    search = Search(composer.sweep, axes, composer.with_lines, Console())
     refuse_too_many(search.total, search.first.max_jobs)
     return search.start()
 

@@ -88,7 +88,11 @@ class Composer:
         typed = parsed(arguments.overrides)
         self._is_multirun = arguments.sweep or chooses_sweep(typed)
         inherited = checked(parsed(arguments.inherited), self.options, sweep=False)
-        self._overrides = (*checked(typed, self.options, self._is_multirun), *inherited)
+        overrides = (*checked(typed, self.options, self._is_multirun), *inherited)
+        none = [one for one in overrides if one.key_or_group == "sweep" and one.value() == "none"]
+        self._is_one = bool(none) and not self._is_multirun
+        # A file may set what `none` does not have, such as the trials of its search.
+        self._overrides = tuple(one for one in overrides if not (self._is_one and one in none))
         self._inherited = {override.key_or_group for override in inherited}
         self._resolved: tuple[str, ...] | None = None
         self._bases: dict[tuple[str, ...], tuple[bytes, DictConfig]] = {}
@@ -121,16 +125,15 @@ class Composer:
             UserError: also where settings of a sweep were typed, and there is none.
         """
         typed = [override for override in self._overrides if is_of_sweep(override)]
-        is_one = any(override.value() == "none" for override in typed)
-        if self._is_multirun or (self.sweep.over and not is_one):
+        if self._is_multirun or (self.sweep.over and not self._is_one):
             return True
-        for override in typed:
-            if override.value() != "none":
-                raise UserError(
-                    f"{override.input_line} is for a sweep, and this is one run",
-                    "-m with values that vary, or sweep=<option>",
-                    f"python -m pipeline -m {override.input_line} seed=1,2",
-                )
+        if typed:
+            line = typed[0].input_line
+            raise UserError(
+                f"{line} is for a sweep, and this is one run",
+                "-m with values that vary, or sweep=<option>",
+                f"python -m pipeline -m {line} seed=1,2",
+            )
         return False
 
     @property

@@ -26,7 +26,7 @@ class Answer:
     """The sentences of a comparison."""
 
     choice: str  # the row to take, and on what it was chosen
-    commands: Sequence[str]  # that run it: one, or of a search one for each of the best
+    commands: Sequence[str]  # that run it, once: of a search with several goals one for each of the best
     sentences: Sequence[str]  # what each row changes against the baseline, that of the row to take first
     pruned: Sequence[str]  # which trials were pruned, and when: a line, if any
     unfinished: Sequence[str]  # what became of each other run, and why
@@ -36,7 +36,7 @@ def answer(comparison: Comparison) -> Answer:
     """Return what a comparison says."""
     return Answer(
         choice(comparison),
-        comparison.search.commands if comparison.search else run_it(comparison.best),
+        [run_it(row) for row in comparison.to_take],
         sentences(comparison),
         _pruned(comparison.runs),
         [
@@ -80,12 +80,10 @@ def choice(comparison: Comparison) -> str:
     )
 
 
-def run_it(row: Row | None) -> list[str]:
-    """Return the command that runs a row, once; none without a row."""
-    if row is None:
-        return []
+def run_it(row: Row) -> str:
+    """Return the command that runs a row, once."""
     run = row.runs[0]
-    left_out = (*OF_THE_COMMAND, *(["seed"] if len(row.runs) > 1 else []))
+    left_out = (*OF_THE_COMMAND, *(["seed"] if len({run.seed for run in row.runs}) > 1 else []))
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
     if any(split_override(line)[0] == "experiment" for line in lines):
         lines.append("sweep=none")  # the experiment's file may say itself what varies
@@ -93,8 +91,9 @@ def run_it(row: Row | None) -> list[str]:
         option and (CONF / group).is_dir() and not (CONF / group / f"{option}.yaml").is_file()
         for group, option in run.summary.choices.items()
     )
-    words = [*(["--config-dir …"] if own else []), *(shlex.quote(_typed(line)) for line in lines)]
-    return [" ".join(["python -m pipeline", *words])]
+    folders = [shlex.quote(folder) for folder in run.config_dirs] or (["…"] if own else [])
+    words = [*(f"--config-dir {folder}" for folder in folders), *(shlex.quote(_typed(line)) for line in lines)]
+    return " ".join(["python -m pipeline", *words])
 
 
 def _typed(line: str) -> str:

@@ -32,7 +32,6 @@ class SearchResult:
     answer: str
     metrics: Sequence[str]  # of the goals
     best: Sequence[str]  # names of the best trials' folders
-    commands: Sequence[str]  # that run their settings, each once
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,13 @@ class Comparison:
     def best(self) -> Row | None:
         """The row to take."""
         return self.choice.row
+
+    @property
+    def to_take(self) -> Sequence[Row]:
+        """The best row; of a search with several goals all that no other beats."""
+        if self.search is None:
+            return [self.best] if self.best is not None else []
+        return _found_best(self.rows, self.search)
 
 
 def compare_runs(
@@ -194,9 +200,13 @@ def _proportions(row: Row, rate: str) -> list[float]:
 
 def _search_choice(rows: Sequence[Row], search: SearchResult) -> Choice:
     """Return the choice that a search has made; no row is the best of several goals."""
-    found = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
+    found = _found_best(rows, search)
     best = found[0] if len(search.best) == 1 and found else None
     return Choice(search.metrics[0], best, row=best)
+
+
+def _found_best(rows: Sequence[Row], search: SearchResult) -> list[Row]:
+    return [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
 
 
 def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:

@@ -72,6 +72,11 @@ def columns_of(comparison: Comparison) -> list[Column]:
     return [column for column in columns if any(column.figure(row) is not None for row in comparison.rows)]
 
 
+def shown_columns(comparison: Comparison) -> list[Column]:
+    """Return the columns of tables for people."""
+    return [column for column in columns_of(comparison) if column.heading]
+
+
 def _standard(comparison: Comparison) -> list[Column]:
     headings = {"val/best_loss": "val loss", "val/best_accuracy": "val %"}
     names = dict.fromkeys(filter(None, (comparison.choice.metric, "val/best_accuracy", "val/best_loss")))

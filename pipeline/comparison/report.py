@@ -11,9 +11,9 @@ from rich.table import Table
 
 from pipeline.comparison.answer import answer
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.frame import columns_of
+from pipeline.comparison.frame import Column, columns_of, shown_columns
 from pipeline.comparison.plots import draw_curves, draw_speed
-from pipeline.comparison.rows import Row
+from stages import tables
 from stages.storage.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -28,15 +28,23 @@ MOST_COLUMNS = 4
 def terminal_table(comparison: Comparison) -> Table:
     """Return the rows with the most important columns; a terminal folds long settings."""
     table = Table(title=comparison.title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = [column for column in columns_of(comparison) if column.heading][:MOST_COLUMNS]
-    for name in ("", *comparison.names):
-        table.add_column(name, overflow="fold")
-    for name in ("n", *(column.heading for column in columns)):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in comparison.rows:
-        cells = [marks_of(comparison, row), *(row.settings.get(name, "") for name in comparison.names)]
-        table.add_row(*cells, str(len(row.runs)), *(column.text(row, interval=False) for column in columns))
+    header, *lines = _cells(comparison, shown_columns(comparison)[:MOST_COLUMNS], interval=False)
+    for place, name in enumerate(header):
+        is_setting = place <= len(comparison.names)
+        table.add_column(name, overflow="fold", no_wrap=not is_setting, justify="left" if is_setting else "right")
+    for line in lines:
+        table.add_row(*line)
     return table
+
+
+def _cells(comparison: Comparison, columns: Sequence[Column], interval: bool = True) -> list[list[str]]:
+    """Return the header of a table and a line for each row: its marks, settings, runs and figures."""
+    lines = [["", *comparison.names, "n", *(column.heading for column in columns)]]
+    for row in comparison.rows:
+        marks = "*" * (row is comparison.best) + "=" * (row is comparison.baseline)
+        cells = [marks if len(comparison.rows) > 1 else "", *(row.settings.get(name, "") for name in comparison.names)]
+        lines.append([*cells, str(len(row.runs)), *(column.text(row, interval) for column in columns)])
+    return lines
 
 
 def notes(comparison: Comparison, most: int = 4) -> list[str]:
@@ -67,13 +75,8 @@ def _cut(lines: Sequence[str], most: int) -> list[str]:
 def markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown: the answer, the table with every column, what has not finished."""
     said = answer(comparison)
-    columns = [column for column in columns_of(comparison) if column.heading]
-    header = ["", *comparison.names, "n", *(column.heading for column in columns)]
-    table = [header, ["---"] * len(header)]
-    for row in comparison.rows:
-        cells = [marks_of(comparison, row), *(row.settings.get(name, "") for name in comparison.names)]
-        table.append([*cells, str(len(row.runs)), *(column.text(row) for column in columns)])
-    lines = [" | ".join(cell.replace("|", "\\|") for cell in cells) for cells in table]
+    columns = shown_columns(comparison)
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in _cells(comparison, columns)]
     baseline = ", `=` baseline" if comparison.baseline else ""
     marks = f"`*` {best_mark(comparison)}{baseline}; mean ± standard deviation over seeds."
     parts = [
@@ -81,7 +84,7 @@ def markdown(comparison: Comparison) -> str:
         [f"**{said.choice}**"],
         [f"    {command}" for command in said.commands],
         [f"- {line}" for line in said.sentences],
-        [f"| {line} |" for line in lines] if comparison.rows else [],
+        [tables.markdown(lines).rstrip()] if comparison.rows else [],
         [marks] if comparison.rows else [],
         [f"- {column.heading}: {column.key}" for column in columns],
         [f"- {line}" for line in (*(f"warning: {line}" for line in comparison.warnings), *said.pruned)],
@@ -121,13 +124,6 @@ def as_csv(comparison: Comparison) -> str:
     return file.getvalue()
 
 
-def marks_of(comparison: Comparison, row: Row) -> str:
-    """Return the marks of a row: `*` for the one to take, `=` for the baseline."""
-    if len(comparison.rows) < 2:
-        return ""
-    return "*" * (row is comparison.best) + "=" * (row is comparison.baseline)
-
-
 def best_mark(comparison: Comparison) -> str:
     """Return what the marked row is: `best`, or one of several that cannot be told apart."""
     return "recommended" if comparison.choice.tied else "best"
@@ -137,7 +133,6 @@ def page(comparison: Comparison) -> str:
     """Return the page as HTML."""
     import jinja2
 
-    columns = [column for column in columns_of(comparison) if column.heading]
     drawn = {"Accuracy against speed": draw_speed(comparison), "Learning curves": draw_curves(comparison)}
     template = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -146,7 +141,7 @@ def page(comparison: Comparison) -> str:
         comparison=comparison,
         said=answer(comparison),
         mark=best_mark(comparison),
-        columns=columns,
+        columns=shown_columns(comparison),
         images=[(title, _image(figure)) for title, figure in drawn.items() if figure is not None],
     )
 

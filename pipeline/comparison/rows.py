@@ -42,6 +42,7 @@ class ComparedRun:
     settings: Mapping[str, str]  # overrides, and of a run that is no job also the options of every group
     summary: Summary
     reason: str | None = None  # why it has not finished
+    config_dirs: Sequence[str] = ()  # of custom options, where they are known
 
     @property
     def folder(self) -> Path:
@@ -123,7 +124,8 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     summary = read_run(folder)
     status = _job_status(summary.status if summary else None, entry)
     summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
-    return ComparedRun(number, status, _settings(summary), summary, summary.error or entry.get("reason"))
+    reason, config_dirs = summary.error or entry.get("reason"), entry.get("config_dirs", ())
+    return ComparedRun(number, status, _settings(summary), summary, reason, config_dirs)
 
 
 def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:

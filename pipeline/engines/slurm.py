@@ -62,7 +62,7 @@ class Slurm(Joined):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 with locked(folder):  # not beside a living run; the job locks it when it begins
-                    [submitted] = submit([replace(job, folder=folder)], self.settings, console)
+                    submitted = submit(replace(job, folder=folder), self.settings, console)
             except UserError:
                 if is_new:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -73,8 +73,8 @@ class Slurm(Joined):
                 return DONE
             return _wait(submitted)
 
-    def start(self, jobs: Sequence[Job], console: Console) -> Sequence[SlurmJob]:
-        return submit(jobs, self.settings, console)
+    def start(self, job: Job, console: Console) -> SlurmJob:
+        return submit(job, self.settings, console)
 
 
 def _wait(submitted: SlurmJob) -> int:

@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -35,7 +34,7 @@ from pipeline.system.signal_listener import Request
 from stages.errors import UserError
 
 FOLDER = "slurm"
-"""In the folder of a run, or of a sweep: the job's script and the output of its tasks."""
+"""In the folder of a run: its Slurm job's script, and the output of the tasks."""
 
 QUEUE_SECONDS = 2.0
 """Seconds between two looks at the queue."""
@@ -51,36 +50,31 @@ ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_ME
 END_OF_TIME = Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
 
 
-def submit(jobs: Sequence[Job], settings: SlurmCluster, console: Console) -> list["SlurmJob"]:
-    """Submit jobs, each with a folder of its own; those of the same size as one array.
+def submit(job: Job, settings: SlurmCluster, console: Console) -> "SlurmJob":
+    """Submit a job, which has a folder.
 
     Raises:
-        UserError: where Slurm is not there or does not take them.
+        UserError: where Slurm is not there or does not take it.
     """
     try:
         import submitit
     except ImportError as error:
         problem = "cluster=slurm: the package submitit is not installed"
         raise UserError(problem, "the extra slurm of this project", "pip install submitit") from error
-    for job in jobs:
-        _refuse_secrets(job)
-    submitted = []
-    for count, group in groupby(jobs, key=lambda job: sum(job.experiment.members.values()) or 1):
-        same = list(group)
-        folders = [job.folder for job in same if job.folder is not None]
-        try:
-            executor = submitit.SlurmExecutor((folders[0] if len(same) == 1 else folders[0].parent) / FOLDER)
-            executor.update_parameters(**parameters(same[0], count, settings))
-            with redirect_stderr(io.StringIO()), executor.batch():  # what sbatch prints is in the error, too
-                futures = [executor.submit(Member.of(job, settings.requeues)) for job in same]
-        except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
-            raise _refused(error) from error
-        submitted += [SlurmJob(job, future, console) for job, future in zip(same, futures, strict=True)]
-    return submitted
+    _refuse_secrets(job)
+    assert job.folder is not None
+    try:
+        executor = submitit.SlurmExecutor(job.folder / FOLDER)
+        executor.update_parameters(**parameters(job, settings))
+        with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
+            return SlurmJob(job, executor.submit(Member.of(job, settings.requeues)), console)
+    except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
+        raise _refused(error) from error
 
 
-def parameters(job: Job, count: int, settings: SlurmCluster) -> dict[str, Any]:
-    """Return submitit's parameters for a job of `count` processes."""
+def parameters(job: Job, settings: SlurmCluster) -> dict[str, Any]:
+    """Return submitit's parameters for a job."""
+    count = sum(job.experiment.members.values()) or 1
     if settings.nodes > count:
         raise UserError(
             f"cluster.nodes={settings.nodes}: the job has {count} processes", f"{count} or fewer", "cluster.nodes=1"
@@ -172,7 +166,7 @@ class Entry(NamedTuple):
 
 
 class SlurmJob(RemoteJob):
-    """A job in Slurm's queue, by submitit's. id: such as `12`, of an array `12_0`; log: what its first task prints."""
+    """A job in Slurm's queue, by submitit's. log: what its first task prints."""
 
     def __init__(self, job: Job, submitted: Any, console: Console) -> None:
         self.job = job
@@ -246,8 +240,8 @@ def _queue(period: int) -> Mapping[str, Entry] | None:
     Args:
         period: asks again where it differs from the last call's.
     """
-    fields = "JobArrayID:|,State:|,Reason:|,NodeList:|,exit_code:|"
-    command = ["squeue", "--me", "--array", "--noheader", "--states=all", f"--Format={fields}"]
+    fields = "JobID:|,State:|,Reason:|,NodeList:|,exit_code:|"
+    command = ["squeue", "--me", "--noheader", "--states=all", f"--Format={fields}"]
     try:
         printed = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, timeout=COMMAND_SECONDS)
     except (OSError, subprocess.SubprocessError):

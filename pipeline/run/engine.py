@@ -112,11 +112,11 @@ class Engine(ABC):
         warm_up()
         yield [LocalProcess] * count
 
-    def start(self, jobs: Sequence[Job], console: Console) -> "Sequence[RemoteJob]":
-        """Starts jobs of a sweep elsewhere, each in its own folder, where `cluster.submits_jobs` says so.
+    def start(self, job: Job, console: Console) -> "RemoteJob":
+        """Starts a job of a sweep elsewhere, in its own folder, where `cluster.submits_jobs` says so.
 
         Raises:
-            UserError: where they cannot be started.
+            UserError: where it cannot be started.
         """
         raise NotImplementedError
 

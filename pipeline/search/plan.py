@@ -5,11 +5,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, IntegerNode, OmegaConf
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial
 
 from pipeline.checks.no_effect import refuse_unused
 from pipeline.command_line.compose import Composed
@@ -18,9 +19,6 @@ from pipeline.config.experiment import Experiment, read
 from pipeline.config.sweep import SearchSettings
 from pipeline.run_folder.summary import best_metric
 from stages.errors import UserError
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 Compose = Callable[[Sequence[str]], Composed]
 """Returns the configuration of the command line with the overrides of one trial."""
@@ -31,61 +29,42 @@ class Axis:
     """The values that one setting may take.
 
     key: as it is typed, such as `optimizer.learning_rate`, or `+my.setting`.
-    choices: the values as they are typed, where they are a list; then the numbers below have no meaning.
-    low, high: the least and the greatest number, both inclusive; step: between two of them, None for any number.
-    is_whole: whether the numbers are integers; is_log: whether their logarithm is drawn evenly.
+    drawn_from: Optuna's distribution of them; choices are as they are typed.
     """
 
     key: str
-    choices: tuple[str, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    step: float | None = None
-    is_whole: bool = False
-    is_log: bool = False
-
-    @cached_property
-    def distribution(self) -> "BaseDistribution":
-        """The distribution from which Optuna draws this setting.
-
-        Raises:
-            ValueError: where nothing can be drawn from it.
-        """
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-        if self.choices:
-            return CategoricalDistribution(self.choices)
-        if self.is_whole:
-            return IntDistribution(int(self.low), int(self.high), log=self.is_log, step=int(self.step or 1))
-        return FloatDistribution(self.low, self.high, log=self.is_log, step=self.step)
+    drawn_from: BaseDistribution
 
     @property
-    def grid(self) -> tuple[Any, ...] | None:
+    def grid(self) -> Sequence[Any] | None:
         """Every value, as Optuna has it; None where they cannot be counted."""
-        step = self.step or self.is_whole
-        if self.choices or not step:
-            return self.choices or None
-        values = (self.low + index * step for index in range(math.floor((self.high - self.low) / step + 1e-9) + 1))
-        return tuple(int(value) if self.is_whole else value for value in values)
+        values = self.drawn_from
+        if isinstance(values, CategoricalDistribution):
+            return values.choices
+        if values.step is None:
+            return None
+        count = round((values.high - values.low) / values.step) + 1
+        return [values.low + number * values.step for number in range(count)]
 
     @property
     def lines(self) -> list[str]:
         """Overrides that set every choice, or the ends: where all of these are allowed, the rest is."""
-        return list(dict.fromkeys(map(self.line, self.choices or (self.low, self.high))))
+        values = self.drawn_from
+        ends = values.choices if isinstance(values, CategoricalDistribution) else (values.low, values.high)
+        return list(dict.fromkeys(map(self.line, ends)))
 
     @property
     def text(self) -> str:
         """The values as a person reads them, and as what tells this axis from another of the same setting."""
-        if self.choices:
-            return ", ".join(self.choices)
-        step = f", in steps of {self.step!r}" if self.step else ""
-        whole = "whole numbers " if self.is_whole else ""
-        return f"{whole}{self.low!r} to {self.high!r}{step}{', by the logarithm' if self.is_log else ''}"
+        values = self.drawn_from
+        if isinstance(values, CategoricalDistribution):
+            return ", ".join(values.choices)
+        whole = "whole numbers " if isinstance(values, IntDistribution) else ""
+        step = f", in steps of {values.step!r}" if values.step not in (None, 1) else ""
+        return f"{whole}{values.low!r} to {values.high!r}{step}{', by the logarithm' if values.log else ''}"
 
     def line(self, value: Any) -> str:
         """Return the override that sets a value which Optuna has drawn."""
-        if not self.choices:
-            value = int(value) if self.is_whole else repr(float(value))
         return f"{self.key}={value}"
 
 
@@ -102,42 +81,53 @@ def read_axes(overrides: Sequence[Override], compose: Compose) -> list[Axis]:
     varying = [override for override in overrides if override.is_sweep_override()]
     lists = [override for override in varying if not (override.is_interval_sweep() or override.is_range_sweep())]
     first = compose([f"{one.get_key_element()}={next(one.sweep_string_iterator())}" for one in lists])
-    return [_axis(override, first.document) for override in varying]
+    axes = []
+    for override in varying:
+        key = override.get_key_element()
+        try:
+            axes.append(Axis(key, _distribution(override, _is_whole(key, first.document))))
+        except ValueError as error:  # Optuna's, too
+            expected = "interval(<low>, <high>), the lower number first, above 0 for tag(log, …)"
+            raise UserError(f"{override.input_line}: {error}", expected, f"'{key}=interval(0.1,1)'") from error
+    return axes
 
 
-def _axis(override: Override, document: DictConfig) -> Axis:
+def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
+    """Return what Optuna draws an axis from.
+
+    Args:
+        is_whole: whether the setting takes whole numbers alone: Hydra makes both ends of intervals floats.
+
+    Raises:
+        ValueError: where nothing can be drawn.
+    """
     value: Any = override.value()
-    key = override.get_key_element()
     tags: set[str] = set(getattr(value, "tags", ()))
-    is_log = "log" in tags
-    try:
-        if tags - {"log"}:
-            raise ValueError(f"tag({', '.join(sorted(tags - {'log'}))}, …) has no meaning")
-        if override.is_interval_sweep():
-            whole = isinstance(value.start, int) and isinstance(value.end, int)
-            low, high = value.start, value.end
-            if not whole and _is_whole(key, document):
-                whole, low, high = True, math.ceil(low), math.floor(high)
-            axis = Axis(key, low=low, high=high, is_whole=whole, is_log=is_log)
-        elif override.is_range_sweep():  # its end is exclusive, which that of an axis is not
-            count = max(1, math.ceil((value.stop - value.start) / value.step - 1e-9))
-            low, high = sorted((value.start, value.start + (count - 1) * value.step))
-            whole = all(isinstance(number, int) for number in (value.start, value.stop, value.step))
-            axis = Axis(key, low=low, high=high, step=abs(value.step), is_whole=whole, is_log=is_log)
-        elif is_log:
-            raise ValueError("a list cannot be drawn by its logarithm")
-        else:
-            axis = Axis(key, tuple(dict.fromkeys(override.sweep_string_iterator())))
-        if axis.distribution.single() and not axis.choices:
-            raise ValueError("there is one value only")
-    except ValueError as error:  # Optuna's, too
-        expected = "interval(<low>, <high>), the lower number first, above 0 for tag(log, …)"
-        raise UserError(f"{override.input_line}: {error}", expected, f"'{key}=interval(0.1,1)'") from error
-    return axis
+    if tags - {"log"}:
+        raise ValueError(f"tag({', '.join(sorted(tags - {'log'}))}, …) has no meaning")
+    step = None
+    if override.is_interval_sweep():
+        low, high = (math.ceil(value.start), math.floor(value.end)) if is_whole else (value.start, value.end)
+    elif override.is_range_sweep():  # its end is exclusive, which that of an axis is not
+        count = max(1, math.ceil((value.stop - value.start) / value.step - 1e-9))
+        low, high = sorted((value.start, value.start + (count - 1) * value.step))
+        step = abs(value.step)
+    elif tags:
+        raise ValueError("a list cannot be drawn by its logarithm")
+    else:
+        return CategoricalDistribution(tuple(dict.fromkeys(override.sweep_string_iterator())))
+    drawn_from: BaseDistribution
+    if isinstance(low, int) and isinstance(high, int) and isinstance(step or 1, int):
+        drawn_from = IntDistribution(low, high, "log" in tags, step or 1)
+    else:
+        drawn_from = FloatDistribution(low, high, "log" in tags, step)
+    if drawn_from.single():
+        raise ValueError("there is one value only")
+    return drawn_from
 
 
 def _is_whole(key: str, document: DictConfig) -> bool:
-    """Return whether the schema of a setting has a whole number for it: Hydra makes both ends of intervals floats."""
+    """Return whether the schema of a setting has a whole number for it."""
     group, _, setting = key.lstrip("+").rpartition(".")
     parent = OmegaConf.select(document, group) if group else document
     return isinstance(parent, DictConfig) and isinstance(parent._get_node(setting, validate_access=False), IntegerNode)
@@ -194,6 +184,10 @@ class Plan:
     goals: tuple[Goal, ...]
     axes: tuple[Axis, ...]
 
+    def lines(self, trial: FrozenTrial) -> tuple[str, ...]:
+        """Return the overrides that make a trial."""
+        return tuple(axis.line(trial.params[axis.key]) for axis in self.axes)
+
     @property
     def prunes(self) -> bool:
         """Whether trials are ended early: a trial that is worse in one of several goals may be better in another."""
@@ -224,7 +218,7 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
     problem, fix = "", "tpe"
     if settings.sampler == "grid" and countless:
         problem = f"sweep.sampler=grid tries every value, and {countless[0]} is an interval"
-    elif settings.sampler == "cmaes" and all(axis.choices for axis in axes):
+    elif settings.sampler == "cmaes" and all(isinstance(axis.drawn_from, CategoricalDistribution) for axis in axes):
         problem = "sweep.sampler=cmaes without a number to search"
     elif settings.sampler == "cmaes" and len(goals) > 1:
         problem, fix = "sweep.sampler=cmaes has one goal", "nsga2"

@@ -5,42 +5,29 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, CmaEsSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial, TrialState
 
 from pipeline.paths import shorter
 from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Plan
 from stages.errors import UserError
 
-if TYPE_CHECKING:
-    import optuna
-
 STUDY = "study.log"
 """Optuna's journal in a search's folder: any tool for its studies reads it."""
 
 NAME = "search"
-_REASON = "reason"
+
+REASON = "reason"
+"""Of a trial that has failed, among its attributes."""
 
 REDUCTION = 3
 """Of `halving`: one in so many trials goes on beyond each rung."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One point of the search space."""
-
-    number: int  # from 0, as Optuna counts
-    lines: tuple[str, ...]  # the overrides that make it
-    state: str  # RUNNING, COMPLETE, PRUNED or FAIL
-    values: tuple[float, ...] = ()  # one a goal, where it is COMPLETE
-    reason: str | None = None  # of a FAIL
-
-    @property
-    def ordinal(self) -> int:
-        """The number that users see, from 1."""
-        return self.number + 1
 
 
 class Study:
@@ -56,8 +43,6 @@ class Study:
         Raises:
             UserError: where the file is damaged.
         """
-        import optuna
-
         self.plan = plan
         self.file = folder / STUDY
         _mend(self.file)
@@ -71,88 +56,65 @@ class Study:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{shorter(self.file)} cannot be read ({error})", "", "resume=never") from error
 
-    def trials(self, state: str | None = None) -> list[Trial]:
-        """Return the trials that were begun, in their order: all of them, or those in a state."""
-        return [
-            Trial(
-                trial.number,
-                tuple(axis.line(trial.params[axis.key]) for axis in self.plan.axes),
-                trial.state.name,
-                tuple(trial.values or ()),
-                trial.user_attrs.get(_REASON),
-            )
-            for trial in self.optuna.get_trials(deepcopy=False)
-            if state in (None, trial.state.name)
-        ]
+    def trials(self, *states: TrialState) -> list[FrozenTrial]:
+        """Return the trials that were begun, in their order: all of them, or those in `states`."""
+        return self.optuna.get_trials(deepcopy=False, states=states or None)
 
-    def ask(self) -> Trial | None:
+    def ask(self) -> FrozenTrial | None:
         """Begin a trial and return it; None where as many as wanted were begun."""
         begun = len(self.trials())
         if begun >= self.plan.settings.trials:
             return None
         self.optuna.sampler = self._sampler(begun)
-        number = self.optuna.ask({axis.key: axis.distribution for axis in self.plan.axes}).number
+        number = self.optuna.ask({axis.key: axis.drawn_from for axis in self.plan.axes}).number
         return self.trials()[number]
 
     def tell(
-        self, number: int, values: Sequence[float] | None = None, pruned: bool = False, reason: str | None = None
+        self, trial: FrozenTrial, values: Sequence[float] | None = None, pruned: bool = False, reason: str | None = None
     ) -> None:
         """Record the result of a trial.
 
         Args:
             values: one a goal; None for one that was pruned or has failed. reason: why it has failed.
         """
-        from optuna.samplers import RandomSampler
-        from optuna.trial import TrialState
-
         if reason is not None:
-            self.optuna._storage.set_trial_user_attr(self.id_of(number), _REASON, reason)
+            self.optuna._storage.set_trial_user_attr(trial._trial_id, REASON, reason)
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
         self.optuna.sampler = RandomSampler()  # samplers learn from the file; that of a grid would stop Optuna's loop
-        self.optuna.tell(number, list(values) if values is not None else None, state=state)
+        self.optuna.tell(trial.number, values, state=state)
 
-    def id_of(self, number: int) -> int:
-        """Return the id under which the storage knows a trial."""
-        return self.optuna.get_trials(deepcopy=False)[number]._trial_id
-
-    def best(self) -> list[Trial]:
+    def best(self) -> list[FrozenTrial]:
         """Return the best trial, or with several goals those that no other is better than in all of them."""
-        trials = self.trials()
-        if not self.trials("COMPLETE"):
+        if not self.trials(TrialState.COMPLETE):
             return []
-        best = [trials[number] for number in sorted(trial.number for trial in self.optuna.best_trials)]
+        best = sorted(self.optuna.best_trials, key=lambda trial: trial.number)
         return best[:1] if len(self.plan.goals) == 1 else best
 
-    def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
+    def _sampler(self, number: int) -> BaseSampler:
         """Return the sampler for trial `number`.
 
         What it draws depends on the seed and the trials before, not on whether the search was interrupted.
         """
-        from optuna import samplers
-
         settings = self.plan.settings
         seed = int(np.random.SeedSequence([settings.seed, number]).generate_state(1)[0])
         startup = settings.startup_trials or 1
         match settings.sampler:
             case "grid":  # one seed, as it fixes the order
-                return samplers.GridSampler({axis.key: axis.grid or () for axis in self.plan.axes}, seed=settings.seed)
+                return GridSampler({axis.key: axis.grid or () for axis in self.plan.axes}, seed=settings.seed)
             case "tpe":
                 alone = settings.n_jobs == 1
-                return samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=not alone)
+                return TPESampler(seed=seed, n_startup_trials=startup, constant_liar=not alone)
             case "cmaes":
-                return samplers.CmaEsSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
+                return CmaEsSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
             case "nsga2":
-                return samplers.NSGAIISampler(seed=seed, population_size=settings.population)
-        return samplers.RandomSampler(seed=seed)
+                return NSGAIISampler(seed=seed, population_size=settings.population)
+        return RandomSampler(seed=seed)
 
 
-def open_storage(file: Path) -> "optuna.storages.JournalStorage":
+def open_storage(file: Path) -> JournalStorage:
     """Return the storage in `file`, to which several processes may write."""
-    import optuna
-    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna.storages.JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
+    return JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
 
 
 def _mend(file: Path) -> None:
@@ -192,10 +154,8 @@ class Pruner:
 
 
 @functools.cache
-def _open(pruner: Pruner) -> "optuna.Trial":
+def _open(pruner: Pruner) -> optuna.Trial:
     """Return the trial of this process: a study takes a tenth of a second to open."""
-    import optuna
-
     ends: optuna.pruners.BasePruner = optuna.pruners.MedianPruner(pruner.startup_trials, pruner.min_epochs)
     if pruner.kind == "halving":
         ends = optuna.pruners.SuccessiveHalvingPruner(pruner.min_epochs, REDUCTION)

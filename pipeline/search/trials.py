@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from optuna.trial import FrozenTrial, TrialState
+
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
-from pipeline.config.names import Options
 from pipeline.config.sweep import SearchSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
@@ -19,8 +20,8 @@ from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
-from pipeline.search.results import answer, draw, settings_text, write_best
-from pipeline.search.study import Pruner, Study, Trial
+from pipeline.search.results import answer, draw, settings_text
+from pipeline.search.study import REASON, Pruner, Study
 from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Session, SweepJob
 from stages.errors import UserError
@@ -35,15 +36,10 @@ class Search(Session):
     unit = "trial"
     study: Study  # once it runs
 
-    def __init__(
-        self, settings: SearchSettings, axes: Sequence[Axis], compose: Compose, options: Options, console: Console
-    ) -> None:
+    def __init__(self, settings: SearchSettings, axes: Sequence[Axis], compose: Compose, console: Console) -> None:
         """Plan a search, once every end of its space is known to have an effect and a value in its range.
 
         Combinations that a rule refuses may show only as they come; at least one end must work.
-
-        Args:
-            options: those of the groups, by which the best configuration is written.
 
         Raises:
             UserError: where the search is wrong.
@@ -51,7 +47,6 @@ class Search(Session):
         super().__init__(settings, console)
         check_axes(settings, axes)
         self._compose = compose
-        self._options = options
         files: dict[str, str] = {}
         identities: list[str] = []
         working: list[Experiment] = []
@@ -72,8 +67,7 @@ class Search(Session):
         self.experiments = working[:1]
         self.sources = Sources(files)
         self.identity = hashlib.sha256((self.plan.describe() + identities[0]).encode()).hexdigest()[:32]
-        self._trials: dict[str, Trial] = {}  # by the name of the folder
-        self._commands: list[str] = []  # that run the best, once they are known
+        self._trials: dict[str, FrozenTrial] = {}  # by the name of the folder
         self.total = self.plan.settings.trials
         self.name = f"search of {self.total} trials"
 
@@ -97,11 +91,11 @@ class Search(Session):
         self.write()
         for earlier, made in known:
             run = read_run(self.folder / made.folder)
-            if earlier.state == "RUNNING" and run is not None and run.status == "FINISHED":
-                self._tell(earlier, made)  # the search was killed before
-            elif earlier.state == "RUNNING":
+            if earlier.state is TrialState.RUNNING and (run is None or run.status != "FINISHED"):
                 yield self._job(earlier, made)
                 continue
+            if earlier.state is TrialState.RUNNING:
+                self._tell(earlier, made)  # the search was killed before
             self.send(made)
         while (trial := self.study.ask()) is not None:
             if (drawn := self._made(trial)) is not None:
@@ -117,69 +111,61 @@ class Search(Session):
         return DONE if self.study.best() else SWEEP_FAILED
 
     def results(self) -> list[Path]:
-        if not hasattr(self, "study"):
-            return []
-        paths, self._commands = write_best(self.study, self._compose, self.folder, self._options)
-        return [*draw(self.study, self.folder), *paths]
+        return draw(self.study, self.folder) if hasattr(self, "study") else []
 
     def facts(self) -> Mapping[str, Any]:
         if not hasattr(self, "study"):
             return {}
         best = {trial.number for trial in self.study.best()}
-        return {
-            "search": {
-                "answer": answer(self.study),
-                "metrics": [goal.metric for goal in self.plan.goals],
-                "best": [name for name, trial in self._trials.items() if trial.number in best],
-                "commands": self._commands,
-            },
-        }
+        folders = [name for name, trial in self._trials.items() if trial.number in best]
+        metrics = [goal.metric for goal in self.plan.goals]
+        return {"search": {"answer": answer(self.study), "metrics": metrics, "best": folders}}
 
-    def _made(self, trial: Trial) -> SweepJob | None:
+    def _made(self, trial: FrozenTrial) -> SweepJob | None:
         """Return the job of a trial; None, and the trial has failed, where its settings do not go together."""
         try:
-            composed, experiment = read_trial(self._compose, trial.lines)
+            composed, experiment = read_trial(self._compose, self.plan.lines(trial))
             check_rules(experiment, surroundings=False)
             plan_of(experiment)
         except UserError as error:
-            if trial.state == "RUNNING":
-                self.study.tell(trial.number, reason=str(error))
-                self.console.warn(f"trial {trial.ordinal} fails: {error}")
+            if trial.state is TrialState.RUNNING:
+                self.study.tell(trial, reason=str(error))
+                self.console.warn(f"trial {trial.number + 1} fails: {error}")
             return None
-        made = SweepJob(trial.ordinal, settings_text(trial), experiment, composed.overrides)
-        if trial.state != "RUNNING":
-            made.exit_code = FAILED if trial.state == "FAIL" else DONE
-            made.reason = trial.reason
+        made = SweepJob(trial.number + 1, settings_text(self.study, trial), experiment, composed.overrides)
+        if trial.state is not TrialState.RUNNING:
+            made.exit_code = FAILED if trial.state is TrialState.FAIL else DONE
+            made.reason = trial.user_attrs.get(REASON)
         self._trials[made.folder] = trial
         self.add(made)
         return made
 
-    def _tell(self, trial: Trial, made: SweepJob) -> None:
+    def _tell(self, trial: FrozenTrial, made: SweepJob) -> None:
         """Tell the study what became of a trial."""
         run = read_run(self.folder / made.folder)
         names = [goal.metric for goal in self.plan.goals]
         if run is None or run.status != "FINISHED":
             reason = (run.error if run else made.reason) or "it died before its run began"
-            self.study.tell(trial.number, reason=reason)
+            self.study.tell(trial, reason=reason)
         elif PRUNED in run.facts:
-            self.study.tell(trial.number, pruned=True)
+            self.study.tell(trial, pruned=True)
         elif missing := [name for name in names if name not in run.metrics]:
-            self.study.tell(trial.number, reason=f"its run records no {missing[0]}")
+            self.study.tell(trial, reason=f"its run records no {missing[0]}")
             known = sorted(name for name in run.metrics if not name.startswith("test/"))
             problem = f"sweep.metric={missing[0]}: the runs record no such metric"
             raise UserError(problem, known, "sweep.metric=val/best_loss")
         elif any(run.metrics[name] != run.metrics[name] for name in names):
-            self.study.tell(trial.number, reason="its metric is not a number")
+            self.study.tell(trial, reason="its metric is not a number")
         else:
-            self.study.tell(trial.number, [run.metrics[name] for name in names])
+            self.study.tell(trial, [run.metrics[name] for name in names])
 
-    def _job(self, trial: Trial, made: SweepJob) -> Job:
+    def _job(self, trial: FrozenTrial, made: SweepJob) -> Job:
         """Return the run of a trial, which is pruned unless its processes end together."""
         settings, own = self.plan.settings, made.experiment.settings.get("strategy")
         if not self.plan.prunes or isinstance(own, (MultiWorkerSettings, ParameterServerSettings)):
             return self.job(made)
         epochs, startup = _epochs(made.experiment), settings.startup_trials or 1
-        place = (self.study.file, self.study.id_of(trial.number), self.plan.goals[0].of_epoch, epochs)
+        place = (self.study.file, trial._trial_id, self.plan.goals[0].of_epoch, epochs)
         return self.job(made, Pruner(*place, settings.pruner, startup, settings.min_epochs))
 
 

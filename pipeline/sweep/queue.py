@@ -185,8 +185,7 @@ class Scheduler:
     """Runs each job in a process of its own, as many at a time as there are slots.
 
     The next job is taken from `jobs` only when a slot is free, after `on_end` of the job that freed it: a search
-    decides by the results so far. One that died or failed is run again after the others. Jobs whose engine runs them
-    elsewhere are started together.
+    decides by the results so far. One that died or failed is run again after the others.
     """
 
     jobs: Iterator[Job]  # each with a folder of its own; asked again, while others run, after it had none
@@ -219,16 +218,20 @@ class Scheduler:
 
     def _fill(self) -> bool:
         """Start jobs in the slots that are free; return whether any job runs."""
-        while True:
-            elsewhere: list[Job] = []
-            while len(self.free) > len(elsewhere) and (job := self._next()) is not None:
-                if job.experiment.cluster.submits_jobs:
-                    elsewhere.append(job)
-                else:
-                    slot = self.free.pop(0)
-                    self._running[JobProcess(job, self.console, slot)] = slot
-            if not elsewhere or self._start_elsewhere(elsewhere):
-                return bool(self._running)
+        while self.free and (job := self._next()) is not None:
+            try:
+                running = self._started(job)
+            except UserError as error:
+                self.console.error(str(error))
+                self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
+            else:
+                self._running[running] = self.free.pop(0)
+        return bool(self._running)
+
+    def _started(self, job: Job) -> Running:
+        if job.experiment.cluster.submits_jobs:
+            return engine_of(job.experiment).start(job, self.console)
+        return JobProcess(job, self.console, self.free[0])
 
     def _next(self) -> Job | None:
         """Return the next job, once its tracking server answers; None where there is none for now."""
@@ -237,18 +240,6 @@ class Scheduler:
         if job is not None:
             wait_for_server(job.experiment, self.console)
         return job
-
-    def _start_elsewhere(self, jobs: Sequence[Job]) -> bool:
-        """Start jobs on their engine, all at once; return whether it takes them."""
-        try:
-            started = engine_of(jobs[0].experiment).start(jobs, self.console)
-        except UserError as error:
-            self.console.error(str(error))
-            for job in jobs:
-                self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
-            return False
-        self._running |= {remote: self.free.pop(0) for remote in started}
-        return True
 
     def _wait(self) -> None:
         """Wait for the end of a process, POLL_SECONDS at most, and tell of those that have ended."""

@@ -83,6 +83,7 @@ class SweepJob:
             "code": self.sources.digest,
             "reason": self.reason,
             "exit_code": self.exit_code,
+            "config_dirs": [shorter(folder) for folder in self.experiment.config_dirs] or None,
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
 

@@ -158,7 +158,7 @@ MUTATIONS = (
         "tests/pipeline/search/test_search.py", "-k", "what_it_says",
     ),
     mutation(
-        "pipeline/search/results.py", 'chosen["sweep"] = "none"', 'chosen["sweep"] = composed.choices["sweep"]',
+        "pipeline/comparison/answer.py", 'lines.append("sweep=none")', "pass",
         "tests/pipeline/search/test_best.py", "-k", "very_settings and sweep",
     ),
     mutation(

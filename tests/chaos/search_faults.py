@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-import yaml
 
 from pipeline.search.study import STUDY, open_storage
-from pipeline.sweep.index import sweep_status
+from pipeline.sweep.index import read_index, sweep_status
 from tests.chaos.repeated import count_survived, parser, recorded
 
 TRIALS = 5
@@ -44,8 +43,7 @@ def results(outputs: Path) -> dict[str, Any]:
     trials = [(trial.params, trial.state.name, trial.values, trial.intermediate_values) for trial in study.trials]
     assert len(trials) == TRIALS, trials
     recorded(outputs, TRIALS)
-    [best] = file.parent.glob("conf/experiment/best.yaml")
-    return {"trials": trials, "best": yaml.safe_load(best.read_text())}
+    return {"trials": trials, "best": read_index(file.parent).facts["search"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

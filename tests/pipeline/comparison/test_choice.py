@@ -10,7 +10,7 @@ import pytest
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.comparison.answer import choice, run_it, sentences
+from pipeline.comparison.answer import answer, choice, sentences
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.report import markdown, notes
 from pipeline.comparison.rows import read_finished
@@ -122,7 +122,7 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
         "cannot be told from precision=float32 (0.03433 ±0.0055) as their seeds vary. "
         "Take precision=float32: of these the baseline" in said
     )
-    assert run_it(comparison.best) == ["python -m pipeline precision=float32"]
+    assert answer(comparison).commands == ["python -m pipeline precision=float32"]
     assert "* recommended" in notes(comparison)[0]
     for text in (markdown(comparison), "\n".join(notes(comparison))):
         assert said in text
@@ -131,7 +131,7 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
         tmp_path / "faster", base, [*runs("mixed", {"1": 0.0341, "2": 0.0270, "3": 0.0390}, (1990, 2000, 2010))]
     )
     assert choice(faster).endswith("Take precision=mixed: of these the fastest")
-    assert run_it(faster.best) == ["python -m pipeline precision=mixed"]
+    assert answer(faster).commands == ["python -m pipeline precision=mixed"]
     clear = compared(tmp_path / "clear", base, worse)
     assert choice(clear).startswith("best: precision=float32, chosen on val/best_loss")
 
@@ -152,7 +152,7 @@ def test_single_runs_are_told_apart_by_their_validation_examples(
 @pytest.mark.parametrize("name", ["a b", "50 % (a)", "it's", "a,b", "[x", "back\\slash"])
 def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> None:
     comparison = compare(make_sweep(tmp_path / "s", [MadeRun({"tracking.note": name, "seed": "1"}, ANSWERS[0])]))
-    words = shlex.split(run_it(comparison.best)[0])
+    words = shlex.split(answer(comparison).commands[0])
     composer = Composer(read_arguments(words[3:]))
     assert not composer.is_sweep
     assert composer.one().document.tracking.note == name
@@ -161,5 +161,5 @@ def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> No
 def test_the_command_of_a_row_is_one_run(tmp_path: Path) -> None:
     settings = {"experiment": "mine", "sweep": "rates", "resume": "never", "name": "a b", "seed": "1"}
     comparison = compare(make_sweep(tmp_path / "s", [MadeRun(settings, ANSWERS[0])]))
-    words = shlex.split(run_it(comparison.best)[0])
+    words = shlex.split(answer(comparison).commands[0])
     assert words[3:] == ["--config-dir", "…", "experiment=mine", "name=a b", "seed=1", "sweep=none"]

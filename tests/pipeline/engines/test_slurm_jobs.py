@@ -30,13 +30,16 @@ def test_a_submitted_job_shows_the_epochs_that_its_journal_has(outputs: Path, mo
 
 def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
     """By submitit's own names, of which it makes the options of sbatch."""
-    job = Job(experiment("name=asked", outputs=outputs), (), outputs / "jobs" / "0")
-    least = parameters(job, 1, SlurmCluster())
+    single, several = (
+        Job(experiment("name=asked", *strategy, outputs=outputs), (), outputs / "jobs" / "0")
+        for strategy in ((), ("strategy=multi_worker", "strategy.workers=4"))
+    )
+    least = parameters(single, SlurmCluster())
     settings = SlurmCluster(
         partition="long", account="vision", minutes=90, nodes=2, cpus_per_task=6, gpus_per_task=1, memory_gib=1.5,
         signal_seconds=45, options={"constraint": "a100"},
     )  # fmt: skip
-    assert parameters(job, 4, settings) == {
+    assert parameters(several, settings) == {
         "job_name": "asked",
         "partition": "long",
         "account": "vision",
@@ -56,12 +59,12 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
     assert least["srun_args"] == ["--open-mode=append"]
     assert least["additional_parameters"]["ntasks"] == 1
     with pytest.raises(UserError, match=r"cluster\.nodes=2: the job has 1 processes"):
-        parameters(job, 1, settings)
+        parameters(single, settings)
 
 
 def test_nothing_that_is_asked_for_can_be_overridden_as_an_option() -> None:
     """By any of the names that the project gives to submitit, in either spelling."""
-    asked = parameters(Job(experiment()), 1, SlurmCluster(partition="a", account="b", cpus_per_task=1, gpus_per_task=1))
+    asked = parameters(Job(experiment()), SlurmCluster(partition="a", account="b", cpus_per_task=1, gpus_per_task=1))
     named = {*asked, *asked["additional_parameters"]} - {"additional_parameters", "srun_args", "stderr_to_stdout"}
     for name in {"signal" if name == "signal_delay_s" else name for name in named} | {"mem", "cpus-per-task"}:
         with pytest.raises(UserError, match=rf"cluster\.options\.{name}: this project sets it"):

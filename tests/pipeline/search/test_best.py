@@ -1,4 +1,4 @@
-"""The best configuration of a search: one run with the trial's settings, however the search was asked for."""
+"""The command that a search ends with: one run with the best trial's settings, however the search was asked for."""
 
 import shlex
 from pathlib import Path
@@ -7,9 +7,11 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
+from pipeline.comparison.answer import run_it
+from pipeline.comparison.rows import Row, read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
-from pipeline.search.results import run_command, write_experiment
+from pipeline.sweep.session import SweepJob
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED
 
@@ -63,7 +65,7 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def read_job(composed: Composed) -> Experiment:
+def read_composed(composed: Composed) -> Experiment:
     return read(composed.document, composed.choices, composed.config_dirs)
 
 
@@ -72,22 +74,20 @@ def read_job(composed: Composed) -> Experiment:
     "way", [pytest.param(way, marks=pytest.mark.smoke) if way == "experiment file" else way for way in WAYS]
 )
 def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "out puts" / "sweeps" / "search"
-    words = [*WAYS[way], f"outputs='{folder.parents[1]}'"]
-    words += ["--config-dir", str(own)]
+    words = [*WAYS[way], f"outputs='{tmp_path / 'out puts'}'", "--config-dir", str(own)]
     composer = Composer(read_arguments(words))
     assert composer.is_sweep
     varying = [override for override in composer.of_jobs if override.is_sweep_override()]
     trial = composer.with_lines(
         [f"{one.get_key_element()}={0.25 if one.is_interval_sweep() else 'mlp'}" for one in varying]
     )
-    file = write_experiment(trial, "Trial 1", composer.options, folder, "best")
-    typed = shlex.split(run_command(trial, composer.options, folder, "best"))
+    job = read_composed(trial)
+    made = SweepJob(1, "", job, trial.overrides)
+    typed = shlex.split(run_it(Row({}, (read_job(1, tmp_path / made.folder, made.entry),))))
     assert typed[:3] == ["python", "-m", "pipeline"]
-    assert "kZq8" not in file.read_text()
-    again = Composer(read_arguments([word.replace("…", "kZq8x71m1") for word in typed[3:]]))
+    again = Composer(read_arguments(typed[3:]))
     assert not again.is_sweep
-    job, best = read_job(trial), read_job(again.one())
+    best = read_composed(again.one())
     assert identity(best) == identity(job)
     assert (best.name, best.outputs, best.pipeline) == (job.name, job.outputs, job.pipeline)
     assert best.tracking == job.tracking

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from optuna.distributions import IntDistribution
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
@@ -19,7 +20,7 @@ def search(outputs: Path, *words: str) -> Search:
     )
     assert isinstance(composer.sweep, SearchSettings)
     axes = read_axes(composer.of_jobs, composer.with_lines)
-    return Search(composer.sweep, axes, composer.with_lines, composer.options, Console())
+    return Search(composer.sweep, axes, composer.with_lines, Console())
 
 
 def test_the_run_to_compare_with_is_found_before_the_search(tmp_path: Path) -> None:
@@ -29,4 +30,4 @@ def test_the_run_to_compare_with_is_found_before_the_search(tmp_path: Path) -> N
 
 def test_an_interval_of_a_whole_setting_is_searched(tmp_path: Path) -> None:
     searched = search(tmp_path, "sweep=tpe", "train.batch_size=interval(8,64)")
-    assert [axis.is_whole for axis in searched.plan.axes] == [True, False]
+    assert [isinstance(axis.drawn_from, IntDistribution) for axis in searched.plan.axes] == [True, False]

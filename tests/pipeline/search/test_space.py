@@ -4,6 +4,7 @@ import math
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from pipeline.search.plan import Axis, probes, read_axes
 from stages.errors import UserError
@@ -30,9 +31,9 @@ def axes(*words: str) -> list[Axis]:
 )
 def test_numbers(word: str, low: float, high: float, whole: bool, log: bool, ends: tuple[str, ...]) -> None:
     [axis] = axes(word)
-    drawn = axis.distribution
+    drawn = axis.drawn_from
     assert (drawn.low, drawn.high, drawn.log) == (low, high, log)
-    assert (axis.is_whole, axis.lines) == (whole, [f"a={end}" for end in ends])
+    assert (isinstance(drawn, IntDistribution), axis.lines) == (whole, [f"a={end}" for end in ends])
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
     [axis] = axes(word)
     assert axis.grid is not None
     searched = [axis.line(value).partition("=")[2] for value in axis.grid]
-    if axis.choices:
+    if isinstance(axis.drawn_from, CategoricalDistribution):
         assert searched == swept
     else:
         assert [float(value) for value in searched] == pytest.approx([float(value) for value in swept])
@@ -70,7 +71,7 @@ def test_an_interval_of_a_whole_setting_is_whole(word: str, ends: tuple[str, ...
 
 
 def test_one_value_is_no_axis() -> None:
-    assert axes("a=1", "b=[1,2]", "c=1,2") == [Axis("c", ("1", "2"))]
+    assert axes("a=1", "b=[1,2]", "c=1,2") == [Axis("c", CategoricalDistribution(("1", "2")))]
 
 
 @pytest.mark.parametrize(

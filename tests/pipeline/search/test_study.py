@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from matplotlib import image
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial
 
 from pipeline.config.sweep import SearchSettings
 from pipeline.console import Console
 from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.results import draw
-from pipeline.search.study import STUDY, Pruner, Study, Trial
+from pipeline.search.study import STUDY, Pruner, Study
 from pipeline.search.trials import Search
 from pipeline.sweep.session import Session
 from stages.errors import UserError
@@ -22,27 +24,27 @@ from stages.errors import UserError
 pytestmark = pytest.mark.slow
 
 SETTINGS = SearchSettings(sampler="tpe", trials=8, startup_trials=3, pruner="none", population=4, seed=3)
-SPACE = (Axis("x", low=-2.0, high=2.0), Axis("kind", ("a", "b", "c")))
+SPACE = (Axis("x", FloatDistribution(-2.0, 2.0)), Axis("kind", CategoricalDistribution(("a", "b", "c"))))
 PLAN = Plan(SETTINGS, (Goal("val/best_loss", "minimize"),), SPACE)
-SMALL = (Axis("units", low=1, high=3, is_whole=True), Axis("kind", ("a", "b")))
+SMALL = (Axis("units", IntDistribution(1, 3)), Axis("kind", CategoricalDistribution(("a", "b"))))
 
 
 def changed(**settings: Any) -> Plan:
     return replace(PLAN, settings=replace(SETTINGS, **settings))
 
 
-def loss(trial: Trial) -> float:
-    x, kind = (line.partition("=")[2] for line in trial.lines)
-    return (float(x) - 0.5) ** 2 + "bac".index(kind)
+def loss(trial: FrozenTrial) -> float:
+    x, kind = trial.params.values()
+    return float((x - 0.5) ** 2 + "bac".index(kind))
 
 
-def run(study: Study, at_most: int = 10**6) -> list[Trial]:
+def run(study: Study, at_most: int = 10**6) -> list[FrozenTrial]:
     """Runs trials until there are no more, or so many."""
     for _ in range(at_most):
         trial = study.ask()
         if trial is None:
             break
-        study.tell(trial.number, [loss(trial)])
+        study.tell(trial, [loss(trial)])
     return study.trials()
 
 
@@ -56,9 +58,9 @@ def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str
         run(Study(tmp_path / "cut", plan), at_most=3)
     cut = run(Study(tmp_path / "cut", plan))
     assert len(whole) == 8
-    assert [trial.lines for trial in cut] == [trial.lines for trial in whole]
+    assert [trial.params for trial in cut] == [trial.params for trial in whole]
     other = run(Study(_made(tmp_path / "other"), changed(sampler=sampler, seed=4)))
-    assert [trial.lines for trial in other] != [trial.lines for trial in whole]
+    assert [trial.params for trial in other] != [trial.params for trial in whole]
 
 
 def _made(folder: Path) -> Path:
@@ -71,10 +73,10 @@ def test_a_grid_has_every_point_once_also_where_it_is_interrupted(tmp_path: Path
     for _ in range(2):
         run(Study(tmp_path, plan), at_most=2)
     trials = run(Study(tmp_path, plan))
-    assert {trial.lines for trial in trials} == {
+    assert {plan.lines(trial) for trial in trials} == {
         (f"units={units}", f"kind={kind}") for units in (1, 2, 3) for kind in "ab"
     }
-    assert [trial.ordinal for trial in trials] == [1, 2, 3, 4, 5, 6]
+    assert [trial.number for trial in trials] == [0, 1, 2, 3, 4, 5]
 
 
 def test_more_trials_are_added_to_a_study(tmp_path: Path) -> None:
@@ -87,10 +89,10 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
     for how in ({"reason": "diverged"}, {"pruned": True}, {"values": [0.5]}):
         trial = study.ask()
         assert trial is not None
-        study.tell(trial.number, **how)
-    assert [trial.state for trial in study.trials()] == ["FAIL", "PRUNED", "COMPLETE"]
-    assert study.trials()[0].reason == "diverged"
-    assert [trial.ordinal for trial in study.best()] == [3]
+        study.tell(trial, **how)
+    assert [trial.state.name for trial in study.trials()] == ["FAIL", "PRUNED", "COMPLETE"]
+    assert study.trials()[0].user_attrs["reason"] == "diverged"
+    assert [trial.number for trial in study.best()] == [2]
 
 
 def test_a_trial_that_ends_before_its_run_begins_has_a_reason(tmp_path: Path) -> None:
@@ -106,7 +108,10 @@ def test_a_trial_that_ends_before_its_run_begins_has_a_reason(tmp_path: Path) ->
         (tmp_path / made.folder / "pipeline.log").write_text(text)
         search._trials[made.folder] = trial
         search.ended(made)
-    assert [trial.reason for trial in study.trials()] == ["fork=a: it is gone", "it died before its run began"]
+    assert [trial.user_attrs["reason"] for trial in study.trials()] == [
+        "fork=a: it is gone",
+        "it died before its run began",
+    ]
 
 
 def test_of_two_goals_the_front_is_best(tmp_path: Path) -> None:
@@ -115,8 +120,8 @@ def test_of_two_goals_the_front_is_best(tmp_path: Path) -> None:
     for values in ([0.9, 10.0], [0.8, 1.0], [0.7, 5.0]):
         trial = study.ask()
         assert trial is not None
-        study.tell(trial.number, values)
-    assert [trial.values for trial in study.best()] == [(0.9, 10.0), (0.8, 1.0)]
+        study.tell(trial, values)
+    assert [trial.values for trial in study.best()] == [[0.9, 10.0], [0.8, 1.0]]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -128,7 +133,7 @@ def test_what_mattered_is_drawn_once_there_are_trials_enough(count: int, tmp_pat
     for number in range(1, 6):
         trial = study.ask()
         assert trial is not None
-        study.tell(trial.number, [loss(trial), 1.0][:count] if number < 5 else [loss(trial), 2.0][:count])
+        study.tell(trial, [loss(trial), 1.0][:count] if number < 5 else [loss(trial), 2.0][:count])
         names = {path.name for path in draw(study, tmp_path)}
         enough = 4 if count == 1 else 5  # nothing can matter to what does not vary
         assert names == {"history.png", "importance.png"} if number >= enough else names == {"history.png"}
@@ -149,21 +154,21 @@ def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study
         file.write('{"op_code":4,"worker')
     (tmp_path / f"{STUDY}.lock").touch()
     assert Study(tmp_path, PLAN).trials() == before
-    assert [trial.lines for trial in run(Study(tmp_path, PLAN))[:3]] == [trial.lines for trial in before]
+    assert [trial.params for trial in run(Study(tmp_path, PLAN))[:3]] == [trial.params for trial in before]
 
 
 def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int = 2) -> int | None:
     """Runs a trial whose metric is `curve`, and returns the epoch after which it was pruned."""
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.file, study.id_of(trial.number), "val/loss", len(curve), kind, 2, least)
+    pruner = Pruner(study.file, trial._trial_id, "val/loss", len(curve), kind, 2, least)
     try:
         for epoch, value in enumerate(curve, 1):
             pruner({"val/loss": value}, epoch)
     except PrunedError as pruned:
-        study.tell(trial.number, pruned=True)
+        study.tell(trial, pruned=True)
         return pruned.epoch
-    study.tell(trial.number, [min(curve)])
+    study.tell(trial, [min(curve)])
     return None
 
 
@@ -189,7 +194,7 @@ def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
     study = Study(tmp_path, PLAN)
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.file, study.id_of(trial.number), "val/loss", 4, "median", 2, 1)
+    pruner = Pruner(study.file, trial._trial_id, "val/loss", 4, "median", 2, 1)
     for value in (1.0, 0.5):
         pruner({"val/loss": value}, 1)
     pruner({"train/loss": 1.0}, 2)
