@@ -16,6 +16,14 @@ CURVES = ("val/loss", "val/accuracy", "train/loss", "train/accuracy")
 INK = "#777c83"
 """Text, axes, and rows without a name."""
 
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK),
+    "legend.labelcolor": INK,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
+"""Of matplotlib, for both figures."""
+
 COLORS = ("#007fc7", "#cc5100", "#008a66", "#b9559b", "#8a7800", "#786ece", "#dd3f36", "#3f829c")
 """Rows with a name: of more rows the best, the baseline and the first ones.
 
@@ -100,15 +108,9 @@ def _figure(panels: int) -> "tuple[Figure, list[Any]]":
     grid = list(figure.subplots(rows, min(panels, 2), squeeze=False).ravel())
     for axes in grid[panels:]:
         axes.remove()
-    for axes in grid[:panels]:
-        axes.grid(color=INK, alpha=0.3)
-        axes.tick_params(colors=INK)
-        for label in (axes.xaxis.label, axes.yaxis.label):
-            label.set_color(INK)
-        axes.spines[:].set_color(INK)
     return figure, grid[:panels]
 
 
 def _add_legend(figure: "Figure", axes: Any) -> None:
     by_label = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(by_label.values(), by_label.keys(), loc="outside lower center", frameon=False, labelcolor=INK)
+    figure.legend(by_label.values(), by_label.keys(), loc="outside lower center", frameon=False)

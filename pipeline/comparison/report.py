@@ -12,7 +12,7 @@ from rich.table import Table
 from pipeline.comparison.answer import answer
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import Column, columns_of, shown_columns
-from pipeline.comparison.plots import draw_curves, draw_speed
+from pipeline.comparison.plots import STYLE, draw_curves, draw_speed
 from stages import tables
 from stages.storage.atomic import atomic_write
 
@@ -132,8 +132,10 @@ def best_mark(comparison: Comparison) -> str:
 def page(comparison: Comparison) -> str:
     """Return the page as HTML."""
     import jinja2
+    import matplotlib
 
-    drawn = {"Accuracy against speed": draw_speed(comparison), "Learning curves": draw_curves(comparison)}
+    with matplotlib.rc_context(STYLE):
+        drawn = {"Accuracy against speed": draw_speed(comparison), "Learning curves": draw_curves(comparison)}
     template = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

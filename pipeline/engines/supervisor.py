@@ -28,9 +28,6 @@ from stages.errors import UserError
 GRACE_SECONDS = 20.0
 """Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
 
-TIMEOUT_GRACE_SECONDS = 20.0
-"""Seconds by which a chief may exceed `job_timeout_seconds` before it is signalled from outside."""
-
 RESTARTS = 3
 """Restarts of each worker of a parameter-server cluster, without which the run can continue, too."""
 
@@ -58,9 +55,6 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, place: P
     with signals.listening(), signals.uninterrupted(), claimed(job, supervises=True) as job:
         folder = job.folder
         assert folder is not None
-        if job.deadline is not None:
-            limit = job.experiment.job_timeout_seconds or 0
-            signals.time_out(job.deadline + TIMEOUT_GRACE_SECONDS, limit)
         while True:
             cluster = _Cluster(job, plan, console, place)
             code = cluster.run()

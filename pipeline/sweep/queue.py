@@ -30,9 +30,6 @@ from stages.settings.model import ModelSettings
 from stages.settings.results import ExportSettings
 from stages.targets import target_of
 
-TIMEOUT_GRACE_SECONDS = 60.0
-"""Seconds that a job may exceed `job_timeout_seconds` by, to save and end, before it is killed."""
-
 LOG = "pipeline.log"
 """In the job's folder: what it says, without secrets."""
 
@@ -54,8 +51,7 @@ class JobProcess:
 
     Attributes:
         job: what it runs. slot: where.
-        exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped,
-            TIMED_OUT where it was killed for its time limit.
+        exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped.
     """
 
     def __init__(self, job: Job, console: Console, slot: Slot) -> None:
@@ -68,11 +64,10 @@ class JobProcess:
         placed = replace(job.experiment, cluster=job.experiment.cluster.for_job_process())
         arguments = (replace(job, experiment=placed), slot.environment(job.experiment), _reloads_afresh(job))
         self._process = slot.start(_work, arguments)
-        hang_seconds, limit = job.experiment.hang_seconds, job.experiment.job_timeout_seconds
+        hang_seconds = job.experiment.hang_seconds
         self._watch = Watch(self._process, math.inf if hang_seconds is None else hang_seconds)
-        self._deadline = math.inf if limit is None else time.monotonic() + limit + TIMEOUT_GRACE_SECONDS
         self._reason = LOST
-        self._code: int | None = None  # of a process that was stopped or killed from here
+        self._code: int | None = None  # of a process that was stopped from here
         self._stopper: Stopper | None = None
 
     @property
@@ -98,28 +93,17 @@ class JobProcess:
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs; to be called every POLL_SECONDS.
 
-        Kills the process where it hangs, or exceeds its time limit. Of a process that has ended without ending its run,
-        the run is ended here.
+        Kills the process where it hangs. Of a process that has ended without ending its run, the run is ended here.
         """
         if self.exit_code is None:
-            if self._process.exitcode is None and self._stopper is None:
-                self._kill_if_lost()
+            if self._process.exitcode is None and self._stopper is None and self._watch.hangs():
+                self._reason = f"it gave no sign of life for {self._watch.silence():.0f} s, and was killed"
+                self._process.kill()
+                self._process.join()
+            self._watch.note()
             if self._process.exitcode is not None:
                 self._end()
         return self.exit_code
-
-    def _kill_if_lost(self) -> None:
-        if self._watch.hangs():
-            self._reason = f"it gave no sign of life for {self._watch.silence():.0f} s, and was killed"
-        elif time.monotonic() > self._deadline:
-            limit = self.job.experiment.job_timeout_seconds
-            self._reason = f"it did not end by job_timeout_seconds={limit:g}, and was killed"
-            self._code = TIMED_OUT
-        else:
-            self._watch.note()
-            return
-        self._process.kill()
-        self._process.join()
 
     def _end(self) -> None:
         """Takes the exit code of the process, and ends the run where it has not."""

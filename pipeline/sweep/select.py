@@ -21,7 +21,7 @@ INTERRUPTED = "INTERRUPTED"
 """Status of a run or sweep that has not ended while no process works on it; the same command resumes it."""
 
 _FILTER = re.compile(r"(?P<name>[^=<>]+)(?P<operator>>=|<=|=|>|<)(?P<value>.*)")
-_COMPARE = {"=": operator.eq, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
 @dataclass(frozen=True)
@@ -120,18 +120,15 @@ def _named(entries: Sequence[Entry], text: str) -> list[Entry]:
 
 
 def _filtered(entries: Sequence[Entry], match: re.Match[str]) -> list[Entry]:
-    name, value = match["name"], match["value"]
-    known = {known for entry in entries for known in entry.values}
-    if entries and name not in known:
-        raise UserError(f"no run has a setting or metric {name}", sorted(known), "status=FINISHED")
-    convert: type[str] | type[float] = str if match["operator"] == "=" else float
+    name, sign, wanted = match.groups()
+    found = [(entry, entry.values[name]) for entry in entries if name in entry.values]
+    if entries and not found:
+        known = sorted({known for entry in entries for known in entry.values})
+        raise UserError(f"no run has a setting or metric {name}", known, "status=FINISHED")
+    if sign == "=":
+        return [entry for entry, value in found if str(value) == wanted]
     try:
-        wanted = convert(value)
-        return [
-            entry
-            for entry in entries
-            if name in entry.values and _COMPARE[match["operator"]](convert(entry.values[name]), wanted)
-        ]
+        return [entry for entry, value in found if _COMPARE[sign](float(value), float(wanted))]
     except ValueError as error:
-        fix = f"'{name}{match['operator']}0.9'"
+        fix = f"'{name}{sign}0.9'"
         raise UserError(f"{match[0]} does not compare two numbers", "a metric and a number", fix) from error
