@@ -83,6 +83,12 @@ class Comparison:
         return self.choice.row
 
     @property
+    def runs_to_take(self) -> Sequence[ComparedRun]:
+        """The runs of the best rows: of a search the best trials themselves."""
+        runs = [run for row in self.to_take for run in row.runs]
+        return [run for run in runs if self.search is None or run.folder.name in self.search.best]
+
+    @property
     def to_take(self) -> Sequence[Row]:
         """The best row; of a search with several goals all that no other beats."""
         if self.search is None:

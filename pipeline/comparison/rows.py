@@ -43,6 +43,7 @@ class ComparedRun:
     summary: Summary
     reason: str | None = None  # why it has not finished
     config_dirs: Sequence[str] = ()  # of custom options, where they are known
+    tested_in: Path | None = None  # folder of the run that has tested it, where that is another one
 
     @property
     def folder(self) -> Path:
@@ -106,8 +107,9 @@ class ComparedRun:
         """Return for each test example whether it is classified correctly, bool [n]; None without predictions."""
         import pyarrow.parquet as pq  # most of a second to import
 
+        path = (self.tested_in or self.folder) / PREDICTIONS
         try:  # `read_table` looks for a data set of many files first
-            with pq.ParquetFile(regular_file(self.folder / PREDICTIONS)) as file:
+            with pq.ParquetFile(regular_file(path)) as file:
                 table = file.read(columns=["label", "predicted"], use_threads=False)
             labels, predicted = (np.from_dlpack(table[name].combine_chunks()) for name in ("label", "predicted"))
             return labels == predicted  # pyarrow's `to_numpy` would import pandas, which takes half a second
@@ -124,8 +126,13 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     summary = read_run(folder)
     status = _job_status(summary.status if summary else None, entry)
     summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
+    tested = read_run(folder.parent / entry["finished_by"]) if "finished_by" in entry else None
+    if tested is not None:
+        metrics, facts = tested.metrics | summary.metrics, tested.facts | summary.facts
+        summary = replace(summary, metrics=metrics, facts=facts)
     reason, config_dirs = summary.error or entry.get("reason"), entry.get("config_dirs", ())
-    return ComparedRun(number, status, _settings(summary), summary, reason, config_dirs)
+    tested_in = Path(tested.folder) if tested is not None else None
+    return ComparedRun(number, status, _settings(summary), summary, reason, config_dirs, tested_in)
 
 
 def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:

@@ -28,6 +28,8 @@ class SweepSettings:
         None, at_least=0, unit="GPUs that each job sees and no other uses; null: its share of all; 0: none"
     )
     retries: int = number(0, at_least=0, at_most=100, unit="times that a job which failed or died is run again")
+    finish: str = choice("all", "all", "best")
+    """Which jobs run the stages after `train`: `all`, or the `best` alone, once, when the others have ended."""
 
     def check(self, path: str) -> None:
         """Refuses what zips nothing."""
@@ -59,6 +61,7 @@ class SeedsSettings(SweepSettings):
 class SearchSettings(SweepSettings):
     """A search by Optuna. Its space is every setting with several values: an interval, a range or a list."""
 
+    finish: str = choice("best", "all", "best")
     sampler: str = choice("tpe", "random", "tpe", "grid", "cmaes", "nsga2")
     trials: int = number(
         20, at_least=1, at_most=MOST_JOBS, unit="trials in all, those of an interrupted search included"

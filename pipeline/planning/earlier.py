@@ -17,7 +17,7 @@ from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.job import Job
-from pipeline.planning.plan import PlannedStage, make_plan, mark_needed
+from pipeline.planning.plan import TRAIN, PlannedStage, after_training, make_plan, mark_needed
 from pipeline.provenance.identity import (
     WITHOUT_EFFECT,
     as_override,
@@ -55,9 +55,6 @@ What only the data and the network themselves can tell is compared when they are
 
 _FREE = ("model.network.dropout", "model.network.arguments")
 """Settings of networks that may differ all the same: the variables do not follow from them."""
-
-TRAIN = "train"
-"""The stage that is never run again."""
 
 
 def resolve(job: Job, console: Console) -> Job:
@@ -213,7 +210,7 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
     if run is None:
         return plan
     names = [stage.name for stage in plan]
-    begins = names[names.index(TRAIN) + 1 :] if TRAIN in names else names[1:]
+    begins = after_training(experiment) if TRAIN in names else names[1:]
     if experiment.from_stage not in begins:
         problem = "would train again" if experiment.from_stage in names else "is no stage of `pipeline`"
         raise UserError(f"from={experiment.from_stage} {problem}", begins, f"from={begins[0] if begins else '…'}")

@@ -46,6 +46,7 @@ class Job:
         `time.monotonic()`.
     on_epoch: of a search's trial.
     tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
+    only_trains: whether the stages after training are left out, as another job runs them.
     """
 
     experiment: Experiment
@@ -60,6 +61,7 @@ class Job:
     run_name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     is_supervised: bool = False
+    only_trains: bool = False
 
     def resuming(self, run: Summary | None) -> "Job":
         """Returns this job, resuming `run` in its folder; unchanged for None."""

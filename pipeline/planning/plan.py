@@ -15,6 +15,9 @@ from pipeline.targets import load, named_parameters, signature
 from stages.errors import UserError
 from stages.targets import target_of
 
+TRAIN = "train"
+"""The stage that is never run again."""
+
 FROM_RUNNER = ("settings", "reporter", "folder", "cache")
 """Parameters of a stage that the runner provides."""
 
@@ -111,6 +114,12 @@ def _target(settings: Any, stage: str) -> str:
             f"the settings of the stage {stage} name no function", "`_target_` in its YAML file", f"+{stage}._target_=…"
         )
     return str(target)
+
+
+def after_training(experiment: Experiment) -> list[str]:
+    """Return the stages after training; none where nothing trains."""
+    names = list(experiment.pipeline)
+    return names[names.index(TRAIN) + 1 :] if TRAIN in names else []
 
 
 def mark_needed(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:

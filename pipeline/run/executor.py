@@ -104,7 +104,8 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             cache = job.experiment.outputs / "cache"
             StageRunner(folder, cache, run.tracker, console, run.summary, job.on_epoch).run(stages)
             share_results(run)
-            register(run, console)
+            if not job.only_trains:
+                register(run, console)
             run.summary.status = "FINISHED"
         except PrunedError as pruned:
             assert run is not None

@@ -10,6 +10,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE
 from pipeline.planning.earlier import announce, other_run, prepare, resolve
 from pipeline.planning.job import Job
+from pipeline.planning.plan import after_training
 from pipeline.run.engine import engine_of
 from pipeline.run.facts import show_plan, show_summary
 from pipeline.run_folder.lock import locked
@@ -29,6 +30,9 @@ def run_job(job: Job, console: Console) -> int:
     """
     experiment = job.experiment
     plan = prepare(experiment)
+    if job.only_trains:
+        left_out = after_training(experiment)
+        plan = tuple(replace(stage, is_needed=stage.is_needed and stage.name not in left_out) for stage in plan)
     announce(experiment, plan, console)
     show_plan(experiment, plan, console)
     for line in advice(experiment):

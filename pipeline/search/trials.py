@@ -14,6 +14,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.planning.earlier import plan_of
 from pipeline.planning.job import Job
+from pipeline.planning.plan import after_training
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.facts import show_plan
@@ -80,6 +81,8 @@ class Search(Session):
         random = f", the first {settings.startup_trials} at random" if settings.sampler in ("tpe", "cmaes") else ""
         pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
         self.console.log(f"{'trials':8} {self.total:,} by {settings.sampler}{random}, {pruned}")
+        if settings.finish == "best" and (stages := after_training(self.first)):
+            self.console.log(f"{'finish':8} {', '.join(stages)}: once, with the best trial")
         self.console.log(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in self.plan.goals)}")
         for label, axis in zip(("space", *[""] * len(axes)), axes, strict=False):
             self.console.log(f"{label:8} {axis.key}: {axis.text}")
@@ -152,8 +155,9 @@ class Search(Session):
         elif missing := [name for name in names if name not in run.metrics]:
             self.study.tell(trial, reason=f"its run records no {missing[0]}")
             known = sorted(name for name in run.metrics if not name.startswith("test/"))
-            problem = f"sweep.metric={missing[0]}: the runs record no such metric"
-            raise UserError(problem, known, "sweep.metric=val/best_loss")
+            before = " before the stages after training" if made.only_trains else ""
+            problem = f"sweep.metric={missing[0]}: the runs record no such metric{before}"
+            raise UserError(problem, known, "sweep.finish=all" if made.only_trains else "sweep.metric=val/best_loss")
         elif any(run.metrics[name] != run.metrics[name] for name in names):
             self.study.tell(trial, reason="its metric is not a number")
         else:

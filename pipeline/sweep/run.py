@@ -35,11 +35,11 @@ class Sweep(Session):
 
     def __init__(self, jobs: Sequence[SweepJob], settings: SweepSettings, console: Console) -> None:
         super().__init__(settings, console)
+        self.experiments = [job.experiment for job in jobs]
         for job in jobs:
             self.add(job)
         self.name = sweep_name(job.label for job in jobs)
         self.total = len(jobs)
-        self.experiments = [job.experiment for job in jobs]
         self.sources = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
         facts = json.dumps([(job.folder, job.identity) for job in jobs])
         self.identity = hashlib.sha256(facts.encode()).hexdigest()[:32]

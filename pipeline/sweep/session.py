@@ -1,5 +1,6 @@
 """The session of a sweep or a search: its folder, its tracked run, its jobs, and their comparison at the end."""
 
+import copy
 import math
 import re
 import time
@@ -14,12 +15,14 @@ from typing import Any
 from rich.table import Table
 
 from pipeline.comparison.report import notes, terminal_table, write
-from pipeline.config.experiment import Experiment
+from pipeline.config.experiment import Experiment, read
+from pipeline.config.names import split_override
 from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, OnEpoch, SweepRun
+from pipeline.planning.plan import after_training
 from pipeline.provenance.code_state import code_state, command, resuming_command
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, new_for_other_code, sources
@@ -28,7 +31,7 @@ from pipeline.run import naming
 from pipeline.run.facts import NOTE, begun_tags, sweep_description
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import send_rest
-from pipeline.run_folder.runs import read_run
+from pipeline.run_folder.runs import has_finished, read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, refusal_in
@@ -54,10 +57,13 @@ class SweepJob:
     overrides: tuple[str, ...]  # as Hydra composed them
     exit_code: int | None = None  # None before it has ended
     reason: str | None = None  # why its process has refused it, before a run of it began
+    only_trains: bool = False
+    finishes: bool = False  # it runs the stages after training of the best job, whose number it has
+    finished_by: str | None = None  # of the best job: the folder of the one that does
 
     @property
     def folder(self) -> str:
-        return f"{self.number}_{slug(self.label)}"
+        return f"{self.number}_{slug(self.label)}" if not self.finishes else f"best_{self.number}"
 
     @cached_property
     def shown(self) -> list[str]:
@@ -83,6 +89,7 @@ class SweepJob:
             "code": self.sources.digest,
             "reason": self.reason,
             "exit_code": self.exit_code,
+            "finished_by": self.finished_by,
             "config_dirs": [shorter(folder) for folder in self.experiment.config_dirs] or None,
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
@@ -161,26 +168,35 @@ class Session(ABC):
 
     @property
     def jobs(self) -> list[SweepJob]:
-        """The jobs so far, in their order."""
-        return sorted(self._jobs.values(), key=lambda job: job.number)
+        """The jobs so far, in their order, without those that finish the best of them."""
+        return sorted((job for job in self._jobs.values() if not job.finishes), key=lambda job: job.number)
 
     def add(self, made: SweepJob) -> None:
-        """Add a job."""
+        """Add a job, which ends with its training where the best alone is to be finished."""
+        is_whole = self.settings.finish == "all" or made.experiment.from_stage is not None
+        made.only_trains = not is_whole and bool(after_training(made.experiment))
         self._jobs[made.folder] = made
 
     def job(self, made: SweepJob, on_epoch: OnEpoch | None = None) -> Job:
         """Return the run that a job is to be."""
-        sweep = SweepRun(self._parent.run_id, self.first.name)
         name = naming.label(made.label.split(), made.experiment.choices)
-        folder = self.folder / made.folder
-        return Job(made.experiment, made.overrides, folder, sweep, on_epoch=on_epoch, run_name=name)
+        return Job(
+            made.experiment,
+            made.overrides,
+            self.folder / made.folder,
+            SweepRun(self._parent.run_id, self.first.name),
+            on_epoch=on_epoch,
+            run_name=f"best: {name}" if made.finishes else name,
+            only_trains=made.only_trains,
+        )
 
     def say(self, made: SweepJob, text: str, style: str | None = None) -> None:
         """Print a line on a job."""
         self.console.log(f"{self._title(made)}  {text}", style=style)
 
     def _title(self, made: SweepJob) -> str:
-        return f"{self.unit} {made.number:>{len(str(self.total))}}/{self.total}  {made.label}"
+        best = "best " if made.finishes else ""
+        return f"{best}{self.unit} {made.number:>{len(str(self.total))}}/{self.total}  {made.label}"
 
     def send(self, made: SweepJob) -> None:
         """Send what the store misses of a job that has ended."""
@@ -228,9 +244,9 @@ class Session(ABC):
                 self.write()
                 self._parent = self._open_parent()
                 held.enter_context(signals.on_forced_exit(lambda request: self._mark_killed()))
-                jobs = self._drawn()
                 with self.console.live(self._table):
-                    Scheduler(jobs, self.console, list(slots), self.settings.retries, self._ended, self._poll).run()
+                    for jobs in map(self._until_failed, (self.draw(), self._to_finish())):
+                        Scheduler(jobs, self.console, list(slots), self.settings.retries, self._ended, self._poll).run()
             except Interrupted as interrupted:
                 code = interrupted.exit_code
             if code is None:
@@ -240,14 +256,37 @@ class Session(ABC):
                 self.write(status)  # last of all: before it, the same command resumes this session
                 return code
 
-    def _drawn(self) -> Iterator[Job]:
-        """Yield the jobs, none after an error that the next ones would have, too."""
-        jobs = self.draw()
+    def _until_failed(self, jobs: Iterator[Job]) -> Iterator[Job]:
+        """Yield `jobs`, none after an error that the next ones would have, too."""
         try:
             while not self._failed and (job := next(jobs, None)) is not None:
                 yield job
         except UserError as error:
             self._fail(error)
+
+    def _to_finish(self) -> Iterator[Job]:
+        """Yield a job for each of the best that has not been finished: it evaluates and exports what that has trained.
+
+        Nothing is chosen by its results, so that a sweep touches the test split once.
+        """
+        if not any(job.only_trains for job in self.jobs):
+            return
+        self.write()
+        best = [self._jobs[run.folder.name] for run in compare(self.folder).runs_to_take]
+        for made in (job for job in best if job.only_trains):
+            begins = {"from": after_training(made.experiment)[0], "run": str(self.folder / made.folder)}
+            document = copy.deepcopy(made.experiment.document)
+            document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
+            experiment = read(document, made.experiment.choices, made.experiment.config_dirs)
+            own = [line for line in made.overrides if split_override(line)[0] not in naming.CHOOSES_A_RUN]
+            overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
+            final = SweepJob(made.number, made.label, experiment, overrides, finishes=True)
+            made.finished_by = final.folder
+            self._jobs[final.folder] = final
+            if has_finished(self.folder / final.folder):
+                self.send(final)
+            else:
+                yield self.job(final)
 
     def _fail(self, error: UserError) -> None:
         self._failed = True
@@ -264,9 +303,11 @@ class Session(ABC):
             return
         made.exit_code = code
         try:
-            self.ended(made)
+            if not made.finishes:
+                self.ended(made)
         except UserError as error:
             self._fail(error)
+        self._failed |= made.finishes and code != DONE
         self.write()
 
     def _show_end(self, made: SweepJob, code: int, seconds: float, again: bool) -> None:
@@ -274,10 +315,10 @@ class Session(ABC):
         folder = self.folder / made.folder
         run = read_run(folder)
         if code == DONE and run is not None:
-            names = {"val/best_accuracy": "val accuracy", "test/accuracy": "test accuracy"}
-            scores = [f"{text} {run.metrics[name]:.4f}" for name, text in names.items() if name in run.metrics]
+            accuracy = run.metrics.get("val/best_accuracy")
+            score = f"val accuracy {accuracy:.4f}" if accuracy is not None else ""
             pruned = f"pruned after epoch {run.facts[PRUNED]}" if PRUNED in run.facts else ""
-            self.say(made, f"{run.status} in {seconds:.1f} s  {pruned or ', '.join(scores)}".rstrip())
+            self.say(made, f"{run.status} in {seconds:.1f} s  {pruned or score}".rstrip())
             return
         lost = ("REFUSED", refusal_in(folder)) if code == WRONG_CONFIGURATION else ("DIED", None)
         status, error = (run.status, run.error) if run is not None else lost
@@ -391,5 +432,6 @@ def _is_complete(folder: Path, index: Index, session: Session) -> bool:
         return False
     if session.first.tracking.kind == "off":
         return True
-    journals = [Journal(place) for place in (folder, *(folder / job["folder"] for job in index.jobs))]
+    names = [job[name] for job in index.jobs for name in ("folder", "finished_by") if name in job]
+    journals = [Journal(place) for place in (folder, *(folder / name for name in names))]
     return all(journal.is_closed for journal in journals if journal.run_id is not None)

@@ -72,12 +72,21 @@ def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
         else:
             assert trial.state.name == "PRUNED"
             assert summary["facts"]["pruned_after_epoch"] == trial.last_step < 3
-            assert summary["stages"]["evaluate"]["status"] == "skipped"
+        assert summary["stages"]["evaluate"]["status"] == "skipped"
+        assert not [name for name in summary["metrics"] if name.startswith("test/")]
     client = MlflowClient(f"sqlite:///{folder.parents[1] / 'mlflow.db'}")
     [experiment] = client.search_experiments(filter_string="name != 'Default'")
     tracked = client.search_runs([experiment.experiment_id])
     [parent] = [run for run in tracked if "mlflow.parentRunId" not in run.data.tags]
     assert {run.info.status for run in tracked} == {"FINISHED"}
+    [tested] = [run for run in tracked if "test/accuracy" in run.data.metrics]  # the test split is touched once
+    best = study(folder).best_trial
+    assert tested.info.run_name.startswith("best: ")
+    assert jobs[best.number]["finished_by"] == f"best_{best.number + 1}"
+    trained = json.loads((folder / jobs[best.number]["folder"] / "summary.json").read_text())
+    assert tested.data.tags["reused_run"] == trained["run_id"]
+    assert f"{100 * tested.data.metrics['test/accuracy']:.2f}" in (folder / "comparison.md").read_text()
+    assert "test accuracy" not in printed
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
     assert {"history.png", "comparison.html"} <= files
     metrics = {name for run in tracked for name in run.data.metrics}

@@ -102,6 +102,36 @@ def wait_for_log(outputs: Path, text: str, job: int = 1) -> None:
         time.sleep(0.1)
 
 
+def test_only_the_best_is_tested_exported_and_registered(outputs: Path) -> None:
+    """At the end, once; one that was interrupted there is resumed, and nothing is trained again."""
+    given = (
+        "-m", "optimizer.learning_rate=1e-9,0.01", "sweep.finish=best", *SMALL, "pipeline.inspect=null",
+        "export.register=own", f"outputs={outputs}",
+    )  # fmt: skip
+    done = commands.run(*given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "best job 2/2  optimizer.learning_rate=0.01  FINISHED" in done.stdout
+    folder = latest(outputs)
+    trained = [json.loads(path.read_text()) for path in sorted(folder.glob("[12]_*/summary.json"))]
+    assert [summary["stages"][name]["status"] for summary in trained for name in ("evaluate", "export")] == [
+        "skipped"
+    ] * 4
+    first, second = compare(folder).rows
+    assert first.mean("test/accuracy") is None
+    final = json.loads((folder / "best_2" / "summary.json").read_text())
+    assert second.mean("test/accuracy") == final["metrics"]["test/accuracy"]
+    assert final["stages"]["train"]["status"] == "reused"
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    assert [version.run_id for version in client.search_model_versions("name='own'")] == [final["run_id"]]
+    for path in (folder / "sweep.json", folder / "best_2" / "summary.json"):
+        path.write_text(path.read_text().replace("FINISHED", "KILLED"))
+    again = commands.run(*given)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert again.stdout.count("finished earlier, skipped") == 2
+    assert "best job 2/2  optimizer.learning_rate=0.01  FINISHED" in again.stdout
+    assert len(client.search_model_versions("name='own'")) == 1
+
+
 def test_a_failing_job_leaves_the_others_alone(pipeline_command: Command, outputs: Path) -> None:
     done = pipeline_command("-m", "strategy.device=/gpu:7,/cpu:0", *SMALL, *TRAINED, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
