@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import write_index
-from pipeline.sweep.session import slug
+from pipeline.sweep.jobs import slug
 
 CLASSES = 10
 

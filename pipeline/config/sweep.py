@@ -29,7 +29,7 @@ class SweepSettings:
     )
     retries: int = number(0, at_least=0, at_most=100, unit="times that a job which failed or died is run again")
     finish: str = choice("all", "all", "best")
-    """Which jobs run the stages after `train`: `all`, or the `best` alone, once, when the others have ended."""
+    """Jobs that run the stages after `train`: `all`, or the `best` alone, once, when the others have ended."""
 
     def check(self, path: str) -> None:
         """Refuses what zips nothing."""

@@ -23,8 +23,9 @@ from pipeline.run_folder.summary import PRUNED
 from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.results import answer, draw, settings_text
 from pipeline.search.study import REASON, Pruner, Study
+from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.run import check_job
-from pipeline.sweep.session import Session, SweepJob
+from pipeline.sweep.session import Session
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from stages.settings.train import TrainSettings

@@ -19,7 +19,8 @@ from pipeline.provenance.source_digest import Sources
 from pipeline.run.facts import show_plan
 from pipeline.run.naming import sweep_name
 from pipeline.run_folder.runs import has_finished
-from pipeline.sweep.session import Session, SweepJob, typed
+from pipeline.sweep.jobs import SweepJob, job_labels, typed
+from pipeline.sweep.session import Session
 from pipeline.system import signals
 from stages.errors import UserError
 
@@ -139,9 +140,3 @@ def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
         own: Any = getattr(experiment, name)
         if own != getattr(first, name):
             raise UserError(f"its {name} is not that of the first job", f"one {name} for the whole sweep")
-
-
-def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
-    """Return for each job the overrides that not all jobs share."""
-    shared = set.intersection(*(set(job) for job in overrides)) if overrides else set()
-    return [" ".join(text for text in job if text not in shared) or "the only job" for job in overrides]

@@ -2,13 +2,10 @@
 
 import copy
 import math
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +21,7 @@ from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.planning.plan import after_training
 from pipeline.provenance.code_state import code_state, command, resuming_command
-from pipeline.provenance.identity import identity
-from pipeline.provenance.source_digest import Sources, new_for_other_code, sources
-from pipeline.redaction import redact_overrides
+from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run import naming
 from pipeline.run.facts import NOTE, begun_tags, sweep_description
 from pipeline.run_folder.lock import locked
@@ -34,6 +29,7 @@ from pipeline.run_folder.pending import send_rest
 from pipeline.run_folder.runs import has_finished, read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
+from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, refusal_in
 from pipeline.sweep.slots import Slot, deal_out, opened
 from pipeline.system import signals
@@ -45,64 +41,6 @@ from pipeline.tracking.journal import Journal
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.errors import UserError
-
-
-@dataclass
-class SweepJob:
-    """One job of a sweep."""
-
-    number: int  # from 1
-    label: str  # the overrides that tell it from the other jobs, without secrets
-    experiment: Experiment
-    overrides: tuple[str, ...]  # as Hydra composed them
-    exit_code: int | None = None  # None before it has ended
-    reason: str | None = None  # why its process has refused it, before a run of it began
-    only_trains: bool = False
-    finishes: bool = False  # it runs the stages after training of the best job, whose number it has
-    finished_by: str | None = None  # of the best job: the folder of the one that does
-
-    @property
-    def folder(self) -> str:
-        return f"{self.number}_{slug(self.label)}" if not self.finishes else f"best_{self.number}"
-
-    @cached_property
-    def shown(self) -> list[str]:
-        """The overrides as they were typed, without secrets."""
-        return typed(self.overrides)
-
-    @cached_property
-    def identity(self) -> str:
-        return identity(self.experiment)
-
-    @cached_property
-    def sources(self) -> Sources:
-        return sources(self.experiment)
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """The job in the index of its sweep."""
-        facts = {
-            "number": self.number,
-            "folder": self.folder,
-            "overrides": self.shown,
-            "identity": self.identity,
-            "code": self.sources.digest,
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "finished_by": self.finished_by,
-            "config_dirs": [shorter(folder) for folder in self.experiment.config_dirs] or None,
-        }
-        return {name: fact for name, fact in facts.items() if fact is not None}
-
-
-def typed(overrides: Sequence[str]) -> list[str]:
-    """Return overrides as they were typed: without Hydra's escapes, and without secrets."""
-    return redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in overrides])
-
-
-def slug(label: str) -> str:
-    """Return `label` as a part of a file name."""
-    return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ","))[:100]
 
 
 class Session(ABC):

@@ -26,8 +26,9 @@ from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
 from pipeline.sweep.index import compare, latest, write_index
-from pipeline.sweep.run import Sweep, checked, job_labels, run_sweep
-from pipeline.sweep.session import slug, to_resume
+from pipeline.sweep.jobs import job_labels, slug
+from pipeline.sweep.run import Sweep, checked, run_sweep
+from pipeline.sweep.session import to_resume
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
