@@ -11,6 +11,9 @@ import keras
 import numpy as np
 
 from stages.data.batches import steps_per_epoch
+from stages.data.examples import spec_of
+from stages.data.split import Split
+from stages.features.kinds import image
 from stages.load.digits import digits
 from stages.model import model
 from stages.normalize import normalize
@@ -18,7 +21,7 @@ from stages.optimization.gradients import Gradients
 from stages.optimization.losses import cross_entropy
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.optimization.train_step import Step
-from stages.results import Dataset, Model, Split, Strategy
+from stages.results import Dataset, Model, Strategy
 from stages.settings.data import DigitsSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
@@ -172,7 +175,7 @@ def real_digits(examples: int) -> Dataset:
     """Returns scaled digits, the training split cut to `examples`, or repeated up to them."""
     dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings())
     rows = np.arange(examples) % len(dataset.train)
-    split = Split(dataset.train.images[rows], dataset.train.labels[rows])
+    split = Split.of_images(dataset.train.images[rows], dataset.train.targets[rows])
     return dataclasses.replace(dataset, train=split)
 
 
@@ -192,7 +195,7 @@ def step_of(
 ) -> Step:
     """Returns a step by the loss that `settings` asks for."""
     loss = cross_entropy(model.outputs, settings.label_smoothing)
-    gradients = Gradients(model, loss, settings, where.in_sync, jit)
+    gradients = Gradients(model, loss, settings, spec_of(dataset), where.in_sync, jit)
     return Step(where, gradients, optimizer, settings, len(dataset.train))
 
 
@@ -202,7 +205,8 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
     if case.overflow:
         images = np.array(dataset.train.images[:], np.float32)
         images[17] = 1e30
-        dataset = dataclasses.replace(dataset, train=Split(images, dataset.train.labels), pixel_range=(0.0, 1e30))
+        features = {"images": image(images.shape[1:], images.dtype, (0.0, 1e30))}
+        dataset = dataclasses.replace(dataset, train=Split.of_images(images, dataset.train.targets), features=features)
     built = build(case, where, dataset)
     given = {"batch_size": 64, "schedule": ScheduleSettings(), **case.train}
     settings = TrainSettings(epochs=100, seed=1, steps_per_call=steps, **given)

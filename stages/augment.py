@@ -44,7 +44,12 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
     Raises:
         UserError: where `saturation` or `hue` are set and the images do not have three channels.
     """
-    channels = dataset.image_shape[2]
+    images = dataset.images
+    if images is None:
+        if settings.changes or settings.mixes:
+            raise UserError("augment changes images, and the data has none alone", "augment=none", "augment=none")
+        return dataset
+    channels = images.shape[2]
     color_settings = [name for name in ("saturation", "hue") if getattr(settings, name)]
     params = {}
     if channels != 3 and color_settings:
@@ -58,7 +63,7 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
     return dataclasses.replace(
         dataset,
-        augmentation=Changes(settings, dataset.pixel_range) if settings.changes else None,
+        augmentation=Changes(settings, images.facts["range"]) if settings.changes else None,
         mixing=Mixing(settings.mixup, settings.cutmix, dataset.num_classes) if settings.mixes else None,
         augments_in_step=settings.where == "model" and settings.changes,
         record=Record(params),

@@ -10,7 +10,9 @@ import numpy as np
 from stages.errors import UserError
 
 if TYPE_CHECKING:
-    from stages.results import Dataset, Split
+    from stages.data.split import Split
+    from stages.features.kinds import Feature
+    from stages.results import Dataset
 
 
 def int32_labels(labels: np.ndarray) -> np.ndarray:
@@ -55,32 +57,63 @@ def check(dataset: Dataset) -> None:
         raise _error(dataset, f"its class name {printable(str(strange))} is {kind}", "texts in UTF-8, one a class")
     if len(set(names)) < max(classes, 2):
         raise _error(dataset, f"its {classes} class name(s) are {', '.join(names[:9])}", "two different ones or more")
-    low, high = dataset.pixel_range
+    for key, feature in dataset.features.items():
+        if feature.kind == "image":
+            _check_range(dataset, feature)
+        for name, split in dataset.splits.items():
+            _check_column(dataset, key, name, split)
+    for name, split in dataset.splits.items():
+        refuse_other_labels(f"{dataset.name}: its {name}", split.targets, classes)
+        _check_weights(dataset, name, split)
+
+
+def _check_range(dataset: Dataset, feature: Feature) -> None:
+    low, high = feature.facts["range"]
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise _error(dataset, f"its pixel_range is ({low:g}, {high:g})", "the least pixel, then the greatest, finite")
-    for name, split in dataset.splits.items():
-        shape, dtype = split.images.shape, split.images.dtype
-        if len(shape) != 4 or split.labels.shape != shape[:1] or not len(split):
-            labels = f"{split.labels.dtype} {split.labels.shape} labels"
-            expected = "images [N, H, W, C] and labels [N], with N at least 1"
-            raise _error(dataset, f"its {name} split has images of shape {shape} and {labels}", expected)
-        if shape[1:] != dataset.image_shape or dtype not in (np.uint8, np.float32):
-            expected = f"uint8 or float32, of the training split's shape {dataset.image_shape}"
-            raise _error(dataset, f"its {name} images are {dtype} {shape[1:]}", expected)
-        refuse_other_labels(f"{dataset.name}: its {name}", split.labels, classes)
-        _check_pixels(dataset, name, split)
+
+
+def _check_column(dataset: Dataset, key: str, name: str, split: Split) -> None:
+    """Checks the feature `key` of one split."""
+    feature = dataset.features[key]
+    if key not in split.features:
+        raise _error(dataset, f"its {name} split has no column {key}", ", ".join(dataset.features))
+    shape, dtype = split.features[key].shape, split.features[key].dtype
+    is_image = feature.kind == "image"
+    if (is_image and len(shape) != 4) or split.targets.shape[:1] != shape[:1] or not len(split):
+        labels = f"{split.targets.dtype} {split.targets.shape} labels"
+        expected = f"{key} {'[N, H, W, C]' if is_image else '[N, …]'} and labels [N], with N at least 1"
+        raise _error(dataset, f"its {name} split has {key} of shape {shape} and {labels}", expected)
+    if not is_image:
+        return
+    if shape[1:] != feature.shape or dtype not in (np.uint8, np.float32):
+        expected = f"uint8 or float32, of the training split's shape {feature.shape}"
+        raise _error(dataset, f"its {name} images are {dtype} {shape[1:]}", expected)
+    _check_pixels(dataset, key, name, split)
+
+
+def _check_weights(dataset: Dataset, name: str, split: Split) -> None:
+    weights = split.weights
+    if weights is None:
+        return
+    if weights.shape != (len(split),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.sum() > 0:
+        raise _error(
+            dataset,
+            f"its {name} weights are {weights.dtype} {weights.shape} in {weights.min():g}..{weights.max():g}",
+            "one for each example, finite, not negative, and not all 0",
+        )
 
 
 def _error(dataset: Dataset, problem: str, expected: str) -> UserError:
     return UserError(f"{dataset.name}: {problem}", expected)
 
 
-def _check_pixels(dataset: Dataset, name: str, split: Split) -> None:
+def _check_pixels(dataset: Dataset, key: str, name: str, split: Split) -> None:
     """Checks pixels that are in memory, or whose moments are known; others would take a reading of all of them."""
-    low, high = dataset.pixel_range
-    if split.images.dtype == np.uint8 and low <= 0 and high >= 255:
+    low, high = dataset.features[key].facts["range"]
+    if split.features[key].dtype == np.uint8 and low <= 0 and high >= 255:
         return
-    ends = split.ends
+    ends = split.ends.get(key)
     if ends is None and split.is_described:  # a mean tells of every pixel that is not finite
         means = split.described.moments[:, 0]
         ends = float(means.min()), float(means.max())

@@ -10,11 +10,12 @@ import numpy as np
 
 from stages.callbacks.debug import FOLDER
 from stages.callbacks.timing import PARTS
-from stages.data.columns import Column, Streamed
+from stages.data.columns import Column
+from stages.data.split import Split
 from stages.distribution.collectives import is_chief
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Record, Split, Strategy, Trained
+from stages.results import Dataset, Record, Strategy, Trained
 from stages.tables import aligned
 
 
@@ -71,31 +72,23 @@ def _some(split: Split, count: int) -> Split:
     """Returns `count` examples of a split, at equal distances."""
     if count == len(split):
         return split
-    rows = np.arange(count) * len(split) // count
-    return Split(
-        _images(split.images, rows),
-        split.labels[rows],
-        cached=split.cached.of(rows) if split.cached is not None else None,
-        numbers=split.numbers[rows] if split.numbers is not None else None,
-        files=[split.files[int(row)] for row in rows] if split.files is not None else None,
-    )
-
-
-def _images(images: Column, rows: np.ndarray) -> Column:
-    """Returns the images of `rows`, read at each use where the others are."""
-    if isinstance(images, Streamed):
-        return replace(images, rows=images.rows[rows])
-    return np.ascontiguousarray(images[rows])
+    return split.take(np.arange(count) * len(split) // count)
 
 
 def _in_memory(split: Split) -> Split:
-    return Split(np.asarray(split.images[np.arange(len(split))]), split.labels)
+    return _repeated(split, 1)
 
 
 def _repeated(split: Split, times: int) -> Split:
-    """Returns a split in memory that holds `split` several times: a parameter server's workers take no other images."""
+    """Returns a split in memory that holds `split` several times: a parameter server's workers take no others."""
     rows = np.tile(np.arange(len(split)), times)
-    return Split(np.asarray(split.images[rows]), split.labels[rows])
+    repeated = split.take(rows)
+    features, encoded = _held(repeated.features), repeated.encoded and _held(repeated.encoded)
+    return replace(repeated, features=features, encoded=encoded, numbers=None, files=None, cached=None)
+
+
+def _held(columns: Mapping[str, Column]) -> dict[str, Column]:
+    return {name: np.asarray(column[slice(None)]) for name, column in columns.items()}
 
 
 @dataclass(kw_only=True)

@@ -116,6 +116,8 @@ def _exporter(name: str, settings: Any) -> Exporter:
 
 
 def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Path, ...], dataset: Dataset) -> Exported:
+    images = dataset.images
+    shape = tuple(int(size or 0) for size in images.shape) if images is not None else ()
     first = "saved_model" if "saved_model" in paths else next(iter(paths))
     differences = {row.name: row.max_abs_diff for row in rows}
     difference = differences.get(first, float("nan"))
@@ -125,4 +127,4 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Pat
     others = {name: path for name, path in paths.items() if name != first}
     own = () if first == "saved_model" else (paths[first],)
     record = Record(metrics=metrics, files={"export": (*own, *others.values(), *tables)})
-    return Exported(paths[first], dataset.image_shape, dataset.class_names, difference, record, first, others)
+    return Exported(paths[first], shape, dataset.class_names, difference, record, first, others)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +18,7 @@ from stages.checkpoints.files import Checkpoint, Checkpoints, newest
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.saved import restore_trained, save_trained
 from stages.data.batches import distributed, evaluation_input, training_input
+from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.precision import keras_floats
@@ -48,18 +50,20 @@ def fit(
         UserError: where Keras would average over replicas whose batches differ in size.
     """
     per_epoch = _steps_per_epoch(settings, strategy, len(dataset.train))
-    network, scaling = model.network.core, model.network.get_layer("scaling")
+    if dataset.train.weights is not None:
+        raise UserError("train=fit divides weighted losses by their number", "train=loop", "train=loop")
+    network = model.network.core
     reporter = reporter or Silent()
     place = folder / "checkpoints" / "fit" if folder is not None else None
     weights = class_weights(settings.class_weights, dataset)
     by_class = None if weights is None else tf.constant(weights, tf.float64)
 
-    def for_training(images: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        weights = () if by_class is None else (class_weight(labels, by_class),)
-        return scaling(images), labels, *weights
+    def for_training(batch: Batch) -> tuple[Any, ...]:
+        weights = () if by_class is None else (class_weight(batch.targets, by_class),)
+        return *for_validation(batch), *weights
 
-    def for_validation(images: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return scaling(images), labels
+    def for_validation(batch: Batch) -> tuple[Any, ...]:
+        return model.network.scaled(network_input(batch.inputs)), batch.targets
 
     with keras_floats(model.policy), reporter.stopping() as stop:  # Keras makes its losses at the first step
         rate = _compile(model, strategy, settings, per_epoch, reporter)

@@ -1,9 +1,11 @@
-"""Digests and moments of images, and arrays that TensorFlow can share."""
+"""Digests of examples, moments of images, and arrays that TensorFlow can share."""
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +26,9 @@ WORKERS = os.cpu_count() or 1
 
 @dataclass(frozen=True)
 class Described:
-    """digests: uint64 [N], equal where the pixels are; moments: float64 [N, 2, C], each image's mean and mean square
-    by channel.
+    """digests: uint64 [N], equal where all features are.
+
+    moments: each image's mean and mean square by channel, float64 [N, 2, C]; C is 0 without images.
     """
 
     digests: np.ndarray
@@ -40,15 +43,34 @@ def chunk_of(image_shape: tuple[int, ...]) -> int:
     return max(1, min(CHUNK, CHUNK_BYTES // int(np.prod(image_shape))))
 
 
-def describe(images: Column) -> Described:
-    """Returns digests and moments of all images, reading a few of them at a time."""
-    step = max(1, chunk_of(images.shape[1:]) // (2 * WORKERS))  # an image may be too little for a task
+def describe(features: Mapping[str, Column]) -> Described:
+    """Returns digests of all examples and moments of their images, reading a few at a time."""
+    columns = [features[name] for name in sorted(features)]
+    count = columns[0].shape[0]
+    step = max(1, chunk_of(columns[0].shape[1:]) // (2 * WORKERS))  # an image may be too little for a task
+
+    def part(start: int) -> Described:
+        return _described([column[slice(start, start + step)] for column in columns])
+
     with ThreadPoolExecutor(WORKERS) as pool:
-        starts = range(0, images.shape[0], step)
-        parts = list(pool.map(lambda start: describe_block(images[slice(start, start + step)]), starts))
+        parts = list(pool.map(part, range(0, count, step)))
     if not parts:
-        return describe_block(np.empty(images.shape, images.dtype))
+        return _described([np.empty(column.shape, column.dtype) for column in columns])
     return Described(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("digests", "moments")))
+
+
+def _described(block: Sequence[np.ndarray]) -> Described:
+    """Returns digests and moments of a few examples, by their columns."""
+    if len(block) == 1 and block[0].ndim == 4:
+        return describe_block(block[0])
+    rows = zip(*block, strict=True)
+    digests = [_digest(b"".join(np.asarray(value, _plain(value)).tobytes() for value in row)) for row in rows]
+    return Described(np.array(digests, np.uint64), np.empty((len(digests), 2, 0)))
+
+
+def _plain(value: Any) -> Any:
+    """Returns the dtype whose bytes are the value, and not its address."""
+    return np.str_ if isinstance(value, str) else np.bytes_ if isinstance(value, bytes) else None
 
 
 def describe_block(images: np.ndarray) -> Described:
@@ -79,4 +101,8 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 
 def digest(image: np.ndarray) -> int:
     """Returns 64 bits of BLAKE2 of an image's bytes: among a million others, a wrong match has odds of 1 in 4e7."""
-    return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8).digest(), "little")
+    return _digest(np.ascontiguousarray(image).data)
+
+
+def _digest(content: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

@@ -11,6 +11,7 @@ import tensorflow as tf
 from stages.data import step_input
 from stages.data.split_statistics import Statistics, log, statistics, write
 from stages.distribution.collectives import is_chief
+from stages.features.kinds import IMAGES
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows
 from stages.reporter import Reporter, Silent
@@ -64,10 +65,11 @@ def inspect(
     counts = {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
     counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in result.shared.items()}
     train = result.splits["train"]
-    pixel_min, pixel_max = dataset.pixel_range
+    images = dataset.features[IMAGES]
+    pixel_min, pixel_max = images.facts["range"]
     params = {
         **counts,
-        "dtype": str(dataset.train.images.dtype),
+        "dtype": images.dtype,
         "pixel_min": pixel_min,
         "pixel_max": pixel_max,
         "mean": [float(f"{value:.6g}") for value in train.mean],
@@ -81,7 +83,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     """Draws the galleries; returns their files."""
     chosen = examples(dataset)
     names = drawable(dataset.class_names)
-    pixels = dataset.pixel_range
+    pixels = dataset.features[IMAGES].facts["range"]
     labels = [names[label] for label in chosen]
     of_all = f" of {dataset.num_classes}" if len(chosen) < dataset.num_classes else ""
     title = f"Training split, {len(chosen)}{of_all} classes"
@@ -102,7 +104,7 @@ def examples(dataset: Dataset) -> dict[int, np.ndarray]:
 
     They are spread over the whole split, because neighbors are often from one source; fewer where the class has fewer.
     """
-    of_class = ((label, np.flatnonzero(dataset.train.labels == label)) for label in range(dataset.num_classes))
+    of_class = ((label, np.flatnonzero(dataset.train.targets == label)) for label in range(dataset.num_classes))
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
     return {label: rows[np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).astype(int))] for label, rows in present}
 
@@ -131,8 +133,8 @@ def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray
         float32 [b, H, W, C] as augmentation leaves them, and labels as the batch has them: int32 [b], or
         float32 [b, classes] where images are mixed.
     """
-    images, labels, *_ = step_input.first_batch(dataset, settings.batch_size, settings.seed)
-    return images[:BATCH].numpy(), labels[:BATCH].numpy()
+    batch = step_input.first_batch(dataset, settings.batch_size, settings.seed)
+    return batch.inputs[IMAGES][:BATCH].numpy(), batch.targets[:BATCH].numpy()
 
 
 def in_words(label: np.ndarray, names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.checkpoints.saved import count_known, digests_of_run, too_good
+from stages.data.examples import first_inputs, spec_of
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
 from stages.networks.complexity import flops, write_summary
@@ -85,22 +86,21 @@ def model(
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
-    _check_outputs(network(tf.cast(dataset.train.images[:2], tf.float32), training=False), dataset, settings, policy)
+    _check_outputs(network(first_inputs(dataset.train, 2), training=False), dataset, settings, policy)
     params = {
         **loaded,
         "outputs": settings.outputs,
         "policy": own,
         **({"layer_policies": _listed(policies)} if policies else {}),
-        **(facts(scaling) if scaling != dataset.normalization else {}),
+        **(facts(scaling) if scaling not in (None, dataset.normalization) else {}),
     }
     record = _record(network, params, folder, _known(dataset, settings.weights, reporter or Silent()))
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)
     rebuild = build_on_one_device if split else None
     in_step = dataset.augmentation if dataset.augments_in_step else None
-    mixed = dataset.mixing is not None
     in_float32 = partial(build_on_one_device, "float32", {})
-    return Model(network, settings.outputs, policy, metrics, rebuild, record, in_step, mixed, in_float32)
+    return Model(network, settings.outputs, policy, metrics, rebuild, record, in_step, in_float32)
 
 
 def _listed(policies: Mapping[str, str]) -> str:
@@ -138,12 +138,16 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
 
 def _scaling(
     function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, reporter: Reporter
-) -> Normalization:
+) -> Normalization | None:
     """Returns the scaling of pixels: the one that the network's function declares, unless the user chooses another.
+
+    None without images.
 
     A function declares it by an attribute `preprocessing`: another function, of the same settings, that returns the
     Normalization of RGB pixels of 0 to 255, or None.
     """
+    if dataset.images is None:
+        return None
     preprocessing = getattr(function, "preprocessing", None)
     required = preprocessing(**arguments) if preprocessing is not None else None
     if required is None:
@@ -199,13 +203,15 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
 
 def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset) -> keras.Model:
     name = f"{function.__module__}.{getattr(function, '__name__', '')}"
+    shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
+    shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
     try:
-        network = function(dataset.image_shape, dataset.num_classes, **arguments)
+        network = function(shape, dataset.num_classes, **arguments)
     except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype
         reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"{name} cannot be built for images of shape {dataset.image_shape} with {dict(arguments)} ({reason})",
-            "layers that the images are large enough for",
+            f"{name} cannot be built for {', '.join(shapes)} of shape {shape} with {dict(arguments)} ({reason})",
+            "layers that they are large enough for",
             "model=mlp, or smaller or fewer layers",
         ) from error
     if not isinstance(network, keras.Model):
@@ -213,25 +219,34 @@ def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], d
     return network
 
 
-def _scaled(scaling: Normalization, dataset: Dataset, network: keras.Model, policy: str) -> keras.Model:
-    """Returns `network` behind the layer that scales its pixels.
+def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Model, policy: str) -> keras.Model:
+    """Returns `network` behind its inputs and the layer that scales its pixels.
 
     Raises:
-        UserError: where it cannot take that layer's output, or would lose what is behind the point.
+        UserError: where it cannot take them, or would lose what is behind the point.
     """
-    inputs = inputs_of(network)
-    whole = [str(value.dtype) for value in inputs if "float" not in str(value.dtype)]
-    fix = f"keras.Input({dataset.image_shape})"
-    if whole:
+    specs = spec_of(dataset).inputs
+    named = ", ".join(specs)
+    fix = f"keras.Input({', '.join(str(tuple(spec.shape[1:])) for spec in specs.values())})"
+    whole = [str(value.dtype) for value in inputs_of(network) if "float" not in str(value.dtype)]
+    if whole and scaling is not None:
         raise UserError(f"the network takes {whole[0]}, which scaled pixels are not", "an input of float32", fix)
+    inputs = {name: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in specs.items()}
     try:
-        return with_scaling(scaling, dataset.image_shape, network, policy)
+        return with_scaling(scaling, inputs, network, policy)
     except ValueError as error:  # Keras' error for inputs that do not fit
-        expected = f"a single input, of images of shape {dataset.image_shape}"
-        raise UserError(f"the network cannot take the images ({one_line(error)})", expected, fix) from error
+        shapes = ", ".join(f"{name} of shape {tuple(spec.shape[1:])}" for name, spec in specs.items())
+        expected = f"{'a single input, of ' if len(specs) == 1 else 'inputs by name: '}{shapes}"
+        raise UserError(f"the network cannot take the {named} ({one_line(error)})", expected, fix) from error
 
 
 def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
+    if network.has_own_loss and dataset.train.weights is not None:
+        raise UserError(
+            f"{type(network.core).__name__} has a compute_loss of its own, and Keras divides weighted losses by their "
+            "number",
+            "examples without weights, or a network without it",
+        )
     if network.has_own_loss and dataset.mixing is not None:
         raise UserError(
             f"{type(network.core).__name__} has a compute_loss of its own, which may not know mixed labels",

@@ -25,7 +25,10 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     Raises:
         UserError: for `imagenet` with images of other than 1 or 3 channels.
     """
-    low, high = dataset.pixel_range
+    images = dataset.images
+    if images is None:
+        return dataset
+    low, high = images.facts["range"]
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
     if settings.method in ("auto", "rescale"):
         scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
@@ -34,7 +37,7 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
         std = np.where(std < 1e-6, 1.0, std)  # a constant channel is not scaled
         scaling = Normalization(tuple(1.0 / std), tuple(-mean / std))
     elif settings.method == "imagenet":
-        mean, std = _imagenet(dataset.image_shape[-1])
+        mean, std = _imagenet(int(images.shape[-1] or 0))
         scaling = after(to_one, Normalization(tuple(1.0 / std), tuple(-mean / std)))
     else:
         scaling = Normalization()

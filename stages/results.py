@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stages.data.columns import Column
-from stages.dataset_rules import check, int32_labels
+from stages.data.split import Split
+from stages.dataset_rules import check
 from stages.errors import UserError
-from stages.images import Described, describe
+from stages.features.kinds import IMAGES, Feature, facts_of
 
 if TYPE_CHECKING:
     import keras
@@ -133,60 +133,6 @@ class Strategy:
         return Record(summary={"replicas": self.replicas, "devices": list(self.devices)})
 
 
-SAMPLED = 32
-"""Images that stand for a split where it would take long to read all."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """images: uint8 or float32 [N, H, W, C], unscaled; labels: int32 [N], in [0, number of classes); other whole
-    numbers become int32.
-
-    An array is held in memory; others are read at each use. cached: their digests and moments, where a cache has them.
-    numbers: of the examples in their source, int64 [N]; files: their paths in it, where it has one for each. None:
-    unknown.
-    """
-
-    images: Column
-    labels: np.ndarray
-    cached: Described | None = None
-    numbers: np.ndarray | None = None
-    files: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", int32_labels(self.labels))
-
-    @cached_property
-    def ends(self) -> tuple[float, float] | None:
-        """The least and the greatest pixel, nan where one is; None where images are not in memory."""
-        images = self.images
-        return (float(images.min()), float(images.max())) if isinstance(images, np.ndarray) else None
-
-    @cached_property
-    def described(self) -> Described:
-        """Digests and moments of the images; reads all of them unless a cache has these."""
-        return self.cached or describe(self.images)
-
-    @property
-    def is_at_hand(self) -> bool:
-        """Whether `described` costs no reading: images are in memory, or a cache has it. Else it may take hours."""
-        return self.cached is not None or isinstance(self.images, np.ndarray)
-
-    @property
-    def is_described(self) -> bool:
-        """Whether `described` is known already."""
-        return self.cached is not None or "described" in self.__dict__
-
-    @cached_property
-    def sampled(self) -> np.ndarray:
-        """Digests of SAMPLED images, uint64, evenly spread over the split; of all where it has fewer. Reads them."""
-        rows = np.unique(np.linspace(0, len(self) - 1, SAMPLED).astype(np.int64))
-        return describe(self.images[rows]).digests
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
 @dataclass(frozen=True)
 class Normalization:
     """Scaled pixel = pixel * scale + offset; one number a channel, or one for all of them.
@@ -230,21 +176,22 @@ class Mixing(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three disjoint splits, and how their images are scaled, augmented and mixed.
+    """Three disjoint splits, what is known of their features, and how images among these are augmented and mixed.
 
-    pixel_range: the least and the greatest value that a pixel can have.
-    fingerprint: 32 hexadecimal digits that change with any pixel, label or split.
+    features: of the splits, by name.
+    fingerprint: 32 hexadecimal digits that change with any value, target or split.
+    encoder: makes of raw features, [b, ...] by name, what the network takes: a tensor, or several by name. None: the
+        network takes them as they are.
+    normalization: of images, by the first layer of the network.
     augmentation: applied to each training image by itself; None: none.
     mixing: then applied to pairs of training images; None: none.
     augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
-    resize: how an encoded image of another size becomes one of this set: `stretch`, `crop` or `pad`; see
-        `stages.data.decode.Decoder`.
     is_shuffled: whether each epoch takes the training split in an order of its own; else in that of the split.
 
     Raises:
-        UserError: where a split is empty, shapes or labels do not fit, the dtype is neither uint8 nor float32, class
-            names are not two or more different texts, or pixels are not finite or outside the range (as far as they
-            are in memory).
+        UserError: where a split is empty, its columns do not fit `features`, targets do not fit, class names are not
+            two or more different texts, or pixels are not finite or outside their range (as far as they are in
+            memory).
     """
 
     name: str
@@ -252,14 +199,14 @@ class Dataset:
     val: Split
     test: Split
     class_names: tuple[str, ...]
-    pixel_range: tuple[float, float]
+    features: Mapping[str, Feature]
     fingerprint: str
+    encoder: keras.Model | None = None
     normalization: Normalization = Normalization()
     augmentation: Augmentation | None = None
     mixing: Mixing | None = None
     augments_in_step: bool = False
     record: Record = Record()
-    resize: str = "stretch"
     is_shuffled: bool = True
 
     def __post_init__(self) -> None:
@@ -271,9 +218,10 @@ class Dataset:
         return {"train": self.train, "val": self.val, "test": self.test}
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        height, width, channels = self.train.images.shape[1:]
-        return height, width, channels
+    def images(self) -> Feature | None:
+        """The feature of `Split.of_images`, where it is the only one."""
+        only = len(self.features) == 1 and self.features.get(IMAGES)
+        return only or None
 
     @property
     def num_classes(self) -> int:
@@ -281,9 +229,8 @@ class Dataset:
 
     @property
     def implied_record(self) -> Record:
-        height, width, channels = self.image_shape
         sizes = {f"{name}_examples": len(split) for name, split in self.splits.items()}
-        facts = {"classes": self.num_classes, "height": height, "width": width, "channels": channels, **sizes}
+        facts = {"classes": self.num_classes, **facts_of(self.features), **sizes}
         params = {f"data/{name}": value for name, value in facts.items()}
         return Record(params, summary={"data": facts}, datasets=(self,))
 
@@ -298,7 +245,6 @@ class Model:
     rebuild_in_float32: the same, in float32 whatever the policy; None for a model that cannot be built again.
     metrics: the network's own; their state must be sums, which replicas can add to.
     augmentation: applied by the training step before the network; None where the input applies it.
-    mixed_labels: whether training labels are float32 [b, classes], rows that add up to 1, and not int32 [b].
     """
 
     network: keras.Model
@@ -308,7 +254,6 @@ class Model:
     rebuild: Callable[[], keras.Model] | None = None
     record: Record = Record()
     augmentation: Augmentation | None = None
-    mixed_labels: bool = False
     rebuild_in_float32: Callable[[], keras.Model] | None = None
 
     @property
@@ -383,7 +328,7 @@ class Exported:
     """
 
     path: Path
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     max_abs_diff: float
     record: Record = Record()

@@ -21,7 +21,7 @@ VOCABULARY = (
 )  # fmt: skip
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
-CONTRACTS = ("data.columns", "features.kinds")
+CONTRACTS = ("data.columns", "data.split", "features.kinds")
 """Modules of rooms that belong to the vocabulary: what everybody exchanges."""
 
 ROOMS = (

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from stages.checkpoints.files import Checkpoint, read, write
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Model, Record, Split, Strategy, Trained
+from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_PIXELS
 from stages.settings.places import regular_file
 
@@ -97,20 +98,21 @@ def _plain(path: str) -> str:
 
 
 def _facts_of(dataset: Dataset) -> dict[str, Any]:
-    return {
-        "class_names": list(dataset.class_names),
-        "image_shape": list(dataset.image_shape),
-        "pixel_range": [float(end) for end in dataset.pixel_range],
-    }
+    facts: dict[str, Any] = {"class_names": list(dataset.class_names)}
+    if dataset.images is not None:
+        shape, ends = dataset.images.shape, dataset.images.facts["range"]
+        return {**facts, "image_shape": list(shape), "pixel_range": list(ends)}
+    described = (f"{name}: {one.kind} {one.dtype} {list(one.shape)}" for name, one in dataset.features.items())
+    return {**facts, "features": sorted(described)}
 
 
 def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
     """Raises UserError for data that the model would silently give wrong answers for."""
     now = _facts_of(dataset)
     for name, before in trained_on.items():
-        if now[name] != before:
+        if now.get(name) != before:
             raise UserError(
-                f"{dataset.name} has {name} {_shown(now[name])}, and the model was trained on {_shown(before)}",
+                f"{dataset.name} has {name} {_shown(now.get(name, []))}, and the model was trained on {_shown(before)}",
                 "data with the same classes in the same order, and images of the same shape and range",
                 "data=<another option>, or data.size=<pixels> for images of another size",
             )

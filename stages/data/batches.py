@@ -6,7 +6,7 @@ step, and gives every replica its part of a batch that does not divide.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,14 +15,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
-from stages.data.columns import ALIGNMENT, Column
-from stages.results import Dataset, Split
+from stages.data.examples import Batch, Examples
+from stages.data.split import Split
+from stages.results import Augmentation, Dataset
 from stages.seeds import derive
-
-Batch = tuple[tf.Tensor, ...]
-"""images float32 [b, H, W, C]; labels int32 [b], or float32 [b, classes] of mixed images, rows that add up to 1;
-weights float64 [b], which add up to the number of examples over all replicas. Where the training step is to augment:
-the random numbers for it, float32 [b, randoms]."""
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 """An argument of `tf.distribute.Strategy.distribute_datasets_from_function`."""
@@ -37,9 +33,6 @@ WITHOUT_AUTOTUNER.autotune.enabled = False
 _ENDLESS = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
 """Declares a dataset endless, so that `tf.distribute` does not ask all workers at every step, in a collective, whether
 one has a batch left; no worker takes more steps than there are batches."""
-
-Reader = Callable[[tf.Tensor], tf.Tensor]
-"""From examples of a split to their images."""
 
 _as_written = tf.autograph.experimental.do_not_convert
 """For functions without a loop or a branch on tensors: AutoGraph would take most of a second over them."""
@@ -108,7 +101,7 @@ def _input(
 
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         with tf.device("/cpu:0"):
-            labeled = LabeledImages(reader(split.images), tf.constant(split.labels))
+            examples = Examples.of_split(split)
         replicas = context.num_replicas_in_sync
         local_replicas = replicas // context.num_input_pipelines
         first_replica = context.input_pipeline_id * local_replicas
@@ -126,7 +119,7 @@ def _input(
 
         @_as_written
         def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
-            return replica_batch(labeled, in_order, step, (replica, replicas), batch_size, changes, fixed_rows)
+            return replica_batch(examples, in_order, step, (replica, replicas), batch_size, changes, fixed_rows)
 
         options = tf.data.Options()
         options.deterministic = True
@@ -141,7 +134,7 @@ def _input(
 
 
 def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
-    labeled: "LabeledImages",
+    examples: "Examples",
     in_order: tf.Tensor,
     step: tf.Tensor,
     place: tuple[tf.Tensor | int, int],
@@ -161,47 +154,39 @@ def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
     if fixed_rows is not None:
         missing = tf.maximum(fixed_rows - tf.size(rows), 0)
         rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
-    in_batch = in_order[start : start + count]
+    batch = batch_of_rows(examples, in_order[start : start + count], (rows, weights), step, changes)
+    return tf.nest.map_structure(lambda part: tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]), batch)
+
+
+def batch_of_rows(
+    examples: "Examples",
+    numbers: tf.Tensor,
+    rows: tuple[tf.Tensor, tf.Tensor],
+    step: tf.Tensor,
+    changes: "RandomChanges | None",
+) -> Batch:
+    """Returns some rows of the global batch of `step`.
+
+    Args:
+        numbers: of the examples of the whole global batch in the split, int64 [count].
+        rows: int64 [b], and how much each counts, float64 [b].
+    """
+    chosen, weights = rows
     if changes is None:
-        images, *others = labeled.of(tf.gather(in_batch, rows))
+        inputs, targets, *uniforms = examples.of(tf.gather(numbers, chosen))
     else:
-        images, *others = changes.apply(labeled, in_batch, rows, step)
-    images = tf.ensure_shape(images, [fixed_rows, *images.shape[1:]])
-    labels, *uniforms = (tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]) for part in others)
-    return images, labels, weights, *uniforms
+        inputs, targets, *uniforms = changes.apply(examples, numbers, chosen, step)
+    if examples.weights is not None:
+        weights *= tf.gather(examples.weights, tf.gather(numbers, chosen))
+    return Batch(inputs, targets, weights, tuple(uniforms))
 
 
-def reader(images: Column) -> Reader:
-    """Returns a function from examples, int64 [b], to their images [b, H, W, C], in memory or wherever they are."""
-    if isinstance(images, np.ndarray):
-        tensor = in_memory(images)
-        return lambda examples: tf.gather(tensor, examples)
-    image_shape = images.shape[1:]
-    dtype = tf.as_dtype(images.dtype)
-
-    def read(examples: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.numpy_function(images.__getitem__, [examples], dtype), [None, *image_shape])
-
-    return read
-
-
-def in_memory(images: np.ndarray) -> tf.Tensor:
-    """Returns a tensor that shares the array's memory where TensorFlow can use it as it lies, else a copy."""
-    if images.ctypes.data % ALIGNMENT or not images.flags.c_contiguous or not images.flags.writeable:
-        return tf.constant(images)
-    return tf.experimental.dlpack.from_dlpack(images.__dlpack__())
-
-
-@dataclass(frozen=True)
-class LabeledImages:
-    """The images and labels, int32 [N], of a split."""
-
-    read: Reader
-    labels: tf.Tensor
-
-    def of(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns images, float32 [b, H, W, C], and labels, int32 [b], of `examples`, int64 [b]."""
-        return tf.cast(self.read(examples), tf.float32), tf.gather(self.labels, examples)
+def augmented(inputs: Mapping[str, tf.Tensor], augmentation: Augmentation, uniforms: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns `inputs` with images, the values of four axes, augmented."""
+    return {
+        name: tf.ensure_shape(augmentation(value, uniforms), value.shape) if value.shape.rank == 4 else value
+        for name, value in inputs.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -215,16 +200,14 @@ class RandomChanges:
     batch_size: int
     seed: int
 
-    def apply(
-        self, labeled: LabeledImages, examples: tf.Tensor, rows: tf.Tensor, step: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        """Returns images, float32 [b, H, W, C], and labels of `rows`, int64 [b], of the global batch of `step`.
+    def apply(self, examples: Examples, numbers: tf.Tensor, rows: tf.Tensor, step: tf.Tensor) -> tuple[Any, ...]:
+        """Returns inputs and targets of `rows`, int64 [b], of the global batch of `step`.
 
-        Labels are int32 [b], or float32 [b, classes] where images are mixed. Where the training step is to augment,
-        images are unchanged, and its random numbers follow, float32 [b, randoms].
+        Targets are float32 [b, classes] where images are mixed. Where the training step is to augment, images are
+        unchanged, and its random numbers follow, float32 [b, randoms].
 
         Args:
-            examples: of the split, int64 [count]: the whole global batch.
+            numbers: of the examples of the whole global batch in the split, int64 [count].
         """
 
         def key(purpose: str) -> tf.Tensor:
@@ -234,23 +217,25 @@ class RandomChanges:
         mixing = self.dataset.mixing
         needed = rows
         if mixing is not None:  # a row that is also a partner, or a partner twice, is computed once
-            partners = mixing.partners(rows, tf.size(examples, tf.int64), key)
+            partners = mixing.partners(rows, tf.size(numbers, tf.int64), key)
             needed, places = tf.unique(tf.concat([rows, partners], axis=0))
-        images, labels = labeled.of(tf.gather(examples, needed))
+        inputs, targets = examples.of(tf.gather(numbers, needed))
         if augmentation is not None:
             uniforms = tf.random.stateless_uniform([self.batch_size, augmentation.randoms], key("augment"))
             uniforms = tf.gather(uniforms, needed)
             if self.dataset.augments_in_step:
-                return images, labels, uniforms
-            images = tf.ensure_shape(augmentation(images, uniforms), images.shape)
+                return inputs, targets, uniforms
+            inputs = augmented(inputs, augmentation, uniforms)
         if mixing is None:
-            return images, labels
+            return inputs, targets
         own, partner = tf.split(places, 2)
-        return mixing(
+        [(name, images)] = inputs.items()
+        mixed, targets = mixing(
             (tf.gather(images, own), tf.gather(images, partner)),
-            (tf.gather(labels, own), tf.gather(labels, partner)),
+            (tf.gather(targets, own), tf.gather(targets, partner)),
             tf.gather(mixing.draw(self.batch_size, key), rows),
         )
+        return {name: mixed}, targets
 
 
 def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:

@@ -1,8 +1,8 @@
 """Columns: the values of a feature over all rows, in memory or read at each use."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,8 +59,17 @@ class Streamed:
             raise
 
 
+def taken(column: Column, rows: np.ndarray) -> Column:
+    """Returns the values of `rows`, int64 [n], read at each use where the others are."""
+    if isinstance(column, Streamed):
+        return replace(column, rows=column.rows[rows])
+    if isinstance(column, np.ndarray):
+        return np.ascontiguousarray(column[rows])
+    return Streamed(column.__getitem__, rows, column.shape[1:], column.dtype)
+
+
 @contextmanager
-def own_errors(*columns: Column) -> Iterator[None]:
+def own_errors(columns: Iterable[Column]) -> Iterator[None]:
     """Raises the error that reading `columns` has raised, which TensorFlow buries in one of its own."""
     try:
         yield

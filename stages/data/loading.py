@@ -10,10 +10,12 @@ from stages.data.columns import Column, Streamed
 from stages.data.free_memory import available_memory
 from stages.data.prepared import Prepared, hold, prepare, read_into_memory, read_rows
 from stages.data.source import Invalid, Source
+from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of, fingerprint_of
 from stages.errors import UserError
+from stages.features.kinds import IMAGES, image
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Split
+from stages.results import Dataset
 from stages.settings.data import ImagesSettings, SourceSettings
 from stages.storage.atomic import write_csv
 
@@ -52,11 +54,9 @@ def load(
     splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}
     # Without a cache, free memory decides whether all pixels are read: the fingerprint must not depend on it.
     fingerprint = f"{source.fingerprint} {len(prepared.invalid)} left out" if settings.cache == "off" else None
-    dataset = dataset_of(
-        source.name, splits, source.class_names, (0.0, 255.0), fingerprint_of(splits, fingerprint, rows)
-    )
-    if isinstance(settings, ImagesSettings):
-        dataset = dataclasses.replace(dataset, resize=settings.resize)
+    resize = settings.resize if isinstance(settings, ImagesSettings) else "stretch"
+    features = {IMAGES: image(source.image_shape, np.dtype(np.uint8), (0.0, 255.0), resize)}
+    dataset = dataset_of(source.name, splits, source.class_names, features, fingerprint_of(splits, fingerprint, rows))
     params = {"held_in": held_in, "data/skipped": len(prepared.invalid), "data/passed_over": source.passed_over}
     files = _report_invalid(prepared.invalid, source.name, reporter, folder)
     record = dataclasses.replace(dataset.record, params={**dataset.record.params, **params}, files=files)
@@ -127,7 +127,8 @@ def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray,
     files = [source.file(int(number)) for number in numbers] if name == "test" else [None]
     named = [file for file in files if file is not None]
     described = prepared.described and prepared.described.of(rows)
-    return Split(images, prepared.labels[rows], described, numbers, named or None)
+    labels = prepared.labels[rows]
+    return Split.of_images(images, labels, cached=described, numbers=numbers, files=named or None)
 
 
 def _report_invalid(

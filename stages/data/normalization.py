@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.errors import UserError
+from stages.features.kinds import IMAGES
 from stages.results import Dataset, Normalization, Record
 from stages.storage.arrays import DamagedError, read_arrays, write_arrays
 
@@ -18,9 +19,10 @@ def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
     Three numbers that are equal become one, so do three for images of other than three channels: their mean.
     """
     scale, offset = np.array(required.scale), np.array(required.offset)
-    if dataset.image_shape[-1] != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
+    images = dataset.features[IMAGES]
+    if images.shape[-1] != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
         scale, offset = scale.mean(keepdims=True), offset.mean(keepdims=True)
-    low, high = dataset.pixel_range
+    low, high = images.facts["range"]
     to_bytes = Normalization((255.0 / (high - low),), (-low * 255.0 / (high - low),))
     return after(to_bytes, Normalization(tuple(scale), tuple(offset)))
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.columns import Streamed
-from stages.images import Described, describe
+from stages.data.split import Split
+from stages.features.kinds import IMAGES
+from stages.images import Described
 from stages.reporter import Reporter
-from stages.results import Dataset, Split
+from stages.results import Dataset
 from stages.seeds import derive
 from stages.storage.atomic import write_csv
 from stages.tables import aligned
@@ -56,7 +57,7 @@ def statistics(dataset: Dataset, seed: int) -> Statistics:
     """
     splits, descriptions = {}, {}
     for name, split in dataset.splits.items():
-        by_class = np.bincount(split.labels, minlength=dataset.num_classes)
+        by_class = np.bincount(split.targets, minlength=dataset.num_classes)
         if split.is_at_hand:
             descriptions[name] = described = split.described
             repeated = len(split) - len(np.unique(described.digests))
@@ -86,9 +87,10 @@ def mean_and_std(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     """Prints a line a split, and warns of what would make training or its scores worth less."""
-    size = "×".join(map(str, dataset.image_shape))
-    low, high = dataset.pixel_range
-    kind = f"{size} {dataset.train.images.dtype}, pixels {low:g} to {high:g}"
+    images = dataset.features[IMAGES]
+    size = "×".join(map(str, images.shape))
+    low, high = images.facts["range"]
+    kind = f"{size} {images.dtype}, pixels {low:g} to {high:g}"
     reporter.log(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
     rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
     leaks = []
@@ -128,7 +130,7 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
 def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     """Writes `statistics.csv`, a row a split, and `classes.csv`, a row a class; returns both."""
     folder.mkdir(parents=True, exist_ok=True)
-    channels = range(dataset.image_shape[-1])
+    channels = range(len(statistics.splits["train"].mean))
     columns = ["described", "duplicates", *(f"in_{name}" for name in statistics.splits)]
     columns += [*(f"mean_{channel}" for channel in channels), *(f"std_{channel}" for channel in channels)]
     rows: list[Sequence[object]] = [["split", "examples", *columns]]
@@ -144,6 +146,5 @@ def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
 
 
 def _sample(split: Split, images: int, seed: int) -> Described:
-    rows = np.random.default_rng(seed).choice(len(split), min(images, len(split)), replace=False)
-    _, height, width, channels = split.images.shape
-    return describe(Streamed(split.images.__getitem__, np.sort(rows), (height, width, channels), split.images.dtype))
+    rows = np.sort(np.random.default_rng(seed).choice(len(split), min(images, len(split)), replace=False))
+    return split.take(rows).described

@@ -7,9 +7,11 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from stages.data.columns import Column
+from stages.data.split import Split
 from stages.dataset_rules import int32_labels, refuse_other_labels
 from stages.errors import UserError
-from stages.results import Dataset, Record, Split
+from stages.features.kinds import IMAGES, Feature, image
+from stages.results import Dataset, Record
 from stages.seeds import derive
 
 SPLITS = ("train", "val", "test")
@@ -36,7 +38,8 @@ def divide(images: Column, labels: np.ndarray, fraction: float, seed: int, name:
         raise UserError(f"there are {images.shape[0]:,} images and {len(labels):,} labels", "one label an image")
     rows = cut_all(labels, {name: fraction}, seed)
     stay, part = rows["train"], rows[name]
-    return Split(images[stay], labels[stay], numbers=stay), Split(images[part], labels[part], numbers=part)
+    whole = Split.of_images(images, labels, numbers=np.arange(len(labels)))
+    return whole.take(stay), whole.take(part)
 
 
 def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
@@ -77,22 +80,23 @@ def assemble(
     class_names: tuple[str, ...],
     pixel_range: tuple[float, float] = (0.0, 255.0),
 ) -> Dataset:
-    """Returns the data set of three splits, with the fingerprint of their pixels and labels."""
+    """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
     splits = {"train": train, "val": val, "test": test}
-    return dataset_of(name, splits, class_names, pixel_range, fingerprint_of(splits))
+    images = image(train.images.shape[1:], train.images.dtype, pixel_range)
+    return dataset_of(name, splits, class_names, {IMAGES: images}, fingerprint_of(splits))
 
 
 def dataset_of(
     name: str,
     splits: Mapping[str, Split],
     class_names: tuple[str, ...],
-    pixel_range: tuple[float, float],
+    features: Mapping[str, Feature],
     fingerprint: str,
 ) -> Dataset:
     """Returns the data set of `train`, `val` and `test`, with its fingerprint as a parameter to record."""
     train, val, test = (splits[key] for key in SPLITS)
     record = Record(params={"fingerprint": fingerprint})
-    return Dataset(name, train, val, test, class_names, pixel_range, fingerprint, record=record)
+    return Dataset(name, train, val, test, class_names, features, fingerprint, record=record)
 
 
 def fingerprint_of(
@@ -107,8 +111,10 @@ def fingerprint_of(
     content = hashlib.sha256((source or "").encode())
     for key in SPLITS:
         split = splits[key]
-        content.update(f"{key} {split.images.dtype} {split.images.shape}".encode())
-        content.update(split.labels.tobytes())
+        for name, column in split.features.items():
+            content.update(f"{key} {name} {column.dtype} {column.shape}".encode())
+        content.update(split.targets.tobytes())
+        content.update(b"" if split.weights is None else split.weights.tobytes())
         if source is None:
             content.update(split.described.digests.data)
         elif rows is not None:

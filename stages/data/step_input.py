@@ -11,18 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import (
-    Batch,
-    LabeledImages,
     RandomChanges,
     distributed,
     evaluation_input,
-    in_memory,
     order,
     replica_batch,
     steps_per_epoch,
     training_input,
 )
-from stages.results import Dataset, Split, Strategy
+from stages.data.examples import Batch, Examples, gathering, in_memory, weights_of
+from stages.data.split import Split
+from stages.results import Dataset, Strategy
 
 _FOREVER = 2**31
 """Passes of an endless input."""
@@ -31,11 +30,13 @@ _FOREVER = 2**31
 class Rows(NamedTuple):
     """A split in memory, of which a replica gathers its rows of a step.
 
-    images: uint8 or float32 [N, H, W, C]; labels: int32 [N]; order: of an epoch, int64 [N]; batch_size: int64 [].
+    inputs: columns by name, [N, ...]; targets: [N, ...]; weights: of the examples, float64 [N], or None; order: of an
+    epoch, int64 [N]; batch_size: int64 [].
     """
 
-    images: tf.Tensor
-    labels: tf.Tensor
+    inputs: dict[str, tf.Tensor]
+    targets: tf.Tensor
+    weights: tf.Tensor | None
     order: tf.Tensor
     batch_size: tf.Tensor
 
@@ -53,11 +54,11 @@ def batch_of(argument: Any, step: tf.Tensor, changes: RandomChanges | None = Non
     """Returns, in a replica, its batch of `step`, int64 [] of the run, from the argument that `taken` returned."""
     if not isinstance(argument, Rows):
         return argument
-    images, labels, in_order, batch_size = argument
     replica = tf.distribute.get_replica_context()
-    labeled = LabeledImages(lambda examples: tf.gather(images, examples), labels)
+    readers = {name: gathering(column) for name, column in argument.inputs.items()}
+    examples = Examples(readers, argument.targets, argument.weights)
     place = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
-    return replica_batch(labeled, in_order, step, place, batch_size, changes)
+    return replica_batch(examples, argument.order, step, place, argument.batch_size, changes)
 
 
 class StepInput:
@@ -76,11 +77,10 @@ class StepInput:
         self._epoch = 0
         self._source: Source = batches
         if batches is None:
-            assert isinstance(split.images, np.ndarray)
             with tf.device("/cpu:0"):
-                images = in_memory(split.images)
-                labels = tf.constant(split.labels)
-                self._source = Rows(images, labels, self._order(0), tf.constant(batch_size, tf.int64))
+                columns = {name: in_memory(np.asarray(column)) for name, column in split.inputs.items()}
+                targets, size = tf.constant(split.targets), tf.constant(batch_size, tf.int64)
+                self._source = Rows(columns, targets, weights_of(split), self._order(0), size)
 
     def at(self, step: int, steps: int) -> tuple[Source, int]:
         """Returns the source of the next steps, from the run's `step` on, and for how many of `steps` it serves."""
@@ -109,7 +109,7 @@ def training_steps(
 
 def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Batch:
     """Returns the global batch of a training's first step."""
-    if isinstance(dataset.train.images, np.ndarray) and not is_augmented_ahead(dataset):
+    if dataset.train.is_in_memory and not is_augmented_ahead(dataset):
         source, _ = StepInput(dataset.train, batch_size, seed if dataset.is_shuffled else None).at(0, 1)
         return batch_of(source, tf.constant(0, tf.int64), RandomChanges(dataset, batch_size, seed))
     source = training_input(dataset, batch_size, seed, epochs=1)
@@ -131,4 +131,4 @@ def passes(strategy: Strategy, split: Split, batch_size: int) -> StepInput:
 
 def gathers(strategy: Strategy, split: Split) -> bool:
     """Returns whether the replicas of `strategy` gather their rows of `split` in their steps."""
-    return isinstance(split.images, np.ndarray) and all("CPU" in device.upper() for device in strategy.devices)
+    return split.is_in_memory and all("CPU" in device.upper() for device in strategy.devices)

@@ -9,12 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import places, steps_per_epoch
-from stages.data.columns import Column, own_errors
+from stages.data.columns import own_errors
+from stages.data.examples import network_input
+from stages.data.split import Split
 from stages.data.step_input import Source, StepInput, batch_of, passes, taken
 from stages.distribution.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.networks.complexity import scoring_batch
 from stages.optimization.losses import cross_entropy
-from stages.results import Model, Split, Strategy
+from stages.results import Model, Strategy
 from stages.safe_places import safe_place
 
 LONGEST_CALL_SECONDS = 1.0
@@ -87,7 +89,7 @@ class Scorer:
             source = self._input(split, batch_size)
             try:
                 if predictions is None:
-                    self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split.images, between)
+                    self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split, between)
                 else:
                     self._predict(source, split, batch_size, between, predictions)
                 break
@@ -108,7 +110,7 @@ class Scorer:
         chunk = max(CHUNK_BYTES // (4 * batch_size * (self._num_classes + 1)), 1)
         for first in range(0, total, chunk):  # all workers sum their parts after the same steps
             steps = min(chunk, total - first)
-            parts = self._run(self._predicting, source, first, steps, split.images, between)
+            parts = self._run(self._predicting, source, first, steps, split, between)
             count = min(steps * batch_size, len(split) - first * batch_size)
             values = self._in_order(parts, count, batch_size, replicas)
             values = values[max(self._delivered - first * batch_size, 0) :]  # the rest has been, in larger batches
@@ -129,7 +131,7 @@ class Scorer:
         source: StepInput,
         first: int,
         steps: int,
-        images: Column,
+        split: Split,
         between: Callable[[], None],
     ) -> list[list[np.ndarray]]:
         """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""
@@ -138,7 +140,7 @@ class Scorer:
             wanted = min(self._steps_at_once, steps)
             began = time.perf_counter()
             batches, count = source.at(first, wanted)
-            with own_errors(images):
+            with own_errors(split.inputs.values()):
                 outputs = compiled(batches, tf.constant(first, tf.int64), tf.constant(count, tf.int64))
                 results.append([part.numpy() for part in outputs])
             first = first + count
@@ -177,8 +179,8 @@ class _Step:
 
     def add(self, batch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds to the totals; returns the network's outputs and the predicted classes, int32 [b]."""
-        images, labels, weights = batch_of(batch, number)
-        outputs = self._network(images, training=False)
+        inputs, labels, weights, _ = batch_of(batch, number)
+        outputs = self._network(network_input(inputs), training=False)
         examples = tf.reduce_sum(weights)
         losses = tf.cast(self._loss(labels, outputs), tf.float64)
         loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))

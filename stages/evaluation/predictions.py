@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, points
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
-from stages.results import Split
 from stages.safe_places import safe_place
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
@@ -120,7 +120,7 @@ def write_predictions(
                 columns = {
                     "example": pa.array(numbers[rows]),
                     "file": pa.array(list(split.files[rows])) if split.files is not None else None,
-                    "label": pa.array(split.labels[rows], pa.int32()),
+                    "label": pa.array(split.targets[rows], pa.int32()),
                     "predicted": pa.array(predicted, pa.int32()),
                     "probabilities": pa.FixedSizeListArray.from_arrays(
                         pa.array(np.ascontiguousarray(probabilities).ravel()), len(class_names)

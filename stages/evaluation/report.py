@@ -67,9 +67,10 @@ def draw_mistakes(predicted: Predicted, dataset: Dataset, most: int, folder: Pat
     """
     path = folder / "plots" / "mistakes.png"
     path.unlink(missing_ok=True)
+    images = dataset.images
     wrong = np.flatnonzero(~predicted.correct)
     hardest = wrong[np.argsort(predicted.of_label[wrong], kind="stable")][:most]
-    if not len(hardest):
+    if not len(hardest) or images is None:
         return None
     names = drawable(dataset.class_names)
     titles = [
@@ -78,4 +79,4 @@ def draw_mistakes(predicted: Predicted, dataset: Dataset, most: int, folder: Pat
         for row in hardest
     ]
     title = f"{len(hardest)} of {len(wrong):,} mistakes: label → predicted class, with their probabilities"
-    return plot_batch(dataset.test.images[hardest], titles, dataset.pixel_range, title, path)
+    return plot_batch(dataset.test.images[hardest], titles, images.facts["range"], title, path)

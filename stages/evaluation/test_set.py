@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stages.results import Dataset, Split
+from stages.data.split import Split
+from stages.results import Dataset
 from stages.reuse import VALIDATED, VALIDATED_PIXELS
 
 EXAMPLES, PIXELS = "test_examples", "test_pixels"
@@ -14,11 +15,11 @@ EXAMPLES, PIXELS = "test_examples", "test_pixels"
 def facts_of(split: Split) -> dict[str, str]:
     """Returns what tells a test set from others: digests of its examples and of their pixels.
 
-    test_examples: of numbers (or files) and labels, in order. test_pixels: the images' shape and a digest of all
-    pixels, which are others for the same examples at another size. Where nobody has read them all, they are those of
-    `Split.sampled`, which is another kind.
+    test_examples: of numbers (or files) and targets, in order. test_pixels: the features' shapes and a digest of all
+    values, such as pixels, which are others for the same examples at another size. Where nobody has read them all,
+    they are those of `Split.sampled`, which is another kind.
     """
-    kind = "x".join(map(str, split.images.shape[1:]))
+    kind = "+".join("x".join(map(str, column.shape[1:])) for column in split.features.values())
     digests = split.described.digests if split.is_at_hand else split.sampled
     pixels = hashlib.blake2b(digests.data, digest_size=16).hexdigest()
     return {EXAMPLES: digest_of(split), PIXELS: f"{kind if split.is_at_hand else f'{kind}/sample'} {pixels}"}
@@ -31,14 +32,15 @@ def validation_facts(dataset: Dataset) -> dict[str, str]:
     """
     facts = facts_of(dataset.val)
     shape, _, pixels = facts[PIXELS].partition(" ")
-    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{dataset.resize} {pixels}"}
+    resize = "+".join(str(feature.facts.get("resize", "")) for feature in dataset.features.values())
+    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}"}
 
 
 def digest_of(split: Split) -> str:
-    """Returns a digest of the examples' numbers (or files) and labels, in order: 32 hexadecimal digits."""
+    """Returns a digest of the examples' numbers (or files) and targets, in order: 32 hexadecimal digits."""
     content = hashlib.blake2b(digest_size=16)
     content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
-    content.update(np.ascontiguousarray(split.labels, np.int32).data)
+    content.update(np.ascontiguousarray(split.targets).data)
     return content.hexdigest()
 
 

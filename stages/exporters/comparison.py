@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
 from stages.networks.complexity import scoring_batch
@@ -70,10 +71,10 @@ class Compared:
 class Reference:
     """Real examples, and what the model answers.
 
-    images: uint8 or float32 [N, H, W, C]; expected: float32 [N, classes].
+    features: by name, [N, ...], as the data set has them; expected: float32 [N, classes].
     """
 
-    images: np.ndarray
+    features: Mapping[str, np.ndarray]
     expected: np.ndarray
     batch: int
 
@@ -82,21 +83,22 @@ class Reference:
         """Returns at most `examples` test examples, evenly spread: a split may be in the order of its classes."""
         count = min(examples, len(dataset.test))
         rows = np.linspace(0, len(dataset.test) - 1, count).astype(int)
-        images = np.asarray(dataset.test.images[rows])
+        test = dataset.test.take(rows)
         batch = min(scoring_batch(model.network), 64)
         # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
         predict = tf.function(
-            lambda pixels: probabilities(model.network(pixels, training=False), model.outputs), autograph=False
+            lambda inputs: probabilities(model.network(inputs, training=False), model.outputs), autograph=False
         )
-        parts = [images[begin : begin + batch] for begin in range(0, count, batch)]
-        answers = np.concatenate([predict(tf.constant(part, tf.float32)).numpy() for part in parts])
+        parts = [test.take(np.arange(begin, min(begin + batch, count))) for begin in range(0, count, batch)]
+        answers = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
         if not np.isfinite(answers).all():
             raise UserError(
                 "the model answers with probabilities that are not finite (nan or inf)",
                 "a model whose weights and statistics are finite",
                 "another training, with a smaller optimizer.learning_rate",
             )
-        return cls(images, answers, batch)
+        features = {name: np.asarray(column[:count]) for name, column in test.features.items()}
+        return cls(features, answers, batch)
 
     def compare(
         self,
@@ -110,9 +112,9 @@ class Reference:
             reload: carries out orders of `stages.exporters.reload`.
         """
         with tempfile.TemporaryDirectory() as folder:
-            images = Path(folder, "images.npy")
-            np.save(images, self.images)
-            common: dict[str, Any] = {"images": str(images), "batch": self.batch, "calls": CALLS}
+            features = Path(folder, "features.npz")
+            np.savez(features, allow_pickle=False, **self.features)
+            common: dict[str, Any] = {"features": str(features), "batch": self.batch, "calls": CALLS}
             orders = {
                 name: {
                     **common,

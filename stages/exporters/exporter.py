@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from stages.data.examples import network_input, spec_of
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 
@@ -56,15 +57,17 @@ class Exporter:
         return 1e-4 if policy in ("float32", "float64") else 0.05
 
 
-def probabilities_of(model: Model, image_shape: tuple[int, int, int]) -> tuple[Any, tf.Module]:
-    """Returns a traced function from `images`, unscaled pixels float32 [N, H, W, C], to `probabilities`, float32
-    [N, classes], and the module that holds its weights."""
-    spec = tf.TensorSpec((None, *image_shape), tf.float32, name="images")
+def probabilities_of(model: Model, dataset: Dataset) -> tuple[Any, tf.Module]:
+    """Returns a traced function from the network's inputs, such as `images`, unscaled pixels float32 [N, H, W, C], to
+    `probabilities`, float32 [N, classes], and the module that holds its weights."""
+    inputs = spec_of(dataset).inputs
+    specs = [tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in inputs.items()]
 
-    def serving_default(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"probabilities": probabilities(model.network(images, training=False), model.outputs)}
+    def serving_default(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = model.network(network_input(dict(zip(inputs, columns, strict=True))), training=False)
+        return {"probabilities": probabilities(outputs, model.outputs)}
 
     owner = tf.Module(name="exported")
     owner.weights = [weight.value for weight in model.network.weights]
-    owner.serving_default = tf.function(serving_default, input_signature=[spec], autograph=False)
+    owner.serving_default = tf.function(serving_default, input_signature=specs, autograph=False)
     return owner.serving_default, owner

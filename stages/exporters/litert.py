@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from stages.data.examples import network_dtype
 from stages.errors import UserError
 from stages.exporters.exporter import LOADER, Exporter, probabilities_of
 from stages.results import Dataset, Model
@@ -42,7 +43,7 @@ class LiteRT(Exporter):
         Raises:
             UserError: where LiteRT lacks an operation of the network, such as those of a recurrent layer.
         """
-        function, owner = probabilities_of(model.in_float32, dataset.image_shape)
+        function, owner = probabilities_of(model.in_float32, dataset)
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], owner)
         if self.weights != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -63,7 +64,8 @@ class LiteRT(Exporter):
             ) from error
 
     def _representative(self, dataset: Dataset) -> Iterator[list[np.ndarray]]:
-        """Yields images one by one, evenly spread over the training split, whose order may be that of the classes."""
+        """Yields examples one by one, evenly spread over the training split, whose order may be that of the classes."""
         count = min(self.representative_examples, len(dataset.train))
         for row in np.linspace(0, len(dataset.train) - 1, count).astype(int):
-            yield [np.asarray(dataset.train.images[row : row + 1], np.float32)]
+            given = (column[row : row + 1] for column in dataset.train.inputs.values())
+            yield [np.asarray(values, network_dtype(values.dtype).as_numpy_dtype) for values in given]

@@ -46,7 +46,7 @@ class OnnxFile(Exporter):
         import onnx  # of the extra `onnx`, as tf2onnx
         import tf2onnx
 
-        function, _ = probabilities_of(model.in_float32, dataset.image_shape)
+        function, _ = probabilities_of(model.in_float32, dataset)
         converted, _ = tf2onnx.convert.from_function(
             function, function.input_signature, opset=self.opset, custom_op_handlers={"Erfc": (_erfc, [])}
         )

@@ -8,33 +8,43 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-Predict = Callable[[np.ndarray], np.ndarray]
-"""From pixels, uint8 or float32 [N, H, W, C], to probabilities, float32 [N, classes]."""
+Predict = Callable[[Any], np.ndarray]
+"""From features, one array [N, ...] or several by name, to probabilities, float32 [N, classes]."""
+
+_ONNX_DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 
 
-def measure(loader: str, path: str, images: str, answers: str, batch: int, calls: int) -> None:
-    """Reload the file `path`, and write its answers for the images and the milliseconds that one takes.
+def measure(loader: str, path: str, features: str, answers: str, batch: int, calls: int) -> None:
+    """Reload the file `path`, and write its answers for the features and the milliseconds that one takes.
 
     Args:
         loader: the file with the function `load` of the format.
-        images: an .npy file. answers: the .npz file to write.
-        batch: images that are answered at once.
-        calls: calls with a single image, of which the median time counts.
+        features: an .npz file, with an array for each. answers: the .npz file to write.
+        batch: examples that are answered at once.
+        calls: calls with a single example, of which the median time counts.
     """
     predict = runpy.run_path(loader)["load"](path)
-    pixels = np.load(images)
-    parts = [predict(pixels[begin : begin + batch]) for begin in range(0, len(pixels), batch)]
+    with np.load(features, allow_pickle=False) as arrays:
+        columns = dict(arrays)
+    count = len(next(iter(columns.values())))
+
+    def given(begin: int, end: int) -> Any:
+        some = {name: column[begin:end] for name, column in columns.items()}
+        return some if len(some) > 1 else next(iter(some.values()))
+
+    parts = [predict(given(begin, begin + batch)) for begin in range(0, count, batch)]
     rows = np.concatenate([np.asarray(part, np.float32) for part in parts])
-    predict(pixels[:1])
+    predict(given(0, 1))
     times = []
     for call in range(calls):
-        one = pixels[call % len(pixels)][None]
+        one = given(call % count, call % count + 1)
         began = time.perf_counter()
         predict(one)
         times.append(time.perf_counter() - began)
@@ -52,11 +62,19 @@ def _saved_model(path: str) -> Predict:
 
     model = tf.saved_model.load(path)
 
-    def predict(images: np.ndarray) -> np.ndarray:
-        name = "serve_uint8" if images.dtype == np.uint8 else "serving_default"
-        return np.asarray(model.signatures[name](images=tf.constant(images))["probabilities"])
+    names = list(model.signatures["serving_default"].structured_input_signature[1])
+
+    def predict(features: Any) -> np.ndarray:
+        columns = _named(features, names)
+        are_bytes = all(column.dtype == np.uint8 for column in columns.values())
+        serve = model.signatures["serve_uint8" if are_bytes else "serving_default"]
+        return np.asarray(serve(**{name: tf.constant(column) for name, column in columns.items()})["probabilities"])
 
     return predict
+
+
+def _named(features: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
+    return features if isinstance(features, dict) else {next(iter(names)): features}
 
 
 def _keras(path: str) -> Predict:
@@ -64,7 +82,14 @@ def _keras(path: str) -> Predict:
     import keras
 
     model = keras.models.load_model(path)
-    return lambda images: np.asarray(model.predict_on_batch(images.astype("float32")), np.float32)
+    dtypes = {tensor.name: tensor.dtype for tensor in model.inputs}
+
+    def predict(features: Any) -> np.ndarray:
+        columns = {name: column.astype(dtypes[name]) for name, column in _named(features, dtypes).items()}
+        given = columns if len(columns) > 1 else next(iter(columns.values()))
+        return np.asarray(model.predict_on_batch(given), np.float32)
+
+    return predict
 
 
 def _litert(path: str) -> Predict:
@@ -77,14 +102,28 @@ def _litert(path: str) -> Predict:
         from tensorflow.lite import Interpreter
 
     serve = Interpreter(path).get_signature_runner("serving_default")
-    return lambda images: np.asarray(serve(images=images.astype(np.float32))["probabilities"])
+    dtypes = {name: details["dtype"] for name, details in serve.get_input_details().items()}
+
+    def predict(features: Any) -> np.ndarray:
+        columns = _named(features, dtypes)
+        return np.asarray(serve(**{name: columns[name].astype(dtypes[name]) for name in dtypes})["probabilities"])
+
+    return predict
 
 
 def _onnx(path: str) -> Predict:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda images: np.asarray(session.run(["probabilities"], {"images": images.astype(np.float32)})[0])
+    dtypes = {given.name: _ONNX_DTYPES[given.type] for given in session.get_inputs()}
+
+    def predict(features: Any) -> np.ndarray:
+        columns = _named(features, dtypes)
+        return np.asarray(
+            session.run(["probabilities"], {name: columns[name].astype(dtypes[name]) for name in dtypes})[0]
+        )
+
+    return predict
 
 
 def main() -> None:

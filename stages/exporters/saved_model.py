@@ -1,5 +1,6 @@
 """A SavedModel: TensorFlow's own format, for TensorFlow Serving, MLflow and every language with TensorFlow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from stages.data.decode import decode
+from stages.data.examples import network_dtype, network_input, spec_of
 from stages.exporters.exporter import LOADER, Exporter
+from stages.features.kinds import IMAGES, Feature
 from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 
@@ -27,11 +30,11 @@ class SavedModel(Exporter):
 class Serving(tf.Module):
     """The exported functions of a model. It scales pixels itself and returns float32 whatever its precision.
 
-    Called with unscaled pixels, float32 or uint8 [N, H, W, C], N at least 1, it returns probabilities, float32 [N,
-    classes]. Its signatures return a dictionary: `probabilities`; `class_name`, string [N], of the likeliest class; and
-    `score`, float32 [N], its probability.
+    Called with the features of N examples, at least 1, one tensor or several by name, it returns probabilities,
+    float32 [N, classes]. Its signatures return a dictionary: `probabilities`; `class_name`, string [N], of the
+    likeliest class; and `score`, float32 [N], its probability.
 
-        serving_default(images): float32 [N, H, W, C].
+        serving_default: an argument for each feature, by its name; `images`, unscaled pixels, are float32 [N, H, W, C].
         serve_uint8(images): uint8 [N, H, W, C].
         serve_bytes(encoded): string [N], each a JPEG or PNG of any size; it becomes pixels by the function of the
             training. Only for images of 1 or 3 channels.
@@ -46,41 +49,61 @@ class Serving(tf.Module):
         self.weights = [weight.value for weight in model.network.weights]
         with tf.device("/cpu:0"):  # strings live on the CPU alone; a plain constant would not be saved
             self.class_names = tf.Variable(dataset.class_names, trainable=False, name="class_names")
+        self.encoder = dataset.encoder
         # Past __setattr__, which would track them: the traced functions alone are saved, the network once.
         self.__dict__["dataset"] = dataset
         self.__dict__["predict"] = tf.function(
-            lambda images: probabilities(model.network(images, training=False), model.outputs),
-            input_signature=[tf.TensorSpec((None, *dataset.image_shape), tf.float32, name="images")],
+            lambda inputs: probabilities(model.network(network_input(inputs), training=False), model.outputs),
             autograph=False,
-        ).get_concrete_function()  # saving would trace the network a second time, and save both
+        ).get_concrete_function(_named(spec_of(dataset).inputs))  # saving would trace it a second time, and save both
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces the functions, and returns the signatures by their names."""
-        shape = (None, *self.dataset.image_shape)
-        float32, uint8 = (tf.TensorSpec(shape, dtype, name="images") for dtype in (tf.float32, tf.uint8))
-        for spec in (float32, uint8):
-            self.__call__.get_concrete_function(spec)
-        functions: dict[str, Any] = {"serving_default": (self._serve, float32), "serve_uint8": (self._serve, uint8)}
-        if self.dataset.image_shape[-1] in (1, 3):
-            functions["serve_bytes"] = self._serve_bytes, tf.TensorSpec((None,), tf.string, name="encoded")
+        images = self.dataset.images
+        features = self.dataset.features.items()
+        specs = {name: tf.TensorSpec((None, *one.shape), _served_dtype(one)) for name, one in features}
+        functions: dict[str, Any] = {"serving_default": (self._serve, _named(specs))}
+        if images is not None:
+            specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8)}
+            functions["serve_uint8"] = self._serve, _named(specs)
+            if images.shape[-1] in (1, 3):
+                functions["serve_bytes"] = self._serve_bytes, tf.TensorSpec((None,), tf.string, name="encoded")
+        for function, spec in functions.values():
+            if function == self._serve:
+                self.__call__.get_concrete_function(network_input(spec))
         return {
             name: tf.function(function, autograph=False).get_concrete_function(spec)
             for name, (function, spec) in functions.items()
         }
 
     @tf.function(autograph=False)
-    def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        return self.predict(tf.cast(images, tf.float32))
+    def __call__(self, features: Any) -> tf.Tensor:
+        return self._probabilities(features if isinstance(features, dict) else {IMAGES: features})
 
-    def _serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = self.predict(tf.cast(images, tf.float32))
+    def _probabilities(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        inputs: Any = features if self.encoder is None else self.encoder(features)
+        if not isinstance(inputs, dict):
+            inputs = dict.fromkeys(spec_of(self.dataset).inputs, inputs)
+        return self.predict({name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()})
+
+    def _serve(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        rows = self._probabilities(features)
         with tf.device("/cpu:0"):
             names = tf.gather(self.class_names, tf.argmax(rows, axis=-1))
         return {"probabilities": rows, "class_name": names, "score": tf.reduce_max(rows, axis=-1)}
 
     def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
-        shape, (low, high) = self.dataset.image_shape, self.dataset.pixel_range
-        pixels, _ = decode(encoded, shape, self.dataset.resize)
-        if (low, high) == (0.0, 255.0):
-            return self._serve(pixels)
-        return self._serve(tf.cast(pixels, tf.float32) * ((high - low) / 255) + low)
+        images = self.dataset.features[IMAGES]
+        low, high = images.facts["range"]
+        pixels, _ = decode(encoded, images.shape, images.facts["resize"])
+        if (low, high) != (0.0, 255.0):
+            pixels = tf.cast(pixels, tf.float32) * ((high - low) / 255) + low
+        return self._serve({IMAGES: pixels})
+
+
+def _named(specs: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
+    return {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in specs.items()}
+
+
+def _served_dtype(feature: Feature) -> tf.DType:
+    return tf.float32 if feature.kind == "image" else tf.as_dtype(feature.dtype)

@@ -1,11 +1,16 @@
 """The kinds of features: what goes into a network, by name."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 KINDS = ("image", "number", "category", "text", "vector")
 """Of features: pixels [H, W, C]; one number; one of a few values; words; numbers that belong together, [d]."""
+
+
+IMAGES = "images"
+"""Name of the feature of a data set of images."""
 
 
 @dataclass(frozen=True)
@@ -23,3 +28,17 @@ class Feature:
     dtype: str
     shape: tuple[int | None, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def image(shape: tuple[int, ...], dtype: Any, ends: tuple[float, float], resize: str = "stretch") -> Feature:
+    """Returns the feature of images [H, W, C]; see `Feature.facts`."""
+    low, high = ends
+    return Feature("image", str(dtype), shape, {"range": (float(low), float(high)), "resize": resize})
+
+
+def facts_of(features: Mapping[str, Feature]) -> dict[str, int]:
+    """Returns facts to record: the size of images where there is nothing else, else how many features are of a kind."""
+    only = next(iter(features.values())) if len(features) == 1 else None
+    if only is not None and only.kind == "image":
+        return dict(zip(("height", "width", "channels"), (size or 0 for size in only.shape), strict=True))
+    return {f"{kind}_features": count for kind, count in Counter(one.kind for one in features.values()).items()}

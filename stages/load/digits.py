@@ -3,8 +3,9 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
+from stages.data.split import Split
 from stages.data.splits import assemble, cut_all
-from stages.results import Dataset, Split
+from stages.results import Dataset
 from stages.settings.data import DigitsSettings
 
 
@@ -19,7 +20,7 @@ def digits(settings: DigitsSettings) -> Dataset:
     fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
     rows = cut_all(labels, fractions, settings.split_seed)
     train, val, test = (
-        Split(images[numbers], labels[numbers], numbers=numbers)
+        Split.of_images(images[numbers], labels[numbers], numbers=numbers)
         for numbers in (rows[name] for name in ("train", "val", "test"))
     )
     return assemble("digits", train, val, test, tuple(str(digit) for digit in range(10)), (0.0, 16.0))

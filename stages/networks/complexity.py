@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -13,7 +14,7 @@ SCORING_BYTES = 2**28
 
 
 def flops(network: keras.Model) -> int:
-    """Floating-point operations of `network` for one image in inference, a multiply-add counted as two.
+    """Floating-point operations of `network` for one example in inference, a multiply-add counted as two.
 
     TensorFlow's own counts of the operations in the graph: of convolutions, products, sums and pooling, but not of
     activations for which it has no count.
@@ -22,14 +23,14 @@ def flops(network: keras.Model) -> int:
         Exception: of any kind, where the network cannot be traced or profiled.
     """
 
-    def forward(images: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
+    def forward(inputs: Any, values: list[tf.Tensor]) -> tf.Tensor:
         # The variables may be on other devices.
         with keras.StatelessScope(zip(network.variables, values, strict=True)):
-            return network(images, training=False)
+            return network(inputs, training=False)
 
-    images = tf.TensorSpec((1, *network.input_shape[1:]), tf.float32)
+    one = keras.tree.map_structure(lambda given: tf.TensorSpec((1, *given.shape[1:]), given.dtype), network.input)
     values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in network.variables]
-    graph = tf.function(forward, autograph=False).get_concrete_function(images, values).graph
+    graph = tf.function(forward, autograph=False).get_concrete_function(one, values).graph
     options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
     logger = tf.get_logger()
     before = logger.level

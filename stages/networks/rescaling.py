@@ -1,6 +1,7 @@
-"""Networks preceded by a layer that scales pixels, so that they take the data set's own."""
+"""Networks behind named inputs, of which pixels are scaled, so that they take the data set's own."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -8,14 +9,22 @@ import numpy as np
 
 from stages.results import Normalization
 
+SCALING = "scaling"
+"""Name of the layer that scales pixels."""
+
 
 class Scaled(keras.Model):
-    """A network preceded by the layer that scales its pixels; it has the network's own loss, if there is one."""
+    """A network behind its inputs and the layer that scales its pixels; it has the network's own loss, if any."""
 
     @property
     def core(self) -> keras.Model:
         """The network, on scaled images."""
         return self.layers[-1]
+
+    def scaled(self, inputs: Any) -> Any:
+        """Returns what the network gets of `inputs`."""
+        names = {layer.name for layer in self.layers[:-1]}
+        return self.get_layer(SCALING)(inputs) if SCALING in names else inputs
 
     @property
     def has_own_loss(self) -> bool:
@@ -27,7 +36,7 @@ class Scaled(keras.Model):
         if not self.has_own_loss:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         arguments: dict[str, Any] = {
-            "x": self.get_layer("scaling")(x),
+            "x": self.scaled(x),
             "y": y,
             "y_pred": y_pred,
             "sample_weight": sample_weight,
@@ -38,16 +47,18 @@ class Scaled(keras.Model):
 
 
 def with_scaling(
-    scaling: Normalization, image_shape: tuple[int, int, int], network: keras.Model, policy: str
+    scaling: Normalization | None, inputs: Mapping[str, keras.KerasTensor], network: keras.Model, policy: str
 ) -> Scaled:
-    """Returns `network`, under the Keras policy `policy`, preceded by the layer that scales pixels for it."""
+    """Returns `network`, under the Keras policy `policy`, behind `inputs`, whose pixels a layer scales for it."""
+    given = dict(inputs) if len(inputs) > 1 else next(iter(inputs.values()))
+    if scaling is None:
+        return Scaled(given, network(given), name=network.name)
     # float32 whatever the policy: a mantissa of 8 bits, as in bfloat16, is too short for pixels of mixed images.
     dtype = "float64" if policy == "float64" else "float32"
     rescaling = keras.layers.Rescaling(
-        _numbers(scaling.scale, dtype), _numbers(scaling.offset, dtype), dtype=dtype, name="scaling"
+        _numbers(scaling.scale, dtype), _numbers(scaling.offset, dtype), dtype=dtype, name=SCALING
     )
-    inputs = keras.Input(image_shape, dtype="float32", name="images")
-    return Scaled(inputs, network(rescaling(inputs)), name=network.name)
+    return Scaled(given, network(rescaling(given)), name=network.name)
 
 
 def _numbers(values: tuple[float, ...], dtype: str) -> float | list[float]:

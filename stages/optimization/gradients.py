@@ -6,12 +6,13 @@ replica, worker or part of a batch calls it with its own values.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from stages.data.batches import Batch, first_of_replica, rows_of_replica
+from stages.data.batches import first_of_replica, rows_of_replica
+from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.networks.random_layers import drawing_for_rows
@@ -56,7 +57,10 @@ class Gradients:
     metrics: Keras variables of the network's own metrics.
     """
 
-    def __init__(self, model: Model, loss: Loss, settings: TrainSettings, replicas: int, jit: bool = False) -> None:
+    def __init__(  # each is another fact of a step
+        self, model: Model, loss: Loss, settings: TrainSettings, batch: Batch, replicas: int, jit: bool = False
+    ) -> None:
+        """Traces the gradients of batches of the shapes and dtypes of `batch`, over `replicas`."""
         network = model.network
         weights = settings.class_weights
         seed = derive(settings.seed, "dropout")
@@ -76,7 +80,7 @@ class Gradients:
         # Traced once and on one device: inside a replica, Keras divides losses of its own (`Loss`, `add_loss`) by the
         # number of replicas, and those that a user wrote it does not.
         compiled = tf.function(self._compute, jit_compile=jit, autograph=False)
-        self._function = compiled.get_concrete_function(*self._signature())
+        self._function = compiled.get_concrete_function(*self._signature(batch))
         self.state = [self._untrained[index] for index in self._changed]
         # A synchronized BatchNorm reduces over replicas, which a function within a function cannot.
         if replicas > 1 and has_synchronized_layers(network):
@@ -96,8 +100,7 @@ class Gradients:
             first_row: of the batch in its global batch, int64 [].
             scale: the loss scale, [] of `dtype`.
         """
-        images, labels, weights = batch
-        batch = images, labels, tf.cast(weights, self.dtype)
+        batch = batch._replace(weights=tf.cast(batch.weights, self.dtype))
         trainable = [tf.convert_to_tensor(variable) for variable in self.variables]
         untrained = [tf.convert_to_tensor(variable.value) for variable in self._untrained]
         metrics = [tf.convert_to_tensor(variable.value) for variable in self.metrics]
@@ -125,10 +128,11 @@ class Gradients:
         """Returns a part of the batch, for accumulation, and its first row in the batch."""
         if self._parts == 1:
             return batch, tf.constant(0, tf.int64)
-        count = tf.shape(batch[1], tf.int64)[0]
+        count = tf.shape(batch.targets, tf.int64)[0]
         rows, weights = rows_of_replica(count, part, self._parts)
-        images, labels, own_weights = (tf.gather(values, rows) for values in batch)
-        return (images, labels, own_weights * tf.cast(weights, self.dtype)), first_of_replica(count, part, self._parts)
+        own = tf.nest.map_structure(lambda values: tf.gather(values, rows), batch)
+        own = own._replace(weights=own.weights * tf.cast(weights, self.dtype))
+        return own, first_of_replica(count, part, self._parts)
 
     def _random_states(self, step: tf.Tensor) -> list[tf.Tensor]:
         """Returns states of the random layers that are a function of (seed, step), so that a run can start at any step.
@@ -149,30 +153,30 @@ class Gradients:
         draws: Draws,
         scale: tf.Tensor,
     ) -> Result:
-        images, labels, weights = batch
+        inputs, targets, weights = network_input(batch.inputs), batch.targets, batch.weights
         variables = [*self._trainable, *self._untrained, *self.metrics, *self._random]
         values = [*whole(self._trainable, trainable), *untrained, *metrics, *draws.states]
         examples = tf.reduce_sum(weights)
         stateless = keras.StatelessScope(zip(variables, values, strict=True), collect_losses=True)
-        with stateless as scope, drawing_for_rows(draws.first_row, labels):
-            outputs = self.model.network(images, training=True)
+        with stateless as scope, drawing_for_rows(draws.first_row, targets):
+            outputs = self.model.network(inputs, training=True)
             if self.model.has_own_loss:
-                loss = self._own_loss(images, labels, outputs)
+                loss = self._own_loss(inputs, targets, outputs)
                 loss *= tf.cast(examples, loss.dtype)
             else:
-                losses = self._loss(labels, outputs)
-                loss = tf.reduce_sum(losses * tf.cast(self._weights(labels, weights), losses.dtype))
+                losses = self._loss(targets, outputs)
+                loss = tf.reduce_sum(losses * tf.cast(self._weights(targets, weights), losses.dtype))
                 for penalty in self.model.network.losses:  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
         state = [scope.get_current_value(variable) for variable in self._untrained]
         self._changed = [index for index, value in enumerate(state) if value is not untrained[index]]
         sums = {
             "loss": tf.cast(loss, self.dtype),
-            "correct": tf.reduce_sum(tf.cast(accuracy(labels, outputs), self.dtype) * weights),
+            "correct": tf.reduce_sum(tf.cast(accuracy(targets, outputs), self.dtype) * weights),
             "examples": examples,
         }
         # Rows that several replicas hold count in part, in the network's own metrics too.
-        part = examples / tf.cast(tf.shape(labels)[0], self.dtype)
+        part = examples / tf.cast(tf.shape(targets)[0], self.dtype)
         increases = [
             tf.cast(tf.cast(scope.get_current_value(metric) - before, self.dtype) * part, before.dtype)
             for metric, before in zip(self.metrics, metrics, strict=True)
@@ -182,29 +186,20 @@ class Gradients:
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return Result(dense, sums, [state[index] for index in self._changed], increases)
 
-    def _weights(self, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        return weights if self._class_weights is None else weights * class_weight(labels, self._class_weights)
+    def _weights(self, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        return weights if self._class_weights is None else weights * class_weight(targets, self._class_weights)
 
-    def _own_loss(self, images: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    def _own_loss(self, inputs: Any, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         network = self.model.network
-        sample_weight = None if self._class_weights is None else tf.gather(self._class_weights, labels)
-        return network.compute_loss(x=images, y=labels, y_pred=outputs, sample_weight=sample_weight)
+        sample_weight = None if self._class_weights is None else tf.gather(self._class_weights, targets)
+        return network.compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=sample_weight)
 
-    def _signature(self) -> tuple[object, ...]:
-        shape = self.model.network.input_shape
-        classes = self.model.network.output_shape[-1]
-        mixed = self.model.mixed_labels
-
+    def _signature(self, batch: Batch) -> tuple[object, ...]:
         def specs(values: Sequence[object]) -> list[tf.TensorSpec]:
             return [tf.TensorSpec(value.shape, value.dtype) for value in values]  # type: ignore[attr-defined]
 
-        batch = (
-            tf.TensorSpec(shape, tf.float32),
-            tf.TensorSpec([None, classes], tf.float32) if mixed else tf.TensorSpec([None], tf.int32),
-            tf.TensorSpec([None], self.dtype),
-        )
         return (
-            batch,
+            batch._replace(weights=tf.TensorSpec([None], self.dtype)),
             specs(self.variables),
             specs(self._untrained),
             specs(self.metrics),

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from stages.data.examples import spec_of
 from stages.errors import UserError
 from stages.optimization.gradients import Gradients, has_synchronized_layers
 from stages.results import Dataset, Model, Strategy
@@ -63,8 +64,6 @@ def _obstacle(strategy: Strategy, model: Model) -> str:
 
 
 def _compute_once(gradients: Gradients, dataset: Dataset) -> None:
-    images, labels = dataset.train.images[:1], dataset.train.labels[:1]
-    targets = tf.constant(labels) if dataset.mixing is None else tf.one_hot(labels, dataset.num_classes)
-    batch = tf.cast(images, tf.float32), targets, tf.ones([1], tf.float64)
+    one = tf.nest.map_structure(lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), spec_of(dataset))
     start = tf.constant(0, tf.int64)
-    gradients(batch, start, start, tf.constant(1.0, gradients.dtype))
+    gradients(one, start, start, tf.constant(1.0, gradients.dtype))

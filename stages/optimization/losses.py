@@ -85,7 +85,7 @@ def class_weights(weights: object, dataset: Dataset) -> list[float] | None:
     if weights is None:
         return None
     if weights == "balanced":
-        counts = np.bincount(dataset.train.labels, minlength=dataset.num_classes)
+        counts = np.bincount(dataset.train.targets, minlength=dataset.num_classes)
         return [float(len(dataset.train) / (dataset.num_classes * max(count, 1))) for count in counts]
     assert isinstance(weights, list)
     if len(weights) != dataset.num_classes:

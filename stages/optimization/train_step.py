@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import Batch, first_row_of_step, fixed_rows_of
+from stages.data.batches import augmented, first_row_of_step, fixed_rows_of
+from stages.data.examples import Batch
 from stages.distribution.collectives import Totals
 from stages.optimization.exact_apply import EMA, prepare
 from stages.optimization.gradients import Gradients
@@ -104,12 +105,12 @@ class Step:
             metric.reset_state()
 
     def _augmented(self, batch: Batch) -> Batch:
-        """Returns images, labels and weights. Not in `gradients`: XLA has no kernel for a projective transform."""
-        images, labels, weights, *uniforms = batch
-        if uniforms:
-            assert self._model.augmentation is not None, "the stage `model` comes before `augment`"
-            images = self._model.augmentation(images, uniforms[0])
-        return images, labels, weights
+        """Returns the batch with its images augmented. Not in `gradients`: XLA has no projective transform."""
+        if not batch.uniforms:
+            return batch
+        assert self._model.augmentation is not None, "the stage `model` comes before `augment`"
+        inputs = augmented(batch.inputs, self._model.augmentation, batch.uniforms[0])
+        return batch._replace(inputs=inputs, uniforms=())
 
     def _add(self, sums: dict[str, tf.Tensor], metrics: Sequence[tf.Tensor], finite: tf.Tensor) -> None:
         if self.loss_scale is not None:  # a skipped step does not count; without scaling, NaN must be seen

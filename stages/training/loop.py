@@ -36,7 +36,7 @@ class Loop:
         self.step = step
         self.steps_per_call = settings.steps_per_call or 4
         self._strategy = strategy
-        self._images = dataset.train.images
+        self._columns = dataset.train.inputs.values()
         self._is_chosen = settings.steps_per_call is not None
         self._input = training_steps(strategy, dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
         changes = RandomChanges(dataset, settings.batch_size, settings.seed)
@@ -87,7 +87,7 @@ class Loop:
     def _call(self, first_step: int, steps: int) -> dict[str, float]:
         self.waited = 0.0
         left = steps
-        with own_errors(self._images), others_needed(f"at step {first_step} or soon after"):
+        with own_errors(self._columns), others_needed(f"at step {first_step} or soon after"):
             while True:
                 source, count = self._input.at(first_step, left)
                 self._compiled(source, tf.constant(first_step, tf.int64), tf.constant(count, tf.int64))

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import WITHOUT_AUTOTUNER, LabeledImages, RandomChanges, order, steps_per_epoch
+from stages.data.batches import WITHOUT_AUTOTUNER, RandomChanges, batch_of_rows, order, steps_per_epoch
+from stages.data.examples import Examples, gathering, weights_of
 from stages.errors import UserError
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
@@ -35,15 +36,17 @@ class Coordinated:
         self.steps_per_call = 8
         self.waited = None  # workers make their batches within a step
         self._is_traced = False
-        if not isinstance(dataset.train.images, np.ndarray):
+        if not dataset.train.is_in_memory:
             raise UserError(
-                "strategy=parameter_server sends the training images to its workers, and they do not fit in memory",
-                "images that do, or strategy=multi_worker",
+                "strategy=parameter_server sends the training examples to its workers, and they do not fit in memory",
+                "examples that do, or strategy=multi_worker",
                 "data.memory_gib=<more>, or strategy=multi_worker",
             )
-        images, labels = tf.constant(dataset.train.images), tf.constant(dataset.train.labels)
+        split = dataset.train
+        columns = {name: tf.constant(np.asarray(column)) for name, column in split.inputs.items()}
+        held = columns, tf.constant(split.targets), weights_of(split)
         once = tf.data.Dataset.from_tensors
-        whole = tf.function(lambda: once((images, labels)).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)
+        whole = tf.function(lambda: once(held).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
         distribution = strategy.distribution
         size = settings.batch_size
@@ -52,17 +55,17 @@ class Coordinated:
         # No method, as in the loop: the iterator must not be left to the garbage collector.
         @tf.function(reduce_retracing=True)
         def compiled(splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
-            images, labels = next(splits)
-
-            def read(examples: tf.Tensor) -> tf.Tensor:
-                return tf.gather(images, examples)
+            columns, targets, weights = next(splits)
+            readers = {name: gathering(column) for name, column in columns.items()}
+            held = Examples(readers, targets, weights)
 
             for index in tf.range(-(-tf.size(examples) // size)):
                 in_batch = examples[index * size : (index + 1) * size]
                 number = first_step + tf.cast(index, tf.int64)
-                rows = tf.range(tf.size(in_batch, tf.int64))
-                batch = changes.apply(LabeledImages(read, labels), in_batch, rows, number)
-                distribution.run(step, args=((*batch, tf.ones([tf.size(in_batch)], tf.float64)), number))
+                count = tf.size(in_batch, tf.int64)
+                rows = tf.range(count), tf.ones([count], tf.float64)
+                batch = batch_of_rows(held, in_batch, rows, number, changes)
+                distribution.run(step, args=(batch, number))
 
         self._compiled = compiled
 

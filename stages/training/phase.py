@@ -8,6 +8,7 @@ from stages.checkpoints.forks import report_fork
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State, progress_of
 from stages.data.batches import steps_per_epoch
+from stages.data.examples import spec_of
 from stages.optimization.gradients import Gradients
 from stages.optimization.jit import choose_jit
 from stages.optimization.losses import cross_entropy
@@ -97,7 +98,7 @@ class Phase:
         self._memory = warn_of_memory(trainable, strategy, settings, reporter)
 
         def build(jit: bool) -> Gradients:
-            return Gradients(trainable, loss, settings, strategy.in_sync, jit)
+            return Gradients(trainable, loss, settings, spec_of(self.dataset), strategy.in_sync, jit)
 
         gradients, jit, reason = choose_jit(settings.jit, strategy, trainable, self.dataset, build)
         self._jit, self._jit_reason = "on" if jit else "off", reason

@@ -15,10 +15,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.split import Split
+from stages.features.kinds import Feature
 from stages.networks.complexity import scoring_batch
 from stages.networks.keras_internals import graph_of, nodes_of, set_untracked
 from stages.reporter import Reporter
-from stages.results import Dataset, Model, Split, Strategy
+from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 from stages.storage.cache import Contents, NoRoomError, cached
 from stages.transfer.backbone import backbone_of, infers, is_frozen
@@ -30,6 +32,9 @@ LARGEST_BYTES = 2**31
 """Limit for features, which are kept in memory; beyond it, every epoch goes through the backbone."""
 
 POOLING = (keras.layers.GlobalAveragePooling2D, keras.layers.GlobalMaxPooling2D)
+
+FEATURES = "features"
+"""Name of the features of the backbone."""
 
 Arrays = Mapping[str, np.ndarray]
 """Features of the splits `train` and `val`, float32 [N, h, w, d]."""
@@ -70,9 +75,11 @@ def on_features(
     shape = cut.head.input_shape[1:]
     compute = partial(_compute, cut.front, splits, reporter)
     arrays = compute() if cache is None else _kept(cache / f"features-{_key(cut.front, dataset)}", compute, reporter)
-    train, val = (Split(arrays[name], split.labels) for name, split in splits.items())
-    whole = np.finfo(np.float32)
-    data = replace(dataset, train=train, val=val, test=val, pixel_range=(float(whole.min), float(whole.max)))
+    train, val = (
+        Split({FEATURES: arrays[name]}, split.targets, weights=split.weights) for name, split in splits.items()
+    )
+    features = {FEATURES: Feature("vector", "float32", shape)}
+    data = replace(dataset, train=train, val=val, test=val, features=features)
     size = " × ".join(map(str, shape))
     return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {size} an image"
 
@@ -87,6 +94,7 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
         "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
         "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,
         "features are float32": model.policy == "float64",
+        "the data are not images alone": dataset.images is None,
     }
     obstacle = next((reason for reason, holds in reasons.items() if holds), "")
     if obstacle:

@@ -202,7 +202,7 @@ MUTATIONS = (
         "dataclasses.replace(dataset, ", REUSE, "-k", "scaling",
     ),
     mutation(
-        "stages/checkpoints/saved.py", "        if now[name] != before:", "        if False:", REUSE, "-k", "other",
+        "stages/checkpoints/saved.py", "        if now.get(name) != before:", "        if False:", REUSE, "-k", "other",
     ),
     mutation(
         "pipeline/provenance/identity.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE,

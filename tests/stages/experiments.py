@@ -9,11 +9,13 @@ import tensorflow as tf
 
 from benchmarks.cases import step_of
 from stages.data.columns import Streamed
+from stages.data.split import Split
+from stages.features.kinds import image
 from stages.load.digits import digits
 from stages.model import model
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer
-from stages.results import Dataset, Model, Split, Strategy
+from stages.results import Dataset, Model, Strategy
 from stages.settings.data import DigitsSettings
 from stages.settings.images import AugmentSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
@@ -37,13 +39,20 @@ def real_digits(train: int | None = None) -> Dataset:
     dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings())
     if train is None:
         return dataset
-    return replace(dataset, train=Split(dataset.train.images[:train], dataset.train.labels[:train]))
+    return replace(dataset, train=dataset.train.take(np.arange(train)))
+
+
+def with_bright_images(dataset: Dataset, images: np.ndarray) -> Dataset:
+    """Returns `dataset` with other training images, float32, whose pixels may be as great as 1e30."""
+    features = {"images": image(images.shape[1:], images.dtype, (0.0, 1e30))}
+    train = Split.of_images(images, dataset.train.targets)
+    return replace(dataset, features=features, train=train)
 
 
 def streamed(dataset: Dataset) -> Dataset:
     """Returns `dataset` with images that are read at each use, by tf.data, ahead of the steps."""
     splits = {
-        name: replace(split, images=Streamed.all(split.images.shape, split.images.__getitem__))
+        name: replace(split, features={"images": Streamed.all(split.images.shape, split.images.__getitem__)})
         for name, split in dataset.splits.items()
     }
     return replace(dataset, **splits)  # type: ignore[arg-type]
@@ -112,4 +121,4 @@ def flat(network: keras.Model) -> np.ndarray:
 def elements(source: object, replicas: int = 1) -> list[tuple[np.ndarray, ...]]:
     """Returns what an input function yields, as arrays."""
     context = tf.distribute.InputContext(1, 0, replicas)
-    return [tuple(part.numpy() for part in element) for element in source(context)]  # type: ignore[operator]
+    return [tuple(part.numpy() for part in tf.nest.flatten(element)) for element in source(context)]  # type: ignore[operator]

@@ -14,8 +14,10 @@ from stages.augmentations import color, geometry
 from stages.augmentations.mixing import Mixing, beta
 from stages.augmentations.rand_augment import STRONGEST, Drawn
 from stages.data.batches import training_input
+from stages.data.split import Split
+from stages.data.splits import assemble
 from stages.errors import UserError
-from stages.results import Dataset, Split
+from stages.results import Dataset
 from stages.settings.images import AugmentSettings
 from tests.stages.experiments import elements, real_digits, strong
 
@@ -210,8 +212,8 @@ def colors_by_class(classes: int = 4, examples: int = 50) -> Dataset:
     """Returns a data set whose channels are the classes: the mean of an image is what its label says."""
     labels = np.arange(examples, dtype=np.int32) % classes
     images = np.broadcast_to(np.eye(classes, dtype=np.float32)[labels][:, None, None], (examples, 6, 5, classes))
-    split = Split(np.ascontiguousarray(images), labels)
-    return Dataset("colors", split, split, split, tuple("abcd"), (0.0, 1.0), "0")
+    split = Split.of_images(np.ascontiguousarray(images), labels)
+    return assemble("colors", split, split, split, tuple("abcd"), (0.0, 1.0))
 
 
 @pytest.mark.parametrize("alphas", [(0.4, 0.0), (0.0, 1.0), (0.4, 1.0)])

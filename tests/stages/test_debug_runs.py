@@ -10,9 +10,10 @@ import pytest
 from stages.callbacks.debug import FOLDER, OneBatch, Profiler, switch_noise_off
 from stages.data.batches import training_input
 from stages.data.columns import Streamed
+from stages.data.split import Split
 from stages.debug import OverfitSettings, ProfilingSettings, ShortenSettings, overfit, profiling, shorten
 from stages.errors import UserError
-from stages.results import Dataset, Split, Trained
+from stages.results import Dataset, Trained
 from stages.train import train
 from tests.stages.experiments import adam, elements, one_device, real_digits, settings, small_cnn
 
@@ -27,19 +28,19 @@ def test_the_last_of_two_batches_is_as_small_as_in_the_whole_split(digits: Datas
     short = shorten(digits, ShortenSettings(steps=2, batch_size=batch_size))
     assert len(short.train) == left
     assert len(short.train) % batch_size == len(digits.train) % batch_size
-    assert set(short.train.labels) == set(digits.train.labels)
+    assert set(short.train.targets) == set(digits.train.targets)
     assert short.fingerprint != digits.fingerprint  # the cache must not take its features for those of the whole
 
 
 def test_images_that_are_read_at_each_use_still_are(digits: Dataset) -> None:
     images = np.asarray(digits.train.images)
     streamed = Streamed.all(images.shape, lambda rows: images[rows])
-    whole = replace(digits, train=Split(streamed, digits.train.labels))
+    whole = replace(digits, train=Split.of_images(streamed, digits.train.targets))
     short = shorten(whole, ShortenSettings(steps=2, batch_size=64)).train
     assert isinstance(short.images, Streamed)
     in_memory = shorten(digits, ShortenSettings(steps=2, batch_size=64)).train
     np.testing.assert_array_equal(short.images[slice(None)], in_memory.images)
-    np.testing.assert_array_equal(short.labels, in_memory.labels)
+    np.testing.assert_array_equal(short.targets, in_memory.targets)
 
 
 def test_every_step_takes_the_same_batch(digits: Dataset) -> None:
@@ -50,7 +51,7 @@ def test_every_step_takes_the_same_batch(digits: Dataset) -> None:
     assert len(one.train.images) == 4 * 32
     for images, labels, _ in batches:
         np.testing.assert_array_equal(images, batches[0][0])
-        np.testing.assert_array_equal(labels, one.val.labels)
+        np.testing.assert_array_equal(labels, one.val.targets)
 
 
 def test_noise_is_switched_off_wherever_it_is() -> None:

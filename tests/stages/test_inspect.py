@@ -16,13 +16,17 @@ from stages.augmentations.mixing import Mixing
 from stages.data import step_input
 from stages.data.batches import training_input
 from stages.data.columns import Streamed
+from stages.data.examples import Batch
+from stages.data.split import Split
 from stages.data.split_statistics import SAMPLE, statistics
+from stages.data.splits import dataset_of
+from stages.features.kinds import image
 from stages.images import describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in_words, inspect
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.reporter import Silent
-from stages.results import Dataset, Split
+from stages.results import Dataset
 from stages.settings.images import AugmentSettings, InspectSettings
 from tests.stages.experiments import elements, real_digits
 
@@ -50,11 +54,12 @@ def noise(
     examples: int, shape: tuple[int, int, int] = (6, 5, 3), classes: int = 4, seed: int = 0, dtype: str = "uint8"
 ) -> Split:
     pixels = np.random.default_rng(seed).integers(0, 256, (examples, *shape)).astype(dtype)
-    return Split(pixels, np.arange(examples, dtype=np.int32) % classes)
+    return Split.of_images(pixels, np.arange(examples, dtype=np.int32) % classes)
 
 
 def three(train: Split, val: Split, test: Split, names: tuple[str, ...] = tuple("abcd"), top: float = 255) -> Dataset:
-    return Dataset("x", train, val, test, names, (0.0, top), "0")
+    features = {"images": image(train.images.shape[1:], train.images.dtype, (0.0, top))}
+    return dataset_of("x", {"train": train, "val": val, "test": test}, names, features, "0")
 
 
 def on_disk(split: Split, read: list[int]) -> Split:
@@ -65,7 +70,9 @@ def on_disk(split: Split, read: list[int]) -> Split:
         return np.asarray(split.images[rows])
 
     height, width, channels = split.images.shape[1:]
-    return Split(Streamed(take, np.arange(len(split)), (height, width, channels), split.images.dtype), split.labels)
+    return Split.of_images(
+        Streamed(take, np.arange(len(split)), (height, width, channels), split.images.dtype), split.targets
+    )
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -156,7 +163,7 @@ def test_what_nobody_has_read_is_not_read_through() -> None:
 def test_what_a_cache_has_noted_is_not_read_again() -> None:
     read: list[int] = []
     splits = [noise(50), noise(20, seed=1), noise(30, seed=2)]
-    train, val, test = (replace(on_disk(split, read), cached=describe(split.images)) for split in splits)
+    train, val, test = (replace(on_disk(split, read), cached=describe(split.features)) for split in splits)
     expected = inspect(three(splits[0], splits[1], splits[2]), SETTINGS).record
     assert inspect(three(train, val, test), SETTINGS).record == expected
     assert not read
@@ -181,9 +188,9 @@ def test_a_batch_of_mixed_images_has_names_with_shares(tmp_path: Path, monkeypat
 
     make = step_input.first_batch
 
-    def mixed(dataset: Dataset, batch_size: int, seed: int) -> tuple[tf.Tensor, ...]:
-        images, labels, weights = make(dataset, batch_size, seed)
-        return images, 0.9 * tf.one_hot(labels, 10) + 0.01, weights, weights
+    def mixed(dataset: Dataset, batch_size: int, seed: int) -> Batch:
+        batch = make(dataset, batch_size, seed)
+        return batch._replace(targets=0.9 * tf.one_hot(batch.targets, 10) + 0.01, uniforms=(batch.weights,))
 
     monkeypatch.setattr(step_input, "first_batch", mixed)
     dataset = real_digits(100)
@@ -238,9 +245,9 @@ def test_images_are_drawn_pixel_for_pixel(size: tuple[int, int, int], tmp_path: 
     batch = plot_batch(images, tuple("abcdefghi"), pixels, "batch", tmp_path / "batch.png")
     for path, count in ((rows, 5), (batch, 9)):
         whole = np.rint(imread(path)[..., :3] * 255).astype(np.uint8)
-        for image in shown(images, pixels)[:count]:
-            assert max(image.shape[:2]) <= 96
-            assert within(whole, image)
+        for drawn in shown(images, pixels)[:count]:
+            assert max(drawn.shape[:2]) <= 96
+            assert within(whole, drawn)
 
 
 @pytest.mark.smoke
@@ -253,7 +260,7 @@ def test_pixels_are_scaled_from_the_range_of_the_data_set() -> None:
     assert shown(np.full((1, 2, 2, 1), np.nan, np.float32), (0.0, 0.0)).max() == 0
 
 
-BLACK = Split(np.zeros((8, 3, 3, 3), np.uint8), noise(8).labels)
+BLACK = Split.of_images(np.zeros((8, 3, 3, 3), np.uint8), noise(8).targets)
 UNUSUAL = {
     "one example a class": three(noise(4), noise(4, seed=1), noise(4, seed=2)),
     "a hundred classes": three(

@@ -76,7 +76,7 @@ def test_parameters_and_operations_are_counted_and_summed_up(tmp_path: Path) -> 
     dataset = normalize(synthetic(SyntheticSettings(examples=60, test_examples=6, num_classes=3, split_seed=1)), SCALE)
     given = ModelSettings(network=MlpSettings(), precision=PrecisionSettings(policy="float32"), seed=1)
     built = model(dataset, one_device(), given, folder=tmp_path)
-    height, width, channels = dataset.image_shape
+    height, width, channels = dataset.train.images.shape[1:]
     pixels, layers = height * width * channels, ((256, 256), (256, 3))
     weights = pixels * 256 + sum(before * after for before, after in layers)
     biases = 256 + 256 + 3

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
 from stages.export import export
 from stages.normalize import normalize
 from stages.optimization.optimizers import Schedule, build_optimizer, learning_rate
-from stages.results import Split, Trained
+from stages.results import Trained
 from stages.seeds import derive
 from stages.settings.images import NormalizeSettings
 from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, SgdSettings, StepSettings
@@ -68,7 +69,7 @@ def test_weight_decay_is_that_of_keras() -> None:
     images = tf.cast(dataset.train.images, tf.float32)
     for _ in range(10):
         with tf.GradientTape() as tape:
-            value = loss(dataset.train.labels, theirs(images))
+            value = loss(dataset.train.targets, theirs(images))
         keras_optimizer.apply(
             tape.gradient(value, [v.value for v in theirs.trainable_variables]), theirs.trainable_variables
         )
@@ -90,7 +91,7 @@ def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
     for split, batch_size in ((dataset.val, 256), (dataset.test, 256), (dataset.val, 7), (dataset.val, 7)):
         scores = scorer.score(split, batch_size)
         outputs = model.network(tf.cast(split.images, tf.float32)).numpy().astype(np.float64)
-        labels = split.labels
+        labels = split.targets
         losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(len(labels)), labels]
         expected = np.zeros((10, 10), np.int64)
         np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
@@ -171,8 +172,8 @@ def test_evaluate_writes_its_report(tmp_path: Path) -> None:
 def test_evaluate_does_no_more_than_it_is_asked(tmp_path: Path) -> None:
     dataset, where, heard = real_digits(), one_device(), Telling()
     test = dataset.test
-    kept = np.flatnonzero(test.labels != 3)
-    dataset = replace(dataset, test=Split(test.images[kept], test.labels[kept]))
+    kept = np.flatnonzero(test.targets != 3)
+    dataset = replace(dataset, test=Split.of_images(test.images[kept], test.targets[kept]))
     trained = Trained(small_cnn(dataset, where), (), 1, 0)
     settings = EvaluateSettings(mistakes=0)
     record = evaluate(trained, dataset, where, settings, tmp_path, heard).record

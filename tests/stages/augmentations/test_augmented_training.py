@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from stages.augment import augment
+from stages.data.examples import Batch
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.fit import fit
@@ -81,7 +82,7 @@ def test_validation_and_test_are_unchanged(given: dict[str, Any]) -> None:
     result = train(small_cnn(dataset, place), dataset, place, settings(epochs=1, batch_size=50))
     plain = replace(dataset, augmentation=None, mixing=None, augments_in_step=False)
     outputs = result.model.network(tf.cast(dataset.val.images, tf.float32))
-    expected = tf.reduce_mean(cross_entropy(result.model.outputs)(tf.constant(dataset.val.labels), outputs))
+    expected = tf.reduce_mean(cross_entropy(result.model.outputs)(tf.constant(dataset.val.targets), outputs))
     assert result.history[0]["val/loss"] == pytest.approx(float(expected), abs=1e-6)
     scores = [evaluate(result, one, place, EvaluateSettings()) for one in (dataset, plain)]
     assert (scores[0].loss, scores[0].accuracy) == (scores[1].loss, scores[1].accuracy)
@@ -134,13 +135,14 @@ def test_a_pure_label_counts_as_the_class_does() -> None:
     precision = PrecisionSettings(policy="float32")
     network = ModelSettings(network={"_target_": f"{__name__}.counted"}, precision=precision, seed=1)
     built = model(dataset, one_device(), network)
-    images, labels = tf.cast(dataset.train.images, tf.float32), tf.constant(dataset.train.labels)
+    images, labels = tf.cast(dataset.train.images, tf.float32), tf.constant(dataset.train.targets)
     results = []
     for mixed in (False, True):
         given = replace(settings(**WEIGHTED), optimizer=replace(settings().optimizer, accumulation=3))
         loss = cross_entropy(built.outputs, 0.1)
-        gradients = Gradients(replace(built, mixed_labels=mixed), loss, given, 1)
-        batch = (images, tf.one_hot(labels, 10) if mixed else labels, tf.fill([30], 0.5))
+        batch = Batch({"images": images}, tf.one_hot(labels, 10) if mixed else labels, tf.fill([30], 0.5))
+        spec = tf.nest.map_structure(lambda part: tf.TensorSpec([None, *part.shape[1:]], part.dtype), batch)
+        gradients = Gradients(built, loss, given, spec, 1)
         results.append(gradients(batch, tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(1.0)))
     for one, other in zip(results[0].gradients, results[1].gradients, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from stages.augment import Changes, augment
 from stages.data.batches import evaluation_input, order, steps_per_epoch, training_input
-from stages.results import Dataset, Split
+from stages.data.split import Split
+from stages.data.splits import assemble
+from stages.results import Dataset
 from stages.settings.images import AugmentSettings
 from tests.stages.experiments import elements, strong
 
@@ -20,10 +22,10 @@ def numbered(train: int, val: int = 5) -> Dataset:
 
     def split(examples: int) -> Split:
         images = np.random.default_rng(examples).integers(0, 256, (examples, 4, 4, 3)).astype(np.float32)
-        return Split(images, np.arange(examples, dtype=np.int32))
+        return Split.of_images(images, np.arange(examples, dtype=np.int32))
 
     names = tuple(map(str, range(max(train, val))))
-    return Dataset("numbered", split(train), split(val), split(val), names, (0, 255), "0")
+    return assemble("numbered", split(train), split(val), split(val), names, (0, 255))
 
 
 CHANGES = {
@@ -145,4 +147,4 @@ def test_evaluation_keeps_the_order_and_changes_nothing(changes: str) -> None:
     batches = elements(evaluation_input(dataset.train, 8))
     assert all(len(batch) == 3 for batch in batches)
     np.testing.assert_array_equal(np.concatenate([batch[0] for batch in batches]), dataset.train.images)
-    np.testing.assert_array_equal(np.concatenate([batch[1] for batch in batches]), dataset.train.labels)
+    np.testing.assert_array_equal(np.concatenate([batch[1] for batch in batches]), dataset.train.targets)

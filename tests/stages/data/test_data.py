@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from stages.data.columns import Streamed
-from stages.data.splits import assemble, divide
+from stages.data.split import Split
+from stages.data.splits import SPLITS, assemble, dataset_of, divide
 from stages.errors import UserError
+from stages.features.kinds import image
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
 from stages.normalize import normalize
-from stages.results import Dataset, Split
+from stages.results import Dataset
 from stages.settings.data import DigitsSettings, SyntheticSettings, TfdsSettings
 from stages.settings.images import NormalizeSettings
 from tests.conftest import shared
@@ -28,10 +30,10 @@ def test_digits_are_all_there_and_in_one_split_each() -> None:
     dataset = digits(DigitsSettings(split_seed=1))
     assert [len(split) for split in dataset.splits.values()] == [1293, 144, 360]
     assert len(set(seen(dataset))) == 1797
-    assert dataset.image_shape == (8, 8, 1)
+    assert dataset.features["images"].shape == (8, 8, 1)
     assert dataset.train.images.dtype == np.uint8
     for split in dataset.splits.values():
-        shares = np.bincount(split.labels) / len(split)
+        shares = np.bincount(split.targets) / len(split)
         assert np.abs(shares - 0.1).max() < 0.02
 
 
@@ -42,8 +44,8 @@ def test_splits_are_a_function_of_the_seed() -> None:
 
 
 def test_a_fingerprint_changes_with_one_pixel() -> None:
-    split = Split(np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1], np.int32))
-    changed = Split(split.images[:].copy(), split.labels)
+    split = Split.of_images(np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1], np.int32))
+    changed = Split.of_images(split.images[:].copy(), split.targets)
     changed.images[3][1, 1, 0] = 1
     fingerprints = {assemble("x", train, split, split, ("a", "b")).fingerprint for train in (split, changed)}
     assert len(fingerprints) == 2
@@ -67,7 +69,7 @@ OTHER_LABELS: dict[str, Any] = {
 
 
 def assembled_of(images: np.ndarray, labels: Any) -> Dataset:
-    split = Split(images, labels)
+    split = Split.of_images(images, labels)
     return assemble("own", split, split, split, ("a", "b"))
 
 
@@ -86,7 +88,7 @@ def test_labels_that_are_no_class_numbers_are_refused_in_the_projects_words(name
 
 def test_labels_in_a_list_are_class_numbers() -> None:
     stay, part = divide(np.zeros((40, 2, 2, 1), np.uint8), ORDER.tolist(), 0.5, 1, "val")  # type: ignore[arg-type]
-    assert stay.labels.dtype == part.labels.dtype == np.int32
+    assert stay.targets.dtype == part.targets.dtype == np.int32
 
 
 PIXELS, LABELS, NAMES = np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 1]), ("a", "b")
@@ -108,7 +110,7 @@ def with_pixel(value: float) -> np.ndarray:
         ({"labels": np.array([0, 2**40])}, "labels lie in 0..1099511627776"),
         ({"labels": np.array([0.0, 1.0])}, r"train labels are float64 \(2,\). Expected whole numbers, 0..1"),
         ({"labels": np.array([False, True])}, "labels are bool"),
-        ({"labels": np.eye(2, dtype=np.int32)}, r"int32 \(2, 2\) labels"),
+        ({"labels": np.eye(2, dtype=np.int32)}, r"labels are int32 \(2, 2\)"),
         ({"names": ("a", "a")}, "2 class name.*a, a. Expected two different"),
         ({"names": ("a",), "labels": np.array([0, 0])}, "two different ones or more"),
         ({"names": (1, 2)}, "class name 1 is of type int"),
@@ -125,30 +127,33 @@ def with_pixel(value: float) -> np.ndarray:
 )
 def test_data_that_cannot_be_trained_on_is_refused(given: dict[str, Any], said: str) -> None:
     images, labels, names = given.get("images", PIXELS), given.get("labels", LABELS), given.get("names", NAMES)
-    split = Split(images, labels)
+    split = Split.of_images(images, labels)
     with pytest.raises(UserError, match=said):
-        Dataset("x", split, split, split, names, given.get("ends", (0.0, 255.0)), "0")
+        assemble("x", split, split, split, names, given.get("ends", (0.0, 255.0)))
 
 
 def test_pixels_that_are_read_at_each_use_are_checked_where_all_have_been() -> None:
-    split = Split(Streamed(with_pixel(float("nan")).__getitem__, np.arange(2), (2, 2, 1), np.dtype(np.float32)), LABELS)
-    Dataset("x", split, split, split, NAMES, (0.0, 255.0), "0")  # reading them may take hours
+    split = Split.of_images(
+        Streamed(with_pixel(float("nan")).__getitem__, np.arange(2), (2, 2, 1), np.dtype(np.float32)), LABELS
+    )
+    features = {"images": image((2, 2, 1), np.float32(0).dtype, (0.0, 255.0))}
+    dataset_of("x", dict.fromkeys(SPLITS, split), NAMES, features, "0")  # reading them may take hours
     with pytest.raises(UserError, match="finite pixels"):
         assemble("x", split, split, split, NAMES)
 
 
 def test_whole_numbers_of_any_type_are_labels() -> None:
     for kind in (np.int64, np.uint8, np.uint64):
-        split = Split(PIXELS, LABELS.astype(kind))
+        split = Split.of_images(PIXELS, LABELS.astype(kind))
         dataset = assemble("x", split, split, split, ["a", "b"])  # type: ignore[arg-type]
-        assert dataset.train.labels.dtype == np.int32
+        assert dataset.train.targets.dtype == np.int32
         assert dataset.class_names == ("a", "b")
 
 
 def test_synthetic_classes_can_be_seen() -> None:
     dataset = synthetic(SyntheticSettings(split_seed=1, examples=200, num_classes=4, height=8, width=8))
-    assert dataset.image_shape == (8, 8, 3)
-    means = np.stack([dataset.train.images[dataset.train.labels == place].mean(axis=(0, 3)) for place in range(4)])
+    assert dataset.features["images"].shape == (8, 8, 3)
+    means = np.stack([dataset.train.images[dataset.train.targets == place].mean(axis=(0, 3)) for place in range(4)])
     assert [int(mean.argmax()) for mean in means[:, 0, ::2]] == [0, 1, 2, 3]
 
 
@@ -156,7 +161,7 @@ def test_tfds_reads_what_is_prepared() -> None:
     folder = shared("tfds")
     dataset = tfds(TfdsSettings(name="mnist", dir=str(folder), train_split="train[:2000]", split_seed=1))
     assert [len(split) for split in dataset.splits.values()] == [1800, 200, 10_000]
-    assert dataset.image_shape == (28, 28, 1)
+    assert dataset.features["images"].shape == (28, 28, 1)
     assert dataset.name == "mnist/3.0.1"
     assert dataset.class_names == tuple("0123456789")
 
@@ -188,7 +193,7 @@ def test_rescale_and_standardize() -> None:
 def test_standardize_knows_channels_and_survives_a_constant_one() -> None:
     images = np.zeros((10, 2, 2, 2), np.uint8)
     images[:5, ..., 0] = 200
-    split = Split(images, np.arange(10, dtype=np.int32) % 2)
+    split = Split.of_images(images, np.arange(10, dtype=np.int32) % 2)
     scaled = normalize(
         assemble("x", split, split, split, ("a", "b")), NormalizeSettings(method="standardize")
     ).normalization

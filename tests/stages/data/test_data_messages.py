@@ -184,7 +184,7 @@ def test_what_is_no_image_is_said_without_an_address(tmp_path: Path) -> None:
 
 def test_a_class_without_a_test_example_is_warned_of(tmp_path: Path) -> None:
     dataset = image_folder(settings(unequal(tmp_path, (40, 40, 3)), test_fraction=0.06, val_fraction=0.1))
-    assert len(np.unique(dataset.test.labels)) < 3
+    assert len(np.unique(dataset.test.targets)) < 3
     reporter = Telling()
     log(statistics(dataset, 1), dataset, reporter)
     assert any("no test example, such as class 2" in line for line in reporter.lines)
@@ -228,14 +228,14 @@ def test_a_set_of_tfds_is_read_whatever_its_features_are_called(
         made = replace(made, image_key="right", label_key="b")
     dataset = tfds(made)
     assert sum(len(split) for split in dataset.splits.values()) == 20
-    assert set(dataset.train.labels) == {0, 1}
+    assert set(dataset.train.targets) == {0, 1}
     assert len(np.unique(dataset.train.described.digests)) == len(dataset.train)
 
 
 def test_the_pair_that_a_set_declares_comes_first(tmp_path: Path) -> None:
     features = {"image": IMAGE, "label": LABEL, "breed": LABEL}
     made = _usable(tmp_path, "declared", features, ("image", "breed"), supervised=("image", "breed"))
-    assert set(tfds(made).train.labels) == {0, 1}  # those of `label` are all 0
+    assert set(tfds(made).train.targets) == {0, 1}  # those of `label` are all 0
 
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
@@ -300,4 +300,4 @@ def test_examples_come_in_the_order_of_their_files(file_format: str, tmp_path: P
             tfds(replace(given, cache="off", memory_gib=0.0))
     for split in dataset.splits.values():
         assert split.numbers is not None
-        np.testing.assert_array_equal(split.labels, np.array(stored)[split.numbers])
+        np.testing.assert_array_equal(split.targets, np.array(stored)[split.numbers])

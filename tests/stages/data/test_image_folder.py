@@ -23,9 +23,9 @@ def test_classes_are_folders_whatever_their_names(tmp_path: Path) -> None:
     dataset = image_folder(settings(tmp_path))
     assert dataset.class_names == ("big dogs", "кошки", "鳥")
     assert sum(len(split) for split in dataset.splits.values()) == 30
-    assert dataset.image_shape == (16, 16, 3)
+    assert dataset.features["images"].shape == (16, 16, 3)
     for split in dataset.splits.values():
-        assert set(split.labels) == {0, 1, 2}
+        assert set(split.targets) == {0, 1, 2}
 
 
 def test_splits_share_nothing_and_are_a_function_of_the_seed(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_splits_share_nothing_and_are_a_function_of_the_seed(tmp_path: Path) -> 
     assert len(digests) == len(set(digests)) == 40
     assert [len(split) for split in first.splits.values()] == [25, 7, 8]
     for split in first.splits.values():
-        assert abs(split.labels.mean() - 0.5) < 0.1
+        assert abs(split.targets.mean() - 0.5) < 0.1
 
 
 def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
         assert [len(split) for split in left.splits.values()] == [7, 8, 8]
         for name in ("val", "test"):
             np.testing.assert_array_equal(left.splits[name].images, dataset.splits[name].images)
-            np.testing.assert_array_equal(left.splits[name].labels, dataset.splits[name].labels)
+            np.testing.assert_array_equal(left.splits[name].targets, dataset.splits[name].targets)
     write(root / "train" / "c0" / "1.png", 1)
     (root / "test").rename(root / "other")
     with pytest.raises(UserError, match=r"has other/, train/, validation/"):
@@ -72,7 +72,7 @@ def test_resizing_is_what_its_name_says(tmp_path: Path, resize: str) -> None:
     for index in range(5):
         Image.fromarray(half).save(tmp_path / "class 0" / f"{index:03}.png")
     dataset = image_folder(settings(tmp_path, resize=resize, size=[10, 10]))
-    shown = dataset.train.images[int(np.flatnonzero(dataset.train.labels == 0)[0])][:, :, 0]
+    shown = dataset.train.images[int(np.flatnonzero(dataset.train.targets == 0)[0])][:, :, 0]
     if resize == "stretch":
         assert shown[5].tolist()[::9] == [50, 150]
     elif resize == "crop":

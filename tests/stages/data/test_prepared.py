@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def equal(one: Dataset, other: Dataset) -> None:
     for name, split in one.splits.items():
         np.testing.assert_array_equal(split.images[:], other.splits[name].images[:])
-        np.testing.assert_array_equal(split.labels, other.splits[name].labels)
+        np.testing.assert_array_equal(split.targets, other.splits[name].targets)
 
 
 def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_tfds_gives_the_pixels_that_tfds_gives() -> None:
     theirs = tensorflow_datasets.load("mnist", split="test[50:90]", data_dir=folder, as_supervised=True)
     for index, (image, label) in enumerate(tensorflow_datasets.as_numpy(theirs)):
         np.testing.assert_array_equal(mine.images[index], image)
-        assert mine.labels[index] == label
+        assert mine.targets[index] == label
 
 
 @pytest.mark.parametrize("label", [-1, 9])

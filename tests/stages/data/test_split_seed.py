@@ -13,12 +13,13 @@ import tensorflow as tf
 
 from pipeline.provenance.identity import identity
 from stages.data.batches import training_input
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.load.image_folder import image_folder
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
-from stages.results import Dataset, Split
+from stages.results import Dataset
 from tests.conftest import ROOT, shared
 from tests.pipeline.experiments import experiment
 from tests.stages.images import folder_of
@@ -30,7 +31,7 @@ LOADERS = {"digits": digits, "image_folder": image_folder, "synthetic": syntheti
 
 def content(split: Split) -> list[tuple[bytes, int]]:
     """Returns a split's examples as a set: images and labels, in an order of their own."""
-    return sorted((image.tobytes(), int(label)) for image, label in zip(split.images[:], split.labels, strict=True))
+    return sorted((image.tobytes(), int(label)) for image, label in zip(split.images[:], split.targets, strict=True))
 
 
 def composed(source: str, folder: Path) -> Callable[..., Dataset]:

@@ -10,8 +10,9 @@ import pytest
 from benchmarks.cases import flat
 from stages.augment import augment
 from stages.data import step_input
+from stages.data.split import Split
 from stages.evaluation.eval_step import Scorer
-from stages.results import Split, Strategy
+from stages.results import Strategy
 from stages.settings.images import AugmentSettings
 from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn, start, streamed
 
@@ -68,7 +69,7 @@ def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
 
     monkeypatch.setattr("stages.evaluation.eval_step.passes", counted)
     dataset, where = real_digits(64), make()
-    split = Split(dataset.val.images[:97], dataset.val.labels[:97])
+    split = Split.of_images(dataset.val.images[:97], dataset.val.targets[:97])
     dataset = replace(dataset, val=split)
     scorer = Scorer(where, small_cnn(dataset, where), 10)
     expected = scorer.score(split, 97)

@@ -176,7 +176,7 @@ def test_scores_equal_numpy_over_the_same_predictions(where: str) -> None:
     built = build(CASES["SGD, even batches"], made, dataset)
     scores = Scorer(made, built, 10).score(dataset.train, 33)
     outputs = built.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
-    labels = dataset.train.labels
+    labels = dataset.train.targets
     losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(101), labels]
     expected = np.zeros((10, 10), np.int64)
     np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
@@ -192,7 +192,7 @@ def test_means_equal_numpy_over_the_same_predictions(where: str) -> None:
     given = settings(optimizer=SgdSettings(learning_rate=1e-12), batch_size=33)
     means = start(made, built, dataset, given).run(0, 5)
     outputs = built.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
-    labels = dataset.train.labels
+    labels = dataset.train.targets
     losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(133), labels]
     assert means["loss"] == pytest.approx(losses.mean(), abs=1e-6)
     assert means["accuracy"] == pytest.approx((outputs.argmax(axis=1) == labels).mean(), abs=1e-7)

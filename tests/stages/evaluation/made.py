@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from stages.data.split import Split
 from stages.evaluation.eval_step import Scores, Sink
 from stages.evaluation.predictions import NAME, write_predictions
-from stages.results import Split
 
 
 def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, seed: int = 0) -> np.ndarray:
@@ -25,7 +25,7 @@ def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, se
 def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
     """Writes predictions of `labels` with `values` as their probabilities; returns the file's path."""
     labels = labels.astype(np.int32)
-    split = Split(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
+    split = Split.of_images(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
     predicted = values.argmax(axis=1).astype(np.int32)
 
     def score(add: Sink) -> Scores:

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.predictions import NAME, check_other, check_same_examples, compare_predictions
-from stages.results import Split
 from tests.stages.evaluation import made
 
 LABELS = np.random.default_rng(1).integers(5, size=300)
@@ -54,15 +54,17 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
 
 def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
     folder, *_ = two(tmp_path)
-    split = Split(np.zeros((300, 1, 1, 1), np.uint8), LABELS.astype(np.int32))
+    split = Split.of_images(np.zeros((300, 1, 1, 1), np.uint8), LABELS.astype(np.int32))
     names = [f"class {number}" for number in range(5)]
     other = check_other(folder, "abc")
     check_same_examples(other, "abc", split, names)
-    check_same_examples(other, "abc", replace(split, images=np.zeros((300, 2, 2, 1), np.uint8)), names)  # resized
+    check_same_examples(
+        other, "abc", replace(split, features={"images": np.zeros((300, 2, 2, 1), np.uint8)}), names
+    )  # resized
     with pytest.raises(UserError, match=r"evaluate.against=abc was tested on other examples"):
-        check_same_examples(other, "abc", replace(split, labels=split.labels[::-1]), names)
+        check_same_examples(other, "abc", replace(split, targets=split.targets[::-1]), names)
     with pytest.raises(UserError, match=r"abc was tested on other examples"):
-        check_same_examples(other, "abc", replace(split, images=np.ones((300, 1, 1, 1), np.uint8)), names)
+        check_same_examples(other, "abc", replace(split, features={"images": np.ones((300, 1, 1, 1), np.uint8)}), names)
     with pytest.raises(UserError, match=r"abc has other classes: 5 \(class 0, class 1, class 2…\), not 5 \(a, b, c…\)"):
         check_same_examples(other, "abc", split, list("abcde"))
 

@@ -12,11 +12,12 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from benchmarks.clusters import run_workers
 from stages.data.batches import evaluation_input, places
 from stages.data.columns import Streamed
+from stages.data.split import SAMPLED, Split
 from stages.evaluate import evaluate
 from stages.evaluation import eval_step
 from stages.evaluation.predictions import NAME
 from stages.evaluation.test_set import facts_of, is_same_test_set
-from stages.results import SAMPLED, Dataset, Evaluation, Split, Strategy, Trained
+from stages.results import Dataset, Evaluation, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
 from stages.strategy import strategy
@@ -38,7 +39,7 @@ def digits_101() -> Dataset:
     dataset = real_digits(8)
     test = dataset.test
     assert test.numbers is not None
-    return replace(dataset, test=Split(test.images[:101], test.labels[:101], numbers=test.numbers[:101]))
+    return replace(dataset, test=Split.of_images(test.images[:101], test.targets[:101], numbers=test.numbers[:101]))
 
 
 def evaluated(where: Strategy, folder: Path, batch_size: int = 50, policy: str = "float32") -> Evaluation:
@@ -70,7 +71,7 @@ def test_the_scores_follow_from_the_predictions(where: str, tmp_path: Path) -> N
     assert expected.numbers is not None
     table = pq.read_table(tmp_path / NAME)
     np.testing.assert_array_equal(table["example"].to_numpy(), expected.numbers[:101])
-    np.testing.assert_array_equal(table["label"].to_numpy(), expected.labels[:101])
+    np.testing.assert_array_equal(table["label"].to_numpy(), expected.targets[:101])
 
 
 def test_low_precisions_are_kept_as_float32(tmp_path: Path) -> None:
@@ -136,11 +137,11 @@ def test_every_example_has_one_place(replicas: int, fixed_shapes: bool) -> None:
 @pytest.mark.smoke
 def test_filled_up_shares_have_every_example_once() -> None:
     """Three examples left for five replicas that take two rows each, whatever they get."""
-    split = Split(np.zeros((13, 2, 2, 1), np.uint8), np.arange(13, dtype=np.int32))
+    split = Split.of_images(np.zeros((13, 2, 2, 1), np.uint8), np.arange(13, dtype=np.int32))
     counts = np.zeros(13)
     for pipeline in range(5):
         context = tf.distribute.InputContext(5, pipeline, 5)
-        for _, labels, weights in evaluation_input(split, 10, fixed_shapes=True)(context):
+        for _, labels, weights, _ in evaluation_input(split, 10, fixed_shapes=True)(context):
             assert len(labels) == 2
             np.add.at(counts, labels.numpy(), weights.numpy())
     np.testing.assert_array_equal(counts, np.ones(13))
@@ -151,12 +152,12 @@ def test_what_tells_test_sets_apart() -> None:
     split = real_digits(8).test
     facts = facts_of(split)
     assert facts == facts_of(replace(split))
-    other_labels = replace(split, labels=np.roll(split.labels, 1))
+    other_labels = replace(split, targets=np.roll(split.targets, 1))
     other_numbers = replace(split, numbers=np.arange(len(split)))
     other_files = replace(split, files=[f"{number}.png" for number in range(len(split))])
     for other in (other_labels, other_numbers, other_files):
         assert facts_of(other)["test_examples"] != facts["test_examples"]
-    other_pixels = facts_of(replace(split, images=split.images[::-1]))
+    other_pixels = facts_of(replace(split, features={"images": split.images[::-1]}))
     assert other_pixels["test_examples"] == facts["test_examples"]
     assert other_pixels["test_pixels"] != facts["test_pixels"]
     assert facts["test_pixels"].startswith("8x8x1 ")
@@ -174,7 +175,7 @@ def test_images_that_are_read_at_each_use_are_told_apart_by_some_of_them() -> No
             read.append(len(rows))
             return np.asarray(images[rows])
 
-        return facts_of(replace(split, images=Streamed.all(images.shape, read_some)))
+        return facts_of(replace(split, features={"images": Streamed.all(images.shape, read_some)}))
 
     first = facts(images)
     assert read == [SAMPLED]
@@ -183,4 +184,4 @@ def test_images_that_are_read_at_each_use_are_told_apart_by_some_of_them() -> No
     assert other["test_examples"] == first["test_examples"]
     assert not is_same_test_set(other, first)
     assert is_same_test_set(facts_of(split), first)  # of all pixels and of some: nothing that contradicts
-    assert len(Split(images[:3], split.labels[:3]).sampled) == 3
+    assert len(Split.of_images(images[:3], split.targets[:3]).sampled) == 3

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from stages.data.split import Split
+from stages.data.splits import assemble
 from stages.evaluate import evaluate
-from stages.results import Dataset, Model, Split, Trained
+from stages.results import Dataset, Model, Trained
 from stages.settings.results import EvaluateSettings
 from tests.stages.experiments import one_device
 
@@ -19,8 +21,8 @@ def with_ten_hard_examples(gap: float) -> Dataset:
     logits = np.random.default_rng(1).normal(size=(500, 2)).astype(np.float32)
     logits[:10] = 0
     logits[np.arange(10), 1 - labels[:10]] = gap
-    split = Split(logits[:, np.newaxis, np.newaxis], labels)
-    return Dataset("logits", split, split, split, ("a", "b"), (-100.0, 100.0), "0" * 32)
+    split = Split.of_images(logits[:, np.newaxis, np.newaxis], labels)
+    return assemble("logits", split, split, split, ("a", "b"), (-100.0, 100.0))
 
 
 def identity() -> Trained:
@@ -36,6 +38,6 @@ def test_the_loss_has_the_penalties_and_the_log_loss_the_interval() -> None:
     dataset = with_ten_hard_examples(12.0)
     result = evaluate(identity(), dataset, one_device(), EvaluateSettings(mistakes=0))
     test = dataset.test
-    losses = -log_softmax(test.images[:, 0, 0].astype(np.float64), axis=1)[np.arange(500), test.labels]
+    losses = -log_softmax(test.images[:, 0, 0].astype(np.float64), axis=1)[np.arange(500), test.targets]
     assert result.loss == pytest.approx(losses.mean() + PENALTY, rel=1e-5)
     assert {"test/log_loss", "test/accuracy"} <= result.record.summary["intervals"].keys()

@@ -212,7 +212,7 @@ def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
 ) -> None:
     """Two classes that are `gap` apart, which the file has the other way round."""
     expected = np.tile(np.array([0.5, 0.5 - gap], np.float32), (100, 1))
-    reference = Reference(np.zeros((100, 1, 1, 1), np.uint8), expected, 64)
+    reference = Reference({"images": np.zeros((100, 1, 1, 1), np.uint8)}, expected, 64)
     file = tmp_path / "model"
     file.touch()
 

@@ -25,9 +25,9 @@ LOADER = (
 
 def order(folder: Path, line: str = "pass", name: str = "file") -> dict[str, Any]:
     (folder / f"{name}.py").write_text(LOADER.format(line))
-    np.save(folder / "images.npy", np.arange(48, dtype=np.uint8).reshape(4, 3, 4, 1))
+    np.savez(folder / "features.npz", images=np.arange(48, dtype=np.uint8).reshape(4, 3, 4, 1))
     return {
-        "loader": str(folder / f"{name}.py"), "path": str(folder / name), "images": str(folder / "images.npy"),
+        "loader": str(folder / f"{name}.py"), "path": str(folder / name), "features": str(folder / "features.npz"),
         "answers": str(folder / f"{name}.npz"), "batch": 3, "calls": 5,
     }  # fmt: skip
 

@@ -15,6 +15,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelFil
 from stages.data.decode import Decoder
 from stages.export import export
 from stages.exporters.saved_model import SavedModel
+from stages.features.kinds import image
 from stages.load.synthetic import synthetic
 from stages.networks.keras_internals import all_layers
 from stages.optimization.losses import probabilities
@@ -49,7 +50,8 @@ def with_orientation(image: Image.Image, kind: str, value: int) -> bytes:
 @pytest.fixture(scope="module")
 def photos() -> Dataset:
     data = SyntheticSettings(examples=60, test_examples=40, height=20, width=24, num_classes=4)
-    return replace(synthetic(data), class_names=NAMES, resize="crop")
+    features = {"images": image((20, 24, 3), "uint8", (0.0, 255.0), "crop")}
+    return replace(synthetic(data), class_names=NAMES, features=features)
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,11 @@ import tensorflow as tf
 
 from stages.checkpoints.progress import Clock
 from stages.data.columns import Streamed
+from stages.data.examples import Batch
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.model import model
-from stages.results import Dataset, Model, Split
+from stages.results import Dataset, Model
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import SgdSettings
 from stages.train import train
@@ -32,6 +33,7 @@ from tests.stages.experiments import (
     settings,
     small_cnn,
     start,
+    with_bright_images,
 )
 
 pytestmark = pytest.mark.slow
@@ -47,7 +49,7 @@ def test_a_step_is_that_of_plain_gradient_descent() -> None:
     variables = model.network.trainable_variables
     with tf.GradientTape() as tape:
         outputs = model.network(tf.cast(dataset.train.images, tf.float32))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(dataset.train.labels, outputs)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(dataset.train.targets, outputs)
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     given = settings(optimizer=SgdSettings(learning_rate=0.1, momentum=0.0), batch_size=5)
     means = start(where, model, dataset, given).run(0, 1)
@@ -108,7 +110,7 @@ def test_other_rows_and_steps_drop_other_units_and_the_same_ones_the_same() -> N
     dataset, where = real_digits(64), mirrored(2)
     loop = start(where, small_cnn(dataset, where, dropout=0.5), dataset, settings())
     pixels = tf.cast(dataset.train.images, tf.float32)
-    batch = (pixels, tf.constant(dataset.train.labels), tf.ones([64]))
+    batch = Batch({"images": pixels}, tf.constant(dataset.train.targets), tf.ones([64]))
 
     def loss(step: int, row: int) -> float:
         first_row = tf.constant(row, tf.int64)
@@ -123,7 +125,7 @@ def overflowing(dataset: Dataset, example: int) -> Dataset:
     """Returns the data set with one image so bright that float16 cannot hold what the network makes of it."""
     images = np.array(dataset.train.images[:], np.float32)
     images[example] = 1e30
-    return replace(dataset, train=Split(images, dataset.train.labels), pixel_range=(0.0, 1e30))
+    return with_bright_images(dataset, images)
 
 
 def test_an_overflow_in_one_replica_skips_one_step_everywhere() -> None:
@@ -155,7 +157,7 @@ def test_nan_stops_the_run_with_a_clear_error() -> None:
 def test_hopeless_float16_stops_the_run() -> None:
     digits, where = real_digits(64), one_device()
     images = np.full_like(digits.train.images, 1e30, dtype=np.float32)  # made for others, the network seems to fit
-    dataset = replace(digits, train=Split(images, digits.train.labels), pixel_range=(0.0, 1e30))
+    dataset = with_bright_images(digits, images)
     with pytest.raises(UserError, match="float16 overflows however small the loss is scaled"):
         train(small_cnn(digits, where, policy="mixed_float16"), dataset, where, settings(epochs=60, batch_size=32))
 
@@ -170,7 +172,7 @@ def test_the_time_that_training_waits_for_its_input_is_measured(replicas: int) -
         time.sleep(0.05)
         return held[rows]
 
-    slow = replace(dataset.train, images=Streamed.all(held.shape, slowly))
+    slow = replace(dataset.train, features={"images": Streamed.all(held.shape, slowly)})
     where = one_device() if replicas == 1 else mirrored(replicas)
     shares = {}
     for name, data in {"slow": replace(dataset, train=slow), "held": dataset}.items():
@@ -225,5 +227,5 @@ def test_a_network_may_branch_on_tensors() -> None:
     assert 0 < means["loss"] < 2.4
     outputs = built.network(tf.cast(dataset.val.images, tf.float32)).numpy()
     assert outputs.max() <= 2.0
-    expected = (outputs.argmax(axis=1) == dataset.val.labels).mean()
+    expected = (outputs.argmax(axis=1) == dataset.val.targets).mean()
     assert Scorer(where, built, 10).score(dataset.val, 200).accuracy == pytest.approx(expected)

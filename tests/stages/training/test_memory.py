@@ -9,13 +9,14 @@ import pytest
 import tensorflow as tf
 
 from stages.data.free_memory import _remainder, available_memory
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
 from stages.model import model
 from stages.networks.complexity import SCORING_BYTES, output_bytes, scoring_batch
 from stages.reporter import Silent
-from stages.results import Dataset, Model, Split, Strategy, Trained
+from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.results import EvaluateSettings
 from stages.train import train
@@ -72,7 +73,7 @@ def test_an_evaluation_halves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None
     dataset, where = real_digits(64), one_device()
     images = np.array(dataset.test.images[:])
     images[150] = 100
-    split = Split(images, dataset.test.labels)
+    split = Split.of_images(images, dataset.test.targets)
     model = hungry_model(dataset, where, 50, 2.0)
     scores, parts = [], []
     for size in (100, 25):

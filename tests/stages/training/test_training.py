@@ -265,7 +265,7 @@ def test_no_replica_is_left_out_of_a_validation_by_fit(examples: int, replicas: 
 
 def test_class_weights() -> None:
     dataset = real_digits(900)
-    counts = np.bincount(dataset.train.labels)
+    counts = np.bincount(dataset.train.targets)
     assert class_weights("balanced", dataset) == pytest.approx(list(900 / (10 * counts)))
     with pytest.raises(UserError, match=r"has 2 numbers\. Expected 10, one for each of 0, 1"):
         class_weights([1.0, 2.0], dataset)

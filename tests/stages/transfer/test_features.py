@@ -64,7 +64,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     assert told.calls == 3 + -(-len(DATASET.val) // 64)
     second, told = features(tmp_path)
     assert told.calls == 0
-    np.testing.assert_array_equal(first.train.images, second.train.images)
+    np.testing.assert_array_equal(first.train.features["features"], second.train.features["features"])
     [kept] = tmp_path.glob("features-*/train.npy")
     content = bytearray(kept.read_bytes())
     content[-3] ^= 1
@@ -72,7 +72,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     third, told = features(tmp_path)
     assert told.calls > 0
     assert "is not what was written" in told.warned[0]
-    np.testing.assert_array_equal(first.train.images, third.train.images)
+    np.testing.assert_array_equal(first.train.features["features"], third.train.features["features"])
     assert features(tmp_path)[1].calls == 0
     assert not list(tmp_path.glob(".partial-*"))
 

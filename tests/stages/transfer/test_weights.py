@@ -8,11 +8,12 @@ import keras
 import numpy as np
 import pytest
 
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.export import export
 from stages.load.synthetic import synthetic
 from stages.model import model
-from stages.results import Dataset, Model, Split, Trained
+from stages.results import Dataset, Model, Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.results import ExportSettings
@@ -86,7 +87,7 @@ def test_weights_that_a_network_would_use_in_part_are_refused(tmp_path: Path) ->
 
 
 def _large(split: Split) -> Split:
-    return Split(np.zeros((len(split), 32, 32, 3), np.uint8), split.labels)
+    return Split.of_images(np.zeros((len(split), 32, 32, 3), np.uint8), split.targets)
 
 
 def test_real_weights_of_both_formats_are_the_same() -> None:
