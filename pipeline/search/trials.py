@@ -21,8 +21,7 @@ from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
-from pipeline.search.results import answer, draw, settings_text
-from pipeline.search.study import REASON, Pruner, Study
+from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Session
@@ -83,7 +82,8 @@ class Search(Session):
         pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
         self.console.log(f"{'trials':8} {self.total:,} by {settings.sampler}{random}, {pruned}")
         if settings.finish == "best" and (stages := after_training(self.first)):
-            self.console.log(f"{'finish':8} {', '.join(stages)}: once, with the best trial")
+            best = "the best trial" if len(self.plan.goals) == 1 else "each of the best trials"
+            self.console.log(f"{'finish':8} {', '.join(stages)}: once, with {best}")
         self.console.log(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in self.plan.goals)}")
         for label, axis in zip(("space", *[""] * len(axes)), axes, strict=False):
             self.console.log(f"{label:8} {axis.key}: {axis.text}")

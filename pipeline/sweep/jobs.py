@@ -51,8 +51,6 @@ class SweepJob:
             "number": self.number,
             "folder": self.folder,
             "overrides": self.shown,
-            "identity": self.identity,
-            "code": self.sources.digest,
             "reason": self.reason,
             "exit_code": self.exit_code,
             "finished_by": self.finished_by,

@@ -162,6 +162,10 @@ MUTATIONS = (
         "tests/pipeline/search/test_best.py", "-k", "very_settings and sweep",
     ),
     mutation(
+        "pipeline/run/executor.py", "if not job.only_trains:", "if True:",
+        "tests/pipeline/sweep/test_sweep.py", "-k", "only_the_best",
+    ),
+    mutation(
         "pipeline/search/study.py", "journal.truncate(", "abs(", "tests/pipeline/search/test_study.py", "-k", "whole",
     ),
     mutation(

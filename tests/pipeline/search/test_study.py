@@ -15,8 +15,7 @@ from pipeline.config.sweep import SearchSettings
 from pipeline.console import Console
 from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Axis, Goal, Plan
-from pipeline.search.results import draw
-from pipeline.search.study import STUDY, Pruner, Study
+from pipeline.search.study import STUDY, Pruner, Study, draw
 from pipeline.search.trials import Search
 from pipeline.sweep.session import Session
 from stages.errors import UserError
