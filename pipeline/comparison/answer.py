@@ -36,7 +36,7 @@ def answer(comparison: Comparison) -> Answer:
     """Return what a comparison says."""
     return Answer(
         choice(comparison),
-        [run_it(row) for row in comparison.to_take],
+        [run_it(row) for row in comparison.choice.rows],
         sentences(comparison),
         _pruned(comparison.runs),
         [
@@ -63,7 +63,7 @@ def choice(comparison: Comparison) -> str:
         return "no best setting: the runs were validated on different examples, and none is chosen on test"
     if chosen.metric is None:
         return "no best setting: the runs have no validation metric in common, and none is chosen on test"
-    if chosen.best is None or chosen.row is None:
+    if chosen.best is None:
         return f"no best setting: {chosen.metric} is not a number in any"
     column = metric_column(chosen.metric)
     better = "lower" if is_lower_better(chosen.metric) else "higher"
@@ -76,7 +76,7 @@ def choice(comparison: Comparison) -> str:
     by = "as their seeds vary" if chosen.noise == "runs" else "by one run each and so few validation examples"
     return (
         f"no single best: {chosen.best.label} leads on {lead}, and cannot be told from {_joined([*tied, *more])} {by}. "
-        f"Take {chosen.row.label}: of these {chosen.reason}"
+        f"Take {chosen.rows[0].label}: of these {chosen.reason}"
     )
 
 

@@ -36,14 +36,14 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Choice:
-    """The row to take."""
+    """The row to take, or the rows."""
 
     metric: str | None = None  # of validation, on which it is chosen; None: there is none
     best: Row | None = None  # has the best mean of it
     tied: Sequence[Row] = ()  # cannot be told from `best`
     noise: str = ""  # tells them apart: `runs`, where seeds differ, or validation `examples`; empty: nothing does
-    row: Row | None = None  # the cheapest of `best` and `tied`
-    reason: str = ""  # why it is that
+    rows: Sequence[Row] = ()  # to take: the cheapest of `best` and `tied`; of a search all that no other beats
+    reason: str = ""  # why it is the cheapest
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,14 @@ class Comparison:
 
     @property
     def best(self) -> Row | None:
-        """The row to take."""
-        return self.choice.row
+        """The row to take, where there is but one."""
+        return self.choice.rows[0] if len(self.choice.rows) == 1 else None
 
     @property
     def runs_to_take(self) -> Sequence[ComparedRun]:
         """The runs of the best rows: of a search the best trials themselves."""
-        runs = [run for row in self.to_take for run in row.runs]
+        runs = [run for row in self.choice.rows for run in row.runs]
         return [run for run in runs if self.search is None or run.folder.name in self.search.best]
-
-    @property
-    def to_take(self) -> Sequence[Row]:
-        """The best row; of a search with several goals all that no other beats."""
-        if self.search is None:
-            return [self.best] if self.best is not None else []
-        return _found_best(self.rows, self.search)
 
 
 def compare_runs(
@@ -124,7 +117,11 @@ def compare_runs(
         base = rows[0] if rows and search is None else None
     differences, left_out, warnings = _differences(rows, base)
     speeds = speed_ups(rows, base) if base else {}
-    choice = _search_choice(rows, search) if search else choose([row for row in rows if not row.is_debug], base)
+    if search is not None:
+        best = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
+        choice = Choice(search.metrics[0], rows=best)
+    else:
+        choice = choose([row for row in rows if not row.is_debug], base)
     return Comparison(title, runs, rows, names, base, choice, differences, left_out, speeds, warnings, columns, search)
 
 
@@ -204,17 +201,6 @@ def _proportions(row: Row, rate: str) -> list[float]:
     return [value / mean for value in row.values(rate)] if mean is not None and 0 < mean < math.inf else []
 
 
-def _search_choice(rows: Sequence[Row], search: SearchResult) -> Choice:
-    """Return the choice that a search has made; no row is the best of several goals."""
-    found = _found_best(rows, search)
-    best = found[0] if len(search.best) == 1 and found else None
-    return Choice(search.metrics[0], best, row=best)
-
-
-def _found_best(rows: Sequence[Row], search: SearchResult) -> list[Row]:
-    return [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
-
-
 def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
     """Choose among rows that are no debug runs."""
     metric = _chosen_metric(rows)
@@ -225,7 +211,7 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
     best = max(finite, key=lambda row: (sign * _mean(row, metric), row.speed))
     noise, tied = _tied(finite, best, metric)
     row, reason = _cheapest([best, *tied], rows, baseline)
-    return Choice(metric, best, tied, noise, row, reason)
+    return Choice(metric, best, tied, noise, [row], reason)
 
 
 def _mean(row: Row, metric: str) -> float:

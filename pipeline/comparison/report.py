@@ -41,7 +41,7 @@ def _cells(comparison: Comparison, columns: Sequence[Column], interval: bool = T
     """Return the header of a table and a line for each row: its marks, settings, runs and figures."""
     lines = [["", *comparison.names, "n", *(column.heading for column in columns)]]
     for row in comparison.rows:
-        marks = "*" * (row is comparison.best) + "=" * (row is comparison.baseline)
+        marks = "*" * (row in comparison.choice.rows) + "=" * (row is comparison.baseline)
         cells = [marks if len(comparison.rows) > 1 else "", *(row.settings.get(name, "") for name in comparison.names)]
         lines.append([*cells, str(len(row.runs)), *(column.text(row, interval) for column in columns)])
     return lines
@@ -54,7 +54,7 @@ def notes(comparison: Comparison, most: int = 4) -> list[str]:
         most: sentences and unfinished runs at most; the files have all.
     """
     said = answer(comparison)
-    marks = [f"* {best_mark(comparison)}"] if comparison.best is not None else []
+    marks = [f"* {best_mark(comparison)}"] if comparison.choice.rows else []
     marks += [f"= baseline: {comparison.baseline.label}"] if comparison.baseline else []
     return [
         *(["; ".join(marks)] if marks and len(comparison.rows) > 1 else []),
@@ -106,7 +106,7 @@ def as_csv(comparison: Comparison) -> str:
     for row in comparison.rows:
         line: dict[str, Any] = {name: row.runs[0].setting(name) or "" for name in comparison.names}
         line |= {"status": "FINISHED", "n": len(row.runs), "seeds": " ".join(run.seed for run in row.runs if run.seed)}
-        marks = {"best": row is chosen.row, "tied": row in tied, "baseline": row is comparison.baseline}
+        marks = {"best": row in chosen.rows, "tied": row in tied, "baseline": row is comparison.baseline}
         line |= {name: str(mark).lower() for name, mark in marks.items()}
         for column in columns:
             figures = zip(("", "_std", "_low", "_high"), column.figure(row) or (), strict=False)
