@@ -4,7 +4,6 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ import pytest
 from pipeline.clean import main
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.index import write_index
-from pipeline.tracking.journal import Journal
 from stages.reporter import Silent
 from stages.storage.cache import Contents, cached
 
@@ -39,7 +36,6 @@ def make_run(outputs: Path, name: str, status: str, days: float = 40, place: str
         "checkpoints/best.weights.h5",
         "checkpoints/step-00000010.npz",
         "checkpoints/step-00000020.npz",
-        "checkpoints/damaged-step-00000005.npz",
         "checkpoints/.partial-7-step-00000030.npz",
     ):
         (folder / file).write_bytes(bytes(10_000))
@@ -64,7 +60,7 @@ def clean(outputs: Path, *arguments: str) -> int:
     return main(["--outputs", str(outputs), *arguments])
 
 
-LEFTOVERS = {"checkpoints/damaged-step-00000005.npz", "checkpoints/.partial-7-step-00000030.npz"}
+LEFTOVERS = {"checkpoints/.partial-7-step-00000030.npz"}
 CHECKPOINTS = {"checkpoints/step-00000010.npz", "checkpoints/step-00000020.npz"}
 
 
@@ -78,12 +74,8 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: pytest.Captur
     damaged = make_run(outputs, "unreadable", "FINISHED")
     (damaged / "summary.json").write_text("{")
     expected[damaged] = LEFTOVERS  # it may be one that could be resumed
-    unsent = make_run(outputs, "unsent", "FINISHED")
-    journal = Journal(unsent)
-    journal.begin({"run_id": "a"})
-    journal.add("tags", {"values": {"a": "b"}})
     running = make_run(outputs, "running", "RUNNING")
-    expected |= {unsent: set(), running: set()}
+    expected |= {running: set()}
     before = {run: files(run) for run in expected}
     size = on_disk(outputs)
     with locked(running):
@@ -93,37 +85,9 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: pytest.Captur
     assert {run: before[run] - files(run) for run in expected} == expected
     said = capsys.readouterr().out
     assert f"{(size - on_disk(outputs)) / 2**20:,.1f} MiB freed" in said
-    for reason in ("a process works on it", "not all of it has been sent", "could be resumed"):
-        assert reason in said
     assert clean(outputs, "--yes", "--unfinished", "--older-than=0d", "--kind=checkpoints") == 0
-    assert all(not CHECKPOINTS & files(run) for run in expected if run != unsent)
-    assert files(unsent) >= CHECKPOINTS
+    assert all(not CHECKPOINTS & files(run) for run in expected)
     assert {"summary.json", "config.yaml", "export/saved_model/saved_model.pb"} <= set.intersection(*map(files, before))
-
-
-@pytest.mark.parametrize(
-    ("status", "runs", "options", "stays"),
-    [
-        ("RUNNING", True, (), True),
-        ("RUNNING", True, ("--unfinished",), True),
-        ("KILLED", False, (), True),
-        ("KILLED", False, ("--unfinished",), False),
-        ("FINISHED", False, (), False),
-    ],
-)
-def test_what_jobs_of_a_sweep_have_yet_to_fork_stays(
-    status: str, runs: bool, options: tuple[str, ...], stays: bool, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A job starts from a checkpoint of the other run when its turn comes, which may be days after the sweep began."""
-    forked, other = (make_run(outputs, name, "FINISHED") for name in ("forked", "other"))
-    sweep = outputs / "sweeps" / "20260101"
-    sweep.mkdir(parents=True)
-    write_index([{"folder": "1_seed=1", "overrides": [f"fork='{forked}'", "seed=1"]}], sweep, status)
-    with locked(sweep) if runs else nullcontext():
-        assert clean(outputs, "--yes", *options) == 0
-    assert files(forked) >= CHECKPOINTS if stays else not files(forked) & CHECKPOINTS
-    assert ("which has not finished, forks it" in capsys.readouterr().out) == stays
-    assert not files(other) & CHECKPOINTS
 
 
 def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None:
@@ -183,7 +147,7 @@ def test_without_a_terminal_it_says_what_to_type(
     assert "python -m pipeline.clean --yes" in capsys.readouterr().err
     answers: dict[str, Callable[[], int]] = {
         "--older-than=soon is no age": lambda: clean(outputs, "--older-than=soon"),
-        "checkpoint is no kind": lambda: clean(outputs, "--kind=checkpoint"),
+        "--kind=checkpoint. Expected one of": lambda: clean(outputs, "--kind=checkpoint"),
         "there is no folder": lambda: clean(outputs / "nowhere"),
     }
     for said, command in answers.items():
