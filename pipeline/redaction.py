@@ -8,54 +8,35 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote, unquote, urlsplit
 
-from pipeline.paths import CONF
-from stages.settings.places import resolved
-
 MASK = "***"
 
-SHORTEST = 4
-SHORTEST_WORD = 6
-"""Shortest values that are masked anywhere: in general, and of letters or digits alone, which may be common."""
-
-PLAIN_FROM = 12
-"""Characters from which on a value is also masked within words."""
+SHORTEST = 6
+"""Characters of a value from which on it is masked anywhere: shorter ones may be common words."""
 
 LARGEST_FILE = 10_000_000
 
-
-def _split(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-TEXT_FILES = _split(".txt .csv .tsv .json .jsonl .md .log .yaml .yml .html .xml .toml .ini .cfg .py")
-
-_CERTAIN = (
-    *_split(
-        "password passwords passwd pwd passphrase passcode passwort secret secrets credential credentials apikey "
-        "apikeys accesskey secretkey privatekey connectionstring bearer authorization cookie dsn jwt"
-    ),
+_CERTAIN = re.compile(
+    r"(pass_?(word|wd|phrase|code)|passwort|pwd|secret|credential|(api|access|private|secret|account|signing|encryption"
+    r"|master|service|ssh|auth|license|aws)_?key|connection_?string|bearer|authorization|cookie|dsn|jwt)s?(?![a-z])"
 )
-_LAST = ("token", "auth", "pass", "key")
-_KEY_OF = _split("api access private secret account signing encryption master service ssh auth license aws")
-_ORDINARY = _split(
-    "bypass compass monkey subtoken detoken num max min n pad padding eos bos unk mask cls sep special start end "
-    "stop first last next new image class word text patch input output prompt keep drop low high band all one two "
-    "single forward backward by sort public primary foreign group cache"
+_PERHAPS = re.compile(r"(token|auth|pass)$")
+_ORDINARY = re.compile(
+    r"(com|by)pass$|(sub|de)token$|(^|_)(n|num|max|min|pad|padding|eos|bos|unk|mask|cls|sep|special|start|end|stop|first"
+    r"|last|next|class|word|text|image|patch|prompt|keep|drop|low|high|band|forward|backward|single|all)_(token|pass)$"
 )
-"""Words that end as those of secrets do, and words before `token`, `pass` and `key` in names of ordinary settings."""
+"""Names of ordinary settings that end as those of secrets do."""
 
-_ABOUT = _split("file path name type dir folder length size count prompt pattern version method mode")
+_ABOUT = re.compile(r"(^|_)(file|path|name|type|dir|folder|length|size|count|prompt|pattern|version|method|mode)$")
 """Last words of names that describe a secret, such as `password_file`."""
 
-_NAME = r"(?<![\w.\-])(?P<name>{}\w[\w.\-]*+)"
 _VALUE = r"(?P<value>\\\"(?:(?!\\\").)*\\\"|\"[^\"\n]*\"|'[^'\n]*'|(?![{\[(])[^\s\"',;&}\])]+)"
-_PAIR = re.compile(_NAME.format("") + r"(?P<sep>\\?[\"']?\s*(?::=|=>|:|=(?!=))\s*)" + _VALUE)
-_FLAG = re.compile(_NAME.format("--") + r"(?P<sep>\s+)" + _VALUE)
+_PAIR = re.compile(r"(?<![\w.\-])(?P<name>\w[\w.\-]*+)(?P<sep>\\?[\"']?\s*(?::=|=>|:|=(?!=))\s*)" + _VALUE)
 _NO_VALUE = re.compile(
     r"(?i)\W*(\*\*\*|\$|<|…|(none|null|true|false|str|int|float|bool|bytes|any)\b)|[a-z_][\w.]*[(\[]|[-+.\deE, ]{1,7}$"
 )
@@ -81,27 +62,25 @@ def is_secret_name(name: str) -> bool:
 
     Any variable, as its capitals tell, that ends in KEY or PASS is one; a setting may be a `sort_key`.
     """
-    return name not in ("PWD", "OLDPWD", "INIT_CWD") and any(map(_is_secret_part, _parts(name)))
+    return name not in ("PWD", "OLDPWD", "INIT_CWD") and any(map(_is_secret_part, re.split(r"[./\s]", name)))
 
 
-def _is_secret_part(name: str) -> bool:
-    words = _words(name)
-    if not words or words[-1] in _ABOUT:
+def _is_secret_part(part: str) -> bool:
+    words = "_".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)).lower()  # of camelCase, snake_case, kebab-case
+    if _ABOUT.search(words):
         return False
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if _is_certain(name) or not last.endswith(_LAST) or last in _ORDINARY:
-        return _is_certain(name)
-    return name.isupper() or (before not in _ORDINARY and (last != "key" or before in _KEY_OF))
+    if _CERTAIN.search(words) or (part.isupper() and words.endswith(("token", "auth", "pass", "key"))):
+        return True
+    return _PERHAPS.search(words) is not None and _ORDINARY.search(words) is None
 
 
 def redact(value: Any) -> Any:
     """Return `value` without secrets, including those in lists and mappings, and as text that every encoding can hold.
 
-    Numbers are masked under the name of a password alone, or where they have eight digits.
+    Numbers of fewer than six digits are settings, by which runs differ, whatever their name.
     """
     if isinstance(value, str):
-        text = _PAIR.sub(_masked, _SCHEME.sub(rf"\1\2{MASK}", _HEADER.sub(rf"\1\2{MASK}", redact_values(value))))
-        return _FLAG.sub(_masked, text)
+        return _PAIR.sub(_masked, _SCHEME.sub(rf"\1\2{MASK}", _HEADER.sub(rf"\1\2{MASK}", redact_values(value))))
     if isinstance(value, Mapping):
         return {redact(key): _redact_part(key, part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -131,15 +110,12 @@ def redact_overrides(overrides: Sequence[str]) -> list[str]:
 
 def redact_file(path: Path) -> None:
     """Mask known secrets in a text file, or in those of a folder; others, and large ones, stay unchanged."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    for file in files:
-        try:
-            if file.suffix in TEXT_FILES and file.is_file() and file.stat().st_size <= LARGEST_FILE:
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        with suppress(OSError, UnicodeDecodeError):
+            if file.is_file() and file.stat().st_size <= LARGEST_FILE:
                 text = file.read_bytes().decode()
                 if (plain := redact_values(text)) != text:
                     file.write_bytes(plain.encode())
-        except (OSError, UnicodeDecodeError):
-            continue
 
 
 def learn(settings: Any, name: str = "") -> None:
@@ -203,35 +179,15 @@ class GuardedStream:
         return getattr(self._stream, name)
 
 
-def _parts(name: str) -> list[str]:
-    return re.split(r"[./\s]", name)
-
-
-def _words(part: str) -> list[str]:
-    """Words of a part of a dotted name in camelCase, snake_case or kebab-case, without digits."""
-    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)]
-
-
-def _is_certain(name: str) -> bool:
-    """Whether a name is that of a password, and not perhaps of a setting, as `keep_token` is."""
-    words = [word for part in _parts(name) for word in (*_words(part), "".join(_words(part)))]
-    return any(word.endswith(_CERTAIN) for word in words)
-
-
-def _is_word(name: str, value: str) -> bool:
-    """Whether a value is a word of prose under a name that is not only that of passwords: `expected token: name`."""
-    return value.isalpha() and value.islower() and not (_is_certain(name) or _words(name)[-1].endswith("pass"))
-
-
 def _redact_part(name: Any, value: Any) -> Any:
     """Return the value of `name` in a mapping without secrets; all of the texts below the name of a secret are."""
-    if value is None or value == "" or isinstance(value, bool) or not is_secret_name(str(name)):
+    if isinstance(value, bool) or not value or not is_secret_name(str(name)):
         return redact(value)
     if isinstance(value, Mapping):
         return {redact(key): _redact_part(name, part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_redact_part(name, part) for part in value)
-    return MASK if isinstance(value, str) or _is_certain(str(name)) or not _NO_VALUE.match(str(value)) else value
+    return MASK if isinstance(value, str) or (isinstance(value, int) and value >= 10 ** (SHORTEST - 1)) else value
 
 
 def _masked(match: re.Match[str]) -> str:
@@ -239,21 +195,17 @@ def _masked(match: re.Match[str]) -> str:
     name, separator, value = match["name"], match["sep"], match["value"]
     mark = (re.match(r"\\?[\"']", value) or [""])[0]
     inside = value[len(mark) : len(value) - len(mark)]
-    if not inside or inside.startswith(MASK) or not is_secret_name(name):
-        return match[0]
-    if not mark and (_NO_VALUE.match(inside) or (separator[-1:].isspace() and _is_word(name, inside))):
+    if not inside or inside.startswith(MASK) or not is_secret_name(name) or (not mark and _NO_VALUE.match(inside)):
         return match[0]
     return f"{name}{separator}{mark}{MASK}{mark}"
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
-    """Yield the secrets in a value: all of it, and its longer lines, under a secret name; credentials of addresses."""
-    is_path = value.startswith(("/", "~")) and (path := resolved(value)) is not None and path.exists()
-    if is_secret_name(name) and not is_path and not _is_word(name, value):
-        yield value.strip()
-        yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= PLAIN_FROM)
+    """Yield the secrets in a value: all of it, and its lines, under a secret name; credentials of addresses."""
+    if is_secret_name(name) and not value.startswith(("/", "~")):  # the path of a file with a secret is none
+        yield from {value.strip(), *map(str.strip, value.splitlines())}
     for address in re.findall(r"[a-z][\w+.-]*://[^\s'\"]+", value):
-        yield from (part for part in credentials_of(address)[1:] if part)
+        yield from credentials_of(address)[1:]
 
 
 @lru_cache(maxsize=4)
@@ -264,18 +216,7 @@ def _known(environment: tuple[tuple[bytes, bytes], ...], settings: frozenset[str
     secrets = {*settings, *(secret for name, value in pairs for secret in _secrets(name, value))}
     forms: set[str] = set()
     for secret in secrets:
-        shortest = SHORTEST_WORD if secret.isalpha() or secret.isdigit() else SHORTEST
-        if len(secret) >= shortest and secret != MASK and secret.lower() not in _option_names():
+        if len(secret) >= SHORTEST:
             forms |= {secret, quote(secret, safe="", errors="surrogateescape")}
             forms |= {json.dumps(secret)[1:-1], repr(secret)[1:-1]}
-    parts = []
-    for form in sorted(forms, key=len, reverse=True):
-        bounds = ("", "") if len(form) >= PLAIN_FROM else ("(?<![A-Za-z0-9])", "(?![A-Za-z0-9])")
-        parts.append(re.escape(form).join(bounds))
-    return re.compile("|".join(parts)) if parts else None
-
-
-@cache
-def _option_names() -> frozenset[str]:
-    """Names of groups and options: masking a password like one of them would hide what was chosen."""
-    return frozenset(part.lower() for path in CONF.rglob("*.yaml") for part in (path.stem, path.parent.name))
+    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None

@@ -173,7 +173,7 @@ MUTATIONS = (
         "tests/pipeline/run_folder/test_pending.py", "-k", "closed",
     ),
     mutation(
-        "pipeline/redaction.py", "return name.isupper() or (", "return (",
+        "pipeline/redaction.py", "(part.isupper() and ", "(False and ",
         "tests/pipeline/redaction/test_secrets.py", "-k", "names_of_secrets",
     ),
     mutation(
