@@ -6,12 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console as RichConsole
-from rich.table import Table
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving.models import encoded_function, load, saved_model, scores
@@ -20,9 +16,6 @@ from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
 from stages.errors import UserError
 from stages.settings.places import regular_file
-
-TOP = 3
-"""Classes that are printed of each image."""
 
 BATCH = 32
 """Images that are decoded and classified at once."""
@@ -33,24 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
     parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them")
-    parser.add_argument("--top", type=int, metavar="N", help=f"classes of each image; {TOP} if left out")
+    parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
     parser.add_argument("--tracking-uri", help="the store of the model, also of a run")
     options = parser.parse_args(arguments)
     environment.prepare()
-    with _ended_by_interrupt():
-        return exit_code(lambda: _classify(options))
-
-
-@contextmanager
-def _ended_by_interrupt() -> Iterator[None]:
-    """Has Ctrl-C end the process inside the block: a KeyboardInterrupt in one of TensorFlow's callbacks would be lost.
-
-    There is nothing to save, and every line is flushed.
-    """
+    # A KeyboardInterrupt in one of TensorFlow's callbacks would be lost; there is nothing to save.
     before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
-        yield
+        return exit_code(lambda: _classify(options))
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -61,16 +45,12 @@ def _classify(options: argparse.Namespace) -> int:
     Raises:
         UserError: for a wrong argument.
     """
-    if options.json and options.top is not None:
-        raise UserError(f"--top={options.top} with --json, which prints all classes", "one of the two", "--json")
-    top = TOP if options.top is None else options.top
-    if top < 1:
-        raise UserError(f"--top={top}", "1 class or more", "--top=1")
+    if options.top < 1:
+        raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
     files = list(_files(options.files))
     loaded = load(saved_model(options.model, options.tracking_uri, options.outputs))
     classify = encoded_function(loaded)
     names = [name.decode() for name in loaded.class_names.numpy()]
-    rows: list[list[str]] = []
     failed = 0
     for file, answer in _answers(classify, files):
         if not streams.is_read():
@@ -82,26 +62,8 @@ def _classify(options: argparse.Namespace) -> int:
             named = dict(zip(names, answer.pop("probabilities"), strict=True))
             print(json.dumps({"file": str(file), **answer, "probabilities": named}), flush=True)
         else:
-            row = [_shown(str(file)), *_best(answer["probabilities"], names, top)]
-            if sys.stdout.isatty():
-                rows.append(row)
-            else:
-                print(*row, sep="\t", flush=True)
-    if rows:
-        RichConsole(markup=False, emoji=False, highlight=False).print(_table(rows))
+            print(_shown(str(file)), *_best(answer["probabilities"], names, options.top), sep="\t", flush=True)
     return 1 if failed else 0
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Table:
-    """Returns a table of rows of a file, and the class and the score of each rank, the likeliest first."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("file", overflow="fold")
-    for rank in range(1, len(rows[0]) // 2 + 1):
-        table.add_column(f"class {rank}", overflow="fold")
-        table.add_column("score", min_width=6, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:

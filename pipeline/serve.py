@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.serving.app import MOST_BYTES, build_app
+from pipeline.serving.app import build_app
 from pipeline.serving.models import mlflow_model
 from pipeline.system import environment
 from pipeline.system.ports import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE
-from stages.errors import UserError
 
 FIRST_PORT = 5001
 END_SECONDS = 5
@@ -23,7 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("serve", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
     parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
-    parser.add_argument("--limit", type=int, default=MOST_BYTES, metavar="BYTES", help="of a request; %(default)s")
     parser.add_argument("--tracking-uri", help="the store; that of the run, or that in the outputs, if left out")
     options = parser.parse_args(arguments)
     environment.prepare()
@@ -31,11 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    if options.limit < 1:
-        raise UserError(f"--limit={options.limit}", "1 byte or more", f"--limit={MOST_BYTES}")
     port = free_port(options.port, FIRST_PORT)
     folder = mlflow_model(options.model, options.tracking_uri, options.outputs)
-    app = build_app(folder, options.limit)
+    app = build_app(folder)
     import uvicorn
 
     print(_how_to_use(options.model, folder, port), flush=True)

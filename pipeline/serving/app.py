@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,14 @@ from typing import Any
 from pipeline.serving.models import encoded_function, scores
 from pipeline.system.environment import quiet_stderr
 
-MOST_BYTES = 16 * 2**20
-"""Bytes of a request, unless another limit is given."""
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-
-
-def build_app(folder: Path, most_bytes: int = MOST_BYTES) -> Any:
+def build_app(folder: Path) -> Any:
     """Return the application that serves the MLflow model in `folder`, as ASGI.
 
         POST /invocations: pixels, as MLflow's scoring server takes them; probabilities.
         POST /images: one JPEG, PNG, BMP, GIF or WebP, or JSON {"images": [<base64>, …]}; class, score and
             probabilities of each.
         GET /ping: 200 once the model is loaded.
-
-    Args:
-        most_bytes: of a request; larger ones are answered by 413.
 
     Raises:
         UserError: where the model does not take encoded images.
@@ -37,7 +27,6 @@ def build_app(folder: Path, most_bytes: int = MOST_BYTES) -> Any:
         app = import_module("mlflow.pyfunc.scoring_server").init(model)
     classify = encoded_function(model.get_raw_model())
     from fastapi import HTTPException, Request
-    from fastapi.middleware import Middleware
 
     @app.post("/images")
     async def images(request: Request) -> dict[str, Any]:
@@ -54,32 +43,4 @@ def build_app(folder: Path, most_bytes: int = MOST_BYTES) -> Any:
             raise HTTPException(400, "; ".join(wrong) or "there is no image in the request")
         return {"predictions": answers}
 
-    app.user_middleware.append(Middleware(BodyLimit, most=most_bytes))  # within MLflow's own, which hides its refusal
     return app
-
-
-class BodyLimit:
-    """Answers 413 to a body of more than `most` bytes, declared or not, which is not kept."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]], most: int) -> None:
-        self._app = app
-        self._most = most
-
-    async def __call__(self, scope: Message, receive: Receive, send: Callable[[Message], Awaitable[None]]) -> None:
-        from fastapi import HTTPException
-
-        seen = 0
-
-        async def limited() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._most:
-                while message.get("more_body"):  # a client that still sends would not see the answer
-                    message = await receive()
-                raise HTTPException(
-                    413, f"the body is larger than {self._most / 2**20:g} MiB; send fewer images at once"
-                )
-            return message
-
-        await self._app(scope, limited, send)

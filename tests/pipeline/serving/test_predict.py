@@ -1,13 +1,9 @@
 """`pipeline.predict` prints every file whole, for programs and for terminals, and ends when it is told to."""
 
-import contextlib
 import json
-import os
-import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,43 +49,10 @@ def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pyt
     assert [list(row["probabilities"]) for row in rows] == [list(NAMES)] * 40
 
 
-@contextlib.contextmanager
-def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Puts a terminal in place of standard output, and what it was sent into the list."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("TERM", "xterm")
-    reader, writer = os.openpty()
-    sent: list[str] = []
-    with os.fdopen(writer, "w") as stream, contextlib.redirect_stdout(stream):
-        yield sent
-        stream.flush()
-        sent.append(os.read(reader, 65536).decode())
-    os.close(reader)
-
-
-def test_a_terminal_gets_a_table_of_whole_names(run: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for columns in (60, 600):
-        with terminal(columns, monkeypatch) as sent:
-            assert predict.main([str(run), str(image), "--top=2"]) == 0
-        heads, *lines = re.sub(r"\x1b\[[\d;]*m", "", sent[0]).splitlines()
-        assert heads.split() == ["file", "class", "1", "score", "class", "2", "score"]
-        assert "".join(line.split(" ")[0] for line in lines) == str(image)
-        assert {"0.7000", "0.2000"} <= set(lines[0].split())
-        assert max(map(len, lines)) <= columns
-    assert NAMES[0] in lines[0]
-
-
 @pytest.mark.parametrize("top", [0, -1])
 def test_fewer_than_one_class_is_refused(top: int, run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict.main([str(run), str(image), f"--top={top}"]) == 2
     assert capsys.readouterr().err == f"error: --top={top}. Expected 1 class or more. Try: --top=1\n"
-
-
-def test_a_number_of_classes_is_not_ignored_in_json(run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert predict.main([str(run), str(image), "--json", "--top=3"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == "error: --top=3 with --json, which prints all classes. Expected one of the two. Try: --json\n"
 
 
 def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
