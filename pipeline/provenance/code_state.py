@@ -5,11 +5,10 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +17,15 @@ from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction import credentials_of, redact, redact_overrides
 from stages.settings.places import regular_file
 
-DIFF_LIMIT_BYTES = 1_000_000
+DIFF_LIMIT = 1_000_000
+"""Characters of a diff."""
+
 _CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
 
 
 @dataclass(frozen=True)
 class CodeState:
-    """commit: of the repository; diff: uncommitted changes without secrets, cut at DIFF_LIMIT_BYTES.
+    """commit: of the repository; diff: uncommitted changes without secrets, cut at DIFF_LIMIT.
 
     dirty: whether there are uncommitted changes; None where git failed. branch: None where none is checked out.
     repository: the address of its first remote, if any.
@@ -37,14 +38,11 @@ class CodeState:
     repository: str | None = None
 
 
-def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState | None:
+def code_state(folder: Path | None = None) -> CodeState | None:
     """Return the state of the repository around `folder`, or None where there is none.
 
     Without `folder`: the source tree of this project, or, for an installed package, the working directory. New files
-    count as uncommitted changes if they are code or configuration and not ignored by git.
-
-    Args:
-        untracked: whether the diff has the contents of new files, rather than their names and digests alone.
+    count as uncommitted changes if they are code or configuration and not ignored by git; the diff has their digests.
     """
     start = folder or CHECKOUT or Path.cwd()
     root = git(start, "rev-parse", "--show-toplevel")
@@ -57,7 +55,7 @@ def code_state(folder: Path | None = None, untracked: bool = False) -> CodeState
     remotes = (git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
     repository = credentials_of(remotes[0].partition(" ")[2])[0] if remotes else None
     dirty = None if status is None else bool(status.strip())
-    return CodeState(commit, dirty, _diff(top, untracked) if dirty else "", branch, repository)
+    return CodeState(commit, dirty, _diff(top) if dirty else "", branch, repository)
 
 
 def source_tags(state: CodeState | None) -> dict[str, str]:
@@ -92,42 +90,24 @@ def _shown(words: Sequence[str]) -> str:
     return str(redact(f"{command_name()} {shlex.join(redact_overrides(words))}".rstrip()))
 
 
-def _diff(top: Path, untracked: bool) -> str:
-    """Return uncommitted changes without secrets; new files by names and digests, or as added files."""
+def _diff(top: Path) -> str:
+    """Return uncommitted changes without secrets; new files by names and digests."""
     listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
-    new_files = [name for name in listed.split("\0") if name]
-    # On a copy of the index, so that new files can be shown as added without changing the user's own.
-    with tempfile.TemporaryDirectory() as folder:
-        index = Path(folder) / "index"
-        index_path = git(top, "rev-parse", "--git-path", "index")
-        if index_path and (top / index_path.strip()).is_file():
-            shutil.copy(top / index_path.strip(), index)
-        variables = {"GIT_INDEX_FILE": str(index)}
-        if untracked and new_files:
-            git(top, "add", "--intent-to-add", "--", *new_files, **variables)
-        text = git(top, "diff", "HEAD", **variables) or git(top, "diff", **variables) or ""
-    notes = (
-        []
-        if untracked
-        else [f"# new, known by its digest alone: {_name_and_digest(top, name)}\n" for name in new_files]
-    )
-    data = "".join([*notes, text]).encode(errors="backslashreplace")
-    if len(data) > DIFF_LIMIT_BYTES:  # between two lines, as half a key would not be recognized
-        beginning = data[: data.rfind(b"\n", 0, DIFF_LIMIT_BYTES) + 1 or DIFF_LIMIT_BYTES].decode(errors="ignore")
-        return f"{redact(beginning)}\n[cut: {len(data)} bytes, of which the first {DIFF_LIMIT_BYTES} are here]\n"
-    return str(redact(data.decode()))
+    notes = []
+    for name in filter(None, listed.split("\0")):
+        with suppress(OSError):  # a broken link, or deleted in the meantime
+            digest = hashlib.sha256(regular_file(top / name).read_bytes()).hexdigest()
+            notes.append(f"# new, known by its digest alone: {name} sha256:{digest}\n")
+    text = "".join([*notes, git(top, "diff", "HEAD") or git(top, "diff") or ""])
+    if len(text) <= DIFF_LIMIT:
+        return str(redact(text))
+    beginning = text[:DIFF_LIMIT].rpartition("\n")[0]  # between two lines, as half a key would not be recognized
+    return f"{redact(beginning)}\n[cut: {len(text)} characters, of which the first {DIFF_LIMIT} are here]\n"
 
 
-def _name_and_digest(top: Path, name: str) -> str:
-    try:
-        return f"{name} sha256:{hashlib.sha256(regular_file(top / name).read_bytes()).hexdigest()}"
-    except OSError as error:  # a broken link, or deleted in the meantime
-        return f"{name} ({error.strerror})"
-
-
-def git(folder: Path, *arguments: str, **variables: str) -> str | None:
+def git(folder: Path, *arguments: str) -> str | None:
     """Return the output of git, or None where git is missing, fails or takes over 20 seconds."""
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables}
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=folder, capture_output=True, timeout=20, check=True, env=environment
@@ -137,26 +117,16 @@ def git(folder: Path, *arguments: str, **variables: str) -> str | None:
     return done.stdout.decode(errors="replace")
 
 
-OWN = (*OUTPUT_FOLDERS, "mlflow.", ".gitignore")
-"""Prefixes of the names of all files and folders that this project writes into `outputs`."""
-
-
 def unknown_to_git(outputs: Path) -> None:
     """Hides the files of runs from the git status of the surrounding code, which runs record.
 
     In a folder with other files, only the folders made here are marked.
     """
-    if all(path.name.startswith(OWN) for path in outputs.iterdir()):
-        _mark(outputs)
-        return
-    for name in OUTPUT_FOLDERS:
-        folder = outputs / name
-        if not folder.exists():
-            folder.mkdir()
-            _mark(folder)
-
-
-def _mark(folder: Path) -> None:
-    path = folder / ".gitignore"
-    if not path.exists():
-        path.write_text("*\n")
+    own = (*OUTPUT_FOLDERS, "mlflow.", ".gitignore")
+    folders = [outputs / name for name in OUTPUT_FOLDERS if not (outputs / name).exists()]
+    if all(path.name.startswith(own) for path in outputs.iterdir()):
+        folders = [outputs]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+        if not (folder / ".gitignore").exists():
+            (folder / ".gitignore").write_text("*\n")

@@ -1,16 +1,15 @@
 """Digest of the source code behind a run's numbers, which must be unchanged for the run to be resumed.
 
 It covers this project, the top-level package of every `_target_`, and the folders of `--config-dir`. Files count by
-their content, tracked by git or not; installed packages by their version. What those import is not followed.
+their content, tracked by git or not; TensorFlow, Keras and NumPy by their version. What those import is not followed.
 """
 
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,11 @@ NAME = "code.json"
 SUFFIXES = (".py", ".pyx", ".so", ".pyd", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt")
 """Files of a package that are code, or that its code may read as configuration."""
 
-CONFIGURATION_SUFFIXES = (".yaml", ".yml")
-LARGEST_READ_BYTES = 1_000_000
-"""A larger file that is not Python is data: its size and time represent its content."""
-
 NUMERIC = ("tensorflow", "keras", "numpy")
-"""Installed packages that decide the numbers of every run."""
+"""Packages that decide the numbers of every run, and count by their version."""
 
 _HERE = Path(__file__).resolve().parent.parent
 _PROJECT = ("pipeline", "stages")
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 class Sources:
@@ -75,23 +69,23 @@ def sources(experiment: Experiment) -> Sources:
     """Return the sources of `experiment`; imports none of them."""
     results = {experiment.outputs / name for name in OUTPUT_FOLDERS}
     files = {name: digest for package in _PROJECT for name, digest in _contents(_HERE / package, results, "")}
-    files |= _contents(CONF, results, "", CONFIGURATION_SUFFIXES)
+    files |= _contents(CONF, results, "")
     for number, folder in enumerate(experiment.config_dirs):
-        files |= _contents(folder, results, f"--config-dir {number}: ", CONFIGURATION_SUFFIXES)
+        files |= _contents(folder, results, f"--config-dir {number}: ")
+    files |= {name: metadata.version(name) for name in NUMERIC}
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
-    for name in sorted({*NUMERIC, *(target.partition(".")[0] for target in targets)} - {*_PROJECT}):
-        spec = find_package(name)
-        if spec is None or name in sys.stdlib_module_names:
-            continue
-        if all({*place.parts} & {*_INSTALLED} for place in _places(spec)):
-            files[name] = _version(name, spec)
-        else:
-            files |= {path: digest for place in _places(spec) for path, digest in _contents(place, results, "")}
+    for name in sorted(
+        {target.partition(".")[0] for target in targets} - {*_PROJECT, *NUMERIC, *sys.stdlib_module_names}
+    ):
+        files |= {path: digest for place in _places(name) for path, digest in _contents(place, results, "")}
     return Sources(files)
 
 
-def _places(spec: ModuleSpec) -> list[Path]:
+def _places(name: str) -> list[Path]:
     """Return the folders of a package (several of a namespace), or the file of a module or of a zip archive."""
+    spec = find_package(name)
+    if spec is None:
+        return []
     paths = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
     resolved = [Path(path).resolve() for path in paths]
     return [next(place for place in (path, *path.parents) if place.exists()) for path in resolved]
@@ -117,45 +111,24 @@ def targets_in(values: Any) -> Iterator[str]:
             yield from targets_in(part)
 
 
-def _version(name: str, spec: ModuleSpec) -> str:
-    """Return the version of an installed package; for one installed from a folder, a digest of its content."""
-    try:
-        distribution = metadata.distribution(name)
-    except metadata.PackageNotFoundError:  # not named like its distribution: file sizes distinguish versions
-        files = [path for place in _places(spec) for path in _files(place, SUFFIXES, set())]
-        return _hex("\n".join(f"{path.name} {path.stat().st_size}" for path in files).encode())
-    if distribution.read_text("direct_url.json") is None:
-        return distribution.version
-    lines = (distribution.read_text("RECORD") or "").splitlines()
-    return _hex("\n".join(line for line in lines if not line.startswith("..") and ".dist-info/" not in line).encode())
-
-
-def _contents(
-    root: Path, results: set[Path], prefix: str, suffixes: tuple[str, ...] = SUFFIXES
-) -> Iterable[tuple[str, str]]:
+def _contents(root: Path, results: set[Path], prefix: str) -> Iterator[tuple[str, str]]:
     """Yield the names of the files below `root`, or of the file `root`, and digests of their contents."""
-    for path in _files(root, suffixes, results):
-        yield f"{prefix}{path.relative_to(root.parent).as_posix()}", _content(path)
+    for path in _files(root, results):
+        try:
+            digest = _hex(regular_file(path).read_bytes())
+        except OSError as error:  # deleted in the meantime, or a broken link
+            digest = f"unreadable ({error.strerror})"
+        yield f"{prefix}{path.relative_to(root.parent).as_posix()}", digest
 
 
-def _files(root: Path, suffixes: tuple[str, ...], results: set[Path]) -> Iterator[Path]:
-    """Yield the files below `root` with one of `suffixes`, without hidden, cached and result files."""
+def _files(root: Path, results: set[Path]) -> Iterator[Path]:
+    """Yield the files below `root` that are code, without hidden, cached and result files."""
     if not root.is_dir():
         yield root
     for place, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
         folders[:] = [name for name in folders if Path(place, name) not in results]
-        yield from (Path(place, name) for name in names if name.endswith(suffixes) and name[0] != ".")
-
-
-def _content(path: Path) -> str:
-    try:
-        facts = path.stat()
-        if facts.st_size > LARGEST_READ_BYTES and path.suffix != ".py":
-            return f"{facts.st_size} {facts.st_mtime_ns}"
-        return _hex(regular_file(path).read_bytes())
-    except OSError as error:  # deleted in the meantime, or a broken link
-        return f"unreadable ({error.strerror})"
+        yield from (Path(place, name) for name in names if name.endswith(SUFFIXES) and name[0] != ".")
 
 
 def _hex(content: bytes) -> str:

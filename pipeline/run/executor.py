@@ -201,7 +201,7 @@ def begin(job: Job, console: Console) -> Run:
     experiment, folder = job.experiment, job.folder
     assert folder is not None
     code = source_digest.sources(experiment)
-    state = code_state(untracked=experiment.tracking.untracked)
+    state = code_state()
     summary = _first_summary(job, folder, code.digest)
     try:
         unknown_to_git(experiment.outputs)

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import predict
 from pipeline.planning.inherited import known_targets
-from pipeline.provenance.source_digest import _content
+from pipeline.provenance.source_digest import _contents
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import Summary
 from stages.checkpoints.files import Checkpoint, newest, read, start_from, write
@@ -141,7 +141,8 @@ def test_files_of_runs_and_of_configuration(irregular: Callable[[Path], None], t
     with pytest.raises(UserError, match="damaged"):
         check_other(tmp_path, "x")
     assert known_targets([tmp_path]) == known_targets([])
-    assert _content(tmp_path / "model.yaml") == "unreadable (not a regular file)"
+    [(_, digest)] = _contents(tmp_path / "model.yaml", set(), "")
+    assert digest == "unreadable (not a regular file)"
 
 
 @pytest.mark.parametrize(
