@@ -91,7 +91,7 @@ def _execute(arguments: Arguments) -> int:
 def _run_one(composer: "Composer") -> int:
     composed = composer.one()  # a wrong key is answered without the imports of a run
 
-    from pipeline.checks.no_effect import refuse_unused
+    from pipeline.checks.combinations import refuse_unused
     from pipeline.config.debug import debugged
     from pipeline.config.experiment import read
     from pipeline.console import Console

@@ -1,6 +1,6 @@
 """Experiments and runs from Python, for notebooks and scripts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -167,26 +167,17 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
 
 def _composed(overrides: Iterable[str]) -> Composed:
     environment.check()
-    is_list = isinstance(overrides, Iterable) and not isinstance(overrides, (str, bytes, Mapping))
-    words = [*overrides] if is_list else []  # an iterator can be read only once
-    if not is_list or not all(isinstance(word, str) for word in words):
-        raise UserError(
-            f"overrides={words or overrides!r}",
-            "a list of texts: the words of a command line",
-            '["model=mlp", "train.epochs=5"]',
-        )
-    flags = [word for word in words if word.startswith("-")]
-    if flags:
-        raise UserError(f"{flags[0]} is a flag of the command line", "overrides: <setting>=<value>", "train.epochs=5")
+    words = list(overrides)
     composer = Composer(inherit_overrides(read_arguments(words)))
     if composer.is_sweep:
-        option = next((word for word in words if word.lstrip("+~").startswith("sweep")), "the configuration")
-        raise UserError(f"{option} makes several jobs, and this is one run", "overrides of a run", "sweep=none")
+        raise UserError(
+            f"{' '.join(words)} makes several jobs, and this is one run", "overrides of a run", "sweep=none"
+        )
     return composer.one()
 
 
 def _read(composed: Composed) -> Experiment:
-    from pipeline.checks.no_effect import refuse_unused
+    from pipeline.checks.combinations import refuse_unused
     from pipeline.planning.earlier import prepare
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)

@@ -5,9 +5,10 @@ Each stands between `<!-- name:begin -->` and `<!-- name:end -->`.
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from pipeline.checks.combinations import COMBINATIONS
-from pipeline.config.names import description, read_options
+from pipeline.config.names import read_options
 from pipeline.paths import CONF
 
 
@@ -35,9 +36,15 @@ def options() -> str:
     for group, names in choices.groups.items():
         for name in names:
             default = " (default)" if choices.defaults.get(group) == name else ""
-            text = description(CONF / group / f"{name}.yaml").rstrip(".")
+            text = _description(CONF / group / f"{name}.yaml").rstrip(".")
             rows.append(f"| `{group}={name}`{default} | {text} |")
     return "\n".join(rows)
+
+
+def _description(path: Path) -> str:
+    """Returns the first comment line of an option's file, other than Hydra's `@package`."""
+    lines = [line.strip("# \n") for line in path.read_text().splitlines() if line.startswith("#")]
+    return next((line for line in lines if not line.startswith("@")), "")
 
 
 def _typed(template: str) -> str:

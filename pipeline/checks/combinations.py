@@ -1,10 +1,12 @@
-"""Combinations of settings that cannot work, in the order in which they are checked and documented."""
+"""Combinations of settings that cannot work, in the order in which they are checked, and settings without effect."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
-from pipeline.checks.rules import Rule, is_on_cpu
+from pipeline.checks.rules import Rule, found, is_on_cpu
 from pipeline.config.experiment import Experiment
 from pipeline.system import machine
+from stages.errors import UserError
 from stages.settings.model import ModelSettings
 from stages.settings.strategy import TpuSettings
 
@@ -13,18 +15,9 @@ _KERAS = "github.com/keras-team/keras/issues"
 COMBINATIONS = (
     Rule("augment.where=model with train=fit", "Keras' fit takes its own steps", "augment.where=input"),
     Rule(
-        "augment.where=model with strategy=parameter_server",
-        "the input of workers cannot hand over random numbers",
+        "augment.where=model with strategy=parameter_server,tpu",
+        "the input of workers cannot hand over random numbers, and XLA cannot resample images",
         "augment.where=input",
-    ),
-    Rule("augment.where=model with strategy=tpu", "XLA cannot resample images", "augment.where=input"),
-    *(
-        Rule(
-            f"{setting} with the stage augment after model",
-            "the model must know of it when it is built",
-            f"{setting.partition('=')[0]}={off}",
-        )
-        for setting, off in {"augment.where=model": "input", "augment.mixup": "0", "augment.cutmix": "0"}.items()
     ),
     Rule(
         "cluster=tf_config,hosts,custom with strategy=* without workers",
@@ -44,22 +37,10 @@ COMBINATIONS = (
         "strategy.reduction=auto",
     ),
     Rule(
-        "train=fit with strategy=multi_worker",
-        f"it stops at the first batch of several workers ({_KERAS}/20585)",
+        "train=fit with strategy=multi_worker,parameter_server,central_storage,model_parallel,tpu",
+        f"Keras' fit works on one device and on its mirrored replicas ({_KERAS}/20585, {_KERAS}/21054, {_KERAS}/19448)",
         "train=loop",
     ),
-    Rule(
-        "train=fit with strategy=parameter_server",
-        "it takes no data from a coordinator, and Keras 3 has no DatasetCreator",
-        "train=loop",
-    ),
-    Rule(
-        "train=fit with strategy=central_storage",
-        f"replicas lose each other's counts, so its metrics are wrong ({_KERAS}/21054)",
-        "train=loop",
-    ),
-    Rule("train=fit with strategy=model_parallel", "it places the backward pass on no device", "train=loop"),
-    Rule("train=fit with strategy=tpu", f"it fails on TPUs ({_KERAS}/19448)", "train=loop"),
     Rule("train=fit with optimizer.accumulation>1", "Keras counts batches, and fails on replicas", "train=loop"),
     Rule(
         "train=fit with optimizer.clip_norm with several replicas",
@@ -88,7 +69,6 @@ COMBINATIONS = (
         "train=loop",
     ),
     Rule("train.jit=on with strategy=model_parallel", "XLA compiles for one device", "train.jit=off"),
-    Rule("train.jit=off with strategy=tpu", "a TPU runs only what XLA compiled", "train.jit=auto"),
     Rule(
         "optimizer.ema_momentum with precision=bfloat16,float16",
         "an average of so few digits does not move",
@@ -99,11 +79,6 @@ COMBINATIONS = (
         "model.weights=imagenet without a backbone",
         "they are the weights of a backbone of keras.applications",
         "model.weights=none",
-    ),
-    Rule(
-        "train.fine_tune_epochs without a backbone",
-        "no layer of the network has that name, whose top would be trained",
-        "train.fine_tune_epochs=0",
     ),
     Rule("model.weights=runs:/*,models:/* with tracking=off", "no store knows where they are", "tracking=local"),
     Rule(
@@ -116,12 +91,12 @@ COMBINATIONS = (
         "no layer is frozen that it could unfreeze",
         "model.frozen=true",
     ),
-    Rule("train.fine_tune_epochs with train=fit", "it has one phase", "train=loop"),
     Rule(
         "train.fine_tune_epochs with strategy=parameter_server",
         "its servers keep the variables of one optimizer",
         "strategy=one_device",
     ),
+    Rule("train.fine_tune_epochs with train=fit", "it has one phase", "train=loop"),
     Rule(
         "precision=mixed_float16,float16,float64 with strategy=tpu",
         "a TPU computes in float32 and bfloat16",
@@ -133,14 +108,9 @@ COMBINATIONS = (
         "precision=mixed_bfloat16",
     ),
     Rule(
-        "precision=bfloat16 with optimizer=adam,adamw",
-        "Adam's beta_2 of 0.999 is rounded to 1, and nothing is learned",
+        "precision=bfloat16,float16 with optimizer=adam,adamw",
+        "beta_2 of 0.999 is rounded to 1 or squares of small gradients to 0, and nothing is learned",
         "precision=mixed_bfloat16",
-    ),
-    Rule(
-        "precision=float16 with optimizer=adam,adamw",
-        "Adam's squares of small gradients are rounded to 0, and it divides by them",
-        "precision=mixed_float16",
     ),
     Rule(
         "precision=mixed_bfloat16,bfloat16 with a GPU of compute capability below 8.0",
@@ -162,22 +132,41 @@ COMBINATIONS = (
 )
 
 
+UNREAD = (
+    (r"tracking\.(?!kind).*", "tracking=off", "tracking=local"),
+    (r"tracking\.uri", "tracking=local", "tracking=server"),
+    (r"cluster\.restarts", "cluster=local without workers", "strategy=multi_worker"),
+    (r"strategy\.(workers|servers)", "cluster=tf_config,hosts,custom", "cluster=local"),
+    (r"strategy\.cpu_replicas", "strategy.devices", "strategy.devices=[]"),
+    (r"train\.fine_tune_(layers|rate)", "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"),
+    (r"train\.(cache_features|checkpoint\w+)", "train=fit", "train=loop"),
+    (r"augment\.magnitude", "augment.rand_augment=0", "augment.rand_augment=2"),
+    (r"augment\.where", "augment=* without changes of single images", "augment=flip"),
+    (r"export\.promote_if", "export.alias=null", "export.alias=champion"),
+    (r"data\.resize", "data.size=null", "data.size=160"),
+)
+"""Names that may be typed, the combination beside which nothing reads them, and a setting that gives them an effect."""
+
+
+def refuse_unused(experiment: Experiment, names: Iterable[str]) -> None:
+    """Raise UserError for the first of `names`, dotted as they were typed, that nothing in `experiment` reads.
+
+    Only typed settings count: an experiment's file may hold some that another choice leaves without effect.
+    """
+    for name in names:
+        for pattern, combination, fix in UNREAD:
+            if re.fullmatch(pattern, name) and (beside := found(combination, experiment)):
+                raise UserError(f"{name} has no effect {beside}", "", fix)
+
+
 def advice(experiment: Experiment) -> Iterator[str]:
     """Yield a line for a precision that works but costs more than it gains on the available devices."""
-    model = experiment.of("model", ModelSettings)
-    if model is None or isinstance(experiment.settings.get("strategy"), TpuSettings):
-        return
-    name = model.precision.lowest
-    gpus, flags = machine.gpus(), machine.cpu_flags()
-    on_cpu = not gpus or is_on_cpu(experiment)
-    reason = ""
+    model, strategy = experiment.of("model", ModelSettings), experiment.settings.get("strategy")
+    name = model.precision.lowest if model else "float32"
+    kind = "fp16" if name in ("mixed_float16", "float16") else "bf16"
+    has_instructions = {f"avx512_{kind}", f"amx_{kind}"} & machine.cpu_flags()
+    is_elsewhere = isinstance(strategy, TpuSettings) or (machine.gpus() and not is_on_cpu(experiment))
     if name == "float64":
         yield "precision=float64 is slower than float32 on every device; it is for comparing numbers"
-    elif on_cpu and name in ("mixed_float16", "float16") and not flags & {"avx512_fp16", "amx_fp16"}:
-        reason = "this CPU, which computes float16 by float32"
-    elif on_cpu and name in ("mixed", "mixed_bfloat16", "bfloat16") and not flags & {"avx512_bf16", "amx_bf16"}:
-        reason = "this CPU, which has no instructions for bfloat16"
-    elif not on_cpu and name in ("mixed_float16", "float16") and gpus[0].compute_capability < (7, 0):
-        reason = f"{gpus[0].name}, which has no tensor cores"
-    if reason:
-        yield f"precision={name} is no faster than float32 on {reason}; precision=float32 gives more digits"
+    elif name != "float32" and not is_elsewhere and not has_instructions:
+        yield f"precision={name} is no faster than float32 on this CPU, which has no instructions for it"

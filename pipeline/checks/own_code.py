@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -12,17 +12,13 @@ from pipeline.config.experiment import Experiment
 from pipeline.targets import load, named_parameters, settings_class, signature
 from stages.errors import UserError
 from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSettings
-from stages.settings.ranges import KINDS, check, known_as, wrong_type
+from stages.settings.ranges import check, known_as
 from stages.settings.results import ExportSettings
 from stages.settings.train import TrainSettings
 from stages.targets import import_target, target_of
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
 """Leading parameters that stages pass themselves: an image's shape and the classes, the peak rate and the steps."""
-
-_NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
-_KINDS = {text: kind for kind in _NUMBERS for text in (kind, kind.__name__, kind | None, f"{kind.__name__} | None")}
-"""From annotations of parameters, which may be texts, to the kinds of numbers that they take."""
 
 
 def check_own_code(experiment: Experiment) -> None:
@@ -46,9 +42,9 @@ def check_own_code(experiment: Experiment) -> None:
         if target_of(entry) != getattr(type(entry), "_target_", None):
             _check_exporter(f"export.formats.{name}", str(target_of(entry)))
     for stage, settings in experiment.settings.items():
-        for call in _calls(settings, experiment.groups[stage]):
-            if call.path != experiment.groups[stage]:
-                _check_call(call)
+        for path, target, arguments in _calls(settings, experiment.groups[stage]):
+            if path != experiment.groups[stage]:
+                _check_call(path, target, arguments)
 
 
 def typed(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
@@ -67,9 +63,6 @@ def typed(declared: type, group: str, settings: Mapping[str, Any], document: Dic
         if key not in names:
             raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in names)])
     schema = OmegaConf.structured(declared)
-    for key, value in arguments.items():  # OmegaConf would not say which one it cannot merge
-        if isinstance(value, Mapping) and not OmegaConf.is_missing(schema, key) and OmegaConf.is_list(schema[key]):
-            raise UserError(f"{group}.{key}={dict(value)} has the wrong type", "a list", f"{group}.{key}=[…]")
     try:
         # Below the group's name, so that errors name `data.size` and not `size`.
         values = OmegaConf.to_container(document)
@@ -83,75 +76,42 @@ def typed(declared: type, group: str, settings: Mapping[str, Any], document: Dic
     return filled
 
 
-class _Call(NamedTuple):
-    """A function or a class with the arguments that the configuration gives it."""
+def _calls(settings: Any, path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the place, the function and the arguments of every part of `settings` with a `_target_`.
 
-    path: str
-    target: str
-    arguments: Mapping[str, Any]
-    is_option: bool = False
-    """Whether they are an option of this project's, whose settings cannot be removed."""
-
-
-def _calls(settings: Any, path: str) -> Iterator[_Call]:
-    """Yield every part of `settings` with a `_target_`; an option that has its own function was checked as a schema."""
+    An option that has its own function was checked as a schema.
+    """
     if isinstance(settings, (list, tuple)):
         for index, part in enumerate(settings):
             yield from _calls(part, f"{path}[{index}]")
     elif isinstance(settings, (CustomOptimizerSettings, CustomScheduleSettings)):
         arguments = settings.call()
-        yield _Call(f"{path}.arguments", arguments.pop("_target_"), arguments)
+        yield f"{path}.arguments", arguments.pop("_target_"), arguments
     elif dataclasses.is_dataclass(settings):
         fields = dataclasses.fields(settings)
         target = target_of(settings)
         if target not in (None, getattr(type(settings), "_target_", None)):
-            arguments = {entry.name: getattr(settings, entry.name) for entry in fields if entry.name != "_target_"}
-            yield _Call(path, target, arguments, is_option=True)
+            names = [entry.name for entry in fields if entry.name != "_target_"]
+            yield path, target, {name: getattr(settings, name) for name in names}
         for entry in fields:
             yield from _calls(getattr(settings, entry.name), known_as(entry, path))
     elif isinstance(settings, Mapping):
         if "_target_" in settings:
-            arguments = {key: value for key, value in settings.items() if key != "_target_"}
-            yield _Call(path, str(settings["_target_"]), arguments)
+            yield path, str(settings["_target_"]), {key: settings[key] for key in settings if key != "_target_"}
         for name, part in settings.items():
             yield from _calls(part, f"{path}.{name}")
 
 
-def _check_call(call: _Call) -> None:
+def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a function that does not exist, and arguments that it does not take."""
-    path, target, arguments, is_option = call
     found = signature(path.removesuffix(".arguments"), target)
     parameters = dict(list(named_parameters(found).items())[PASSED_BY_STAGES.get(path, 0) :])
     is_open = any(entry.kind is entry.VAR_KEYWORD for entry in found.parameters.values())
-    unknown = next((key for key in arguments if key not in parameters and not is_open), None)
-    if unknown is not None and is_option:
-        group = path.partition(".")[0]
-        raise UserError(
-            f"{path}._target_={target} with the settings of this option of {group}, such as {unknown}, which it does "
-            "not take",
-            f"an option of your own for {group}, with the settings that it takes: docs/extending.md",
-            f"--config-dir=my_conf {group}=<option>",
-        )
-    if unknown is not None:
-        error = unknown_key(f"{path}.{unknown}", [path, *(f"{path}.{name}" for name in parameters)])
-        allowed = error.expected if parameters else f"none: {target} takes no settings"
-        raise UserError(error.problem, allowed, f"~{path}.{unknown}" if "[" not in path else "")
-    for name, entry in parameters.items():
-        if entry.default is entry.empty and name not in arguments:
-            raise UserError(
-                f"{path}.{name} is not given, and {target} requires it",
-                f"{path} with {', '.join(parameters)}",
-                f"{'' if '[' in path else '+'}{path}.{name}=<value>",
-            )
-        _check_number(f"{path}.{name}", entry.annotation, arguments.get(name))
-
-
-def _check_number(path: str, annotation: Any, value: Any) -> None:
-    kind = _KINDS.get(annotation)
-    if value is None or kind is None:
-        return
-    if not isinstance(value, _NUMBERS[kind]) or isinstance(value, bool) != (kind is bool):
-        raise wrong_type(path, value, KINDS[kind])
+    unknown = [key for key in arguments if key not in parameters and not is_open]
+    missing = [key for key, entry in parameters.items() if entry.default is entry.empty and key not in arguments]
+    for name in unknown + missing:
+        problem = "does not take it" if name in unknown else "requires it"
+        raise UserError(f"{path}.{name}: {target} {problem}", f"of {path}: {', '.join(parameters) or 'no settings'}")
 
 
 def _check_callback(place: str, target: str) -> None:
@@ -159,27 +119,16 @@ def _check_callback(place: str, target: str) -> None:
         return
     found = load(place, target)
     if isinstance(found, type) and not _extends(found, "keras.callbacks.Callback"):  # a function may make one
-        raise UserError(
-            f"{place}: {target} is no Keras callback",
-            "a class that extends keras.callbacks.Callback",
-            "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'",
-        )
+        raise UserError(f"{place}: {target} is no Keras callback", "a class that extends keras.callbacks.Callback")
     if _extends(found, "keras.callbacks.BackupAndRestore"):
-        raise UserError(
-            f"{place}: {target} would bring back weights, and train all epochs again",
-            "callbacks that leave the weights alone; a run that was interrupted resumes by itself",
-            "train.callbacks=[]",
-        )
+        problem = f"{place}: {target} would bring back weights, and train all epochs again"
+        raise UserError(problem, "no such callback: a run that was interrupted resumes by itself", "train.callbacks=[]")
 
 
 def _check_exporter(place: str, target: str) -> None:
     base = "stages.exporters.exporter.Exporter"
     if not _extends(load(place, target), base):
-        raise UserError(
-            f"{place}._target_={target} is no exporter",
-            f"a class that extends {base}",
-            f"{place}._target_=stages.exporters.saved_model.SavedModel",
-        )
+        raise UserError(f"{place}._target_={target} is no exporter", f"a class that extends {base}")
 
 
 def _extends(found: Any, base: str) -> bool:

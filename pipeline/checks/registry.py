@@ -1,14 +1,24 @@
 """All checks of an experiment, before TensorFlow is imported and anything is recorded."""
 
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
 from pipeline.checks.combinations import COMBINATIONS
 from pipeline.checks.own_code import check_own_code
 from pipeline.checks.rules import expected_replicas
-from pipeline.checks.surroundings import exporters_are_installed, outputs_can_be_written, tpu_exists
 from pipeline.config.experiment import Experiment
+from pipeline.targets import find_package
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.data import DataSettings
+from stages.settings.results import ExportSettings, schema_of
+from stages.settings.strategy import TpuSettings
 from stages.settings.train import TrainSettings
+
+PATTERNS = "*?[]\\%"
+"""Characters that TensorFlow's export reads as a pattern, or SQLAlchemy as a part of an address."""
 
 
 def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
@@ -26,7 +36,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for rule in COMBINATIONS:
         if error := rule.error(experiment):
             raise error
-    for check in (tpu_exists, exporters_are_installed, check_own_code):
+    for check in (_tpu_exists, _exporters_are_installed, check_own_code):
         check(experiment)
     if surroundings:
         check_surroundings(experiment)
@@ -34,5 +44,39 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
 
 def check_surroundings(experiment: Experiment) -> None:
     """Raise UserError where results cannot be kept, in a folder or a server that all jobs of a sweep share."""
-    outputs_can_be_written(experiment)
+    folder = experiment.outputs
+    if any(character in PATTERNS or not character.isprintable() for character in str(folder)):
+        expected = f"a path without {' '.join(PATTERNS)} and control characters, which TensorFlow or SQLite misreads"
+        raise UserError(f"outputs={str(folder)!r} takes no files", expected, "outputs=./outputs")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        problem = f"outputs={folder} cannot be written ({error.strerror})"
+        raise UserError(problem, "a directory of yours", "outputs=./outputs") from error
     store_is_usable(experiment)
+
+
+def _tpu_exists(experiment: Experiment) -> None:
+    strategy = experiment.of("strategy", TpuSettings)
+    name = (strategy.name if strategy else None) or os.environ.get("TPU_NAME", "local")
+    devices = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
+    if strategy and name == "local" and not devices:
+        raise UserError(
+            "strategy=tpu finds no TPU in this machine, and none is named",
+            "a machine with a TPU, or the name or address of one",
+            "strategy=mirrored",
+        )
+
+
+def _exporters_are_installed(experiment: Experiment) -> None:
+    settings = experiment.of("export", ExportSettings)
+    for name, part in settings.formats.items() if settings else ():
+        schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)
+        missing = [package for package in schema.requires if find_package(package) is None]
+        if missing:
+            raise UserError(
+                f"export.formats.{name}: the package {missing[0]} is not installed",
+                f"the extra {schema.extra} of this project: {', '.join(schema.requires)}",
+                f"pip install {' '.join(missing)}",
+            )

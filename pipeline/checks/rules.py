@@ -4,7 +4,6 @@ Terms stand between `with` and `without`. A term is a setting that is on (`optim
 values (`train.jit=on,measure`) or exceeds one (`optimizer.accumulation>1`); or a fact of `FACTS` (`GPUs`).
 """
 
-import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.errors import UserError
-from stages.settings.data import DataSettings, TfdsSettings
+from stages.settings.data import DataSettings
 from stages.settings.model import CnnPhotoSettings, CnnSettings, MlpSettings, ModelSettings, ResnetSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings
 from stages.settings.train import TrainSettings
@@ -30,11 +29,6 @@ def expected_replicas(experiment: Experiment) -> int | None:
     if isinstance(strategy, MultiWorkerSettings):
         return experiment.cluster.replicas(strategy.workers, gpus)
     return None if strategy is None or _kind("strategy", strategy) in ("", "tpu") else 1
-
-
-def old_gpus() -> list[machine.Gpu]:
-    """Return the GPUs of this machine that cannot compute in bfloat16."""
-    return [gpu for gpu in machine.gpus() if gpu.compute_capability < (8, 0)]
 
 
 def is_on_cpu(experiment: Experiment) -> bool:
@@ -59,31 +53,19 @@ def _has_backbone(experiment: Experiment) -> bool:
     return not isinstance(network, own) or network._target_ != type(network)._target_
 
 
-def _augments_late(experiment: Experiment) -> bool:
-    stages = list(experiment.pipeline)
-    return {"model", "augment"} <= {*stages} and stages.index("augment") > stages.index("model")
-
-
-def _names_split(experiment: Experiment, split: str) -> bool:
-    data = experiment.settings.get("load")
-    return isinstance(data, TfdsSettings) and getattr(data, f"{split}_split") is not None
-
-
 FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "GPUs": lambda _: machine.gpus(),
-    "a GPU of compute capability below 8.0": lambda experiment: old_gpus() and not is_on_cpu(experiment),
+    "a GPU of compute capability below 8.0": lambda experiment: (
+        any(gpu.compute_capability < (8, 0) for gpu in machine.gpus()) and not is_on_cpu(experiment)
+    ),
     "several replicas": lambda experiment: (expected_replicas(experiment) or 1) > 1,
     "an odd number of replicas": lambda experiment: (expected_replicas(experiment) or 0) % 2,
     "batches that replicas share unequally": _shares_unequally,
     "workers": lambda experiment: experiment.members,
-    "the stage augment after model": _augments_late,
     "a backbone": _has_backbone,
     "changes of single images": lambda experiment: _setting(experiment, "augment.changes") is True,
-    "mixed images": lambda experiment: _setting(experiment, "augment.mixes") is True,
     "a SavedModel": lambda experiment: "saved_model" in (_setting(experiment, "export.formats") or ["saved_model"]),
     "predictions": lambda experiment: _setting(experiment, "evaluate.predictions") is True,
-    "a split val of its own": functools.partial(_names_split, split="val"),
-    "a split test of its own": functools.partial(_names_split, split="test"),
 }
 """Conditions that no setting says, by the words of rules."""
 

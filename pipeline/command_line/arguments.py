@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pipeline.config.names import Options, named_elsewhere, package_folder, read_options
+from pipeline.config.names import Options, package_folder
 from pipeline.paths import CONF
 from stages.errors import UserError
 
@@ -98,7 +97,10 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     flags, unknown = parser.parse_known_intermixed_args(list(words))
     if unknown:
-        raise _unknown_flag(unknown[0], (*words, "")[list(words).index(unknown[0]) + 1])
+        name, _, value = unknown[0].lstrip("-").replace("-", "_").partition("=")
+        near = difflib.get_close_matches(unknown[0], FLAGS, 1, cutoff=0.8)
+        expected = ("key=value, without dashes", *FLAGS)
+        raise UserError(f"unknown flag '{unknown[0]}'", expected, near[0] if near else f"{name}={value or '<value>'}")
     found = vars(flags)
     shows = found.pop("cfg") is not None or flags.resolve or flags.package is not None
     folders = (CONF, *map(package_folder, found.pop("config_dir")))
@@ -126,17 +128,3 @@ def help_text(options: Options) -> str:
         lines += textwrap.wrap(listed, _WIDTH - len(indent))
         rows.append(f"  {group:{column}}  " + f"\n{indent}".join(lines))
     return _HEAD + "\n".join(rows) + "\n" + _TAIL
-
-
-def _unknown_flag(word: str, following: str) -> UserError:
-    """Return the error for a flag that does not exist, or a setting that is typed as one."""
-    name, equals, value = word.partition("=")
-    near = difflib.get_close_matches(name, FLAGS, 1)
-    if not equals:
-        value = "true" if not following or following.startswith("-") or "=" in following else following
-    name = name.lstrip("-").replace("-", "_")
-    is_ours = name.partition(".")[0] in read_options([CONF]).groups
-    instead = None if is_ours else named_elsewhere(name, value)
-    if near and not instead:
-        return UserError(f"unknown flag '{word}'", FLAGS, near[0])
-    return UserError(f"unknown flag '{word}'", "key=value, without dashes", instead or shlex.quote(f"{name}={value}"))

@@ -5,6 +5,7 @@ sweepers and callbacks be chosen that would go past the checks. Written for Hydr
 """
 
 import copy
+import dataclasses
 import functools
 import pickle
 import sys
@@ -35,7 +36,7 @@ from pipeline.command_line.overrides import (
     parsed,
     sweep_lines,
 )
-from pipeline.config.errors import declared, dotted, explain, readable, unknown_key
+from pipeline.config.errors import dotted, explain, readable, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.names import read_options
 from pipeline.config.schemas import register_schemas
@@ -230,18 +231,16 @@ class Composer:
 
 def _refuse_alias(document: DictConfig, override: Override) -> None:
     """Refuse a name that only refers to a group, such as `train.optimizer`: setting it would cut it off the group."""
-    name, node = "", document
-    for part in override.key_or_group.split("."):
-        name = f"{name}.{part}".lstrip(".")
-        if not isinstance(node, DictConfig) or part not in node or OmegaConf.is_missing(node, part):
+    node: Any = document
+    parts = override.key_or_group.split(".")
+    for place, part in enumerate(parts):
+        if not isinstance(node, DictConfig) or part not in node:
             return
-        if OmegaConf.is_interpolation(node, part):
+        if OmegaConf.is_interpolation(node, part) and isinstance(node[part], DictConfig):
             group = str(node._get_node(part)._value())[2:-1]  # type: ignore[union-attr]
-            if isinstance(OmegaConf.select(document, group), DictConfig):
-                rest = override.key_or_group.removeprefix(name)
-                fix = f"{group}{rest}=<value>" if rest else f"{group}=<option>"
-                raise UserError(f"{override.input_line}: {name} refers to {group}", f"the settings of {group}", fix)
-            return
+            rest = ".".join(parts[place + 1 :])
+            fix = f"{group}.{rest}=<value>" if rest else f"{group}=<option>"
+            raise UserError(f"{override.input_line}: it refers to {group}", f"the settings of {group}", fix)
         node = node[part]
 
 
@@ -249,16 +248,12 @@ def _apply(document: DictConfig, override: Override) -> None:
     """Set a value, or refuse it in the project's words."""
     typed, name = str(override.input_line), override.key_or_group
     try:
-        if override.value() == "" and typed.endswith("=") and name in dotted(document) and name != "outputs":
-            fix = f"{name}=<value>"  # the shell makes this of a variable that is not set
-            raise UserError(f"{name}= gives no value", "a value; '' is an empty text", fix)
         with readable():
             ConfigLoaderImpl._apply_overrides_to_config([override], document)
     except (HydraException, OmegaConfBaseException) as error:
-        if override.is_add() and OmegaConf.select(document, name, throw_on_missing=False) is not None:
-            raise UserError(f"+{name}: there is a {name} already", "no plus sign", typed.lstrip("+")) from error
         if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError | None):
-            names = list(dotted(document))
-            if name not in names:
-                raise unknown_key(name, names, typed.partition("=")[2], list(declared(document))) from error
+            parent = OmegaConf.select(document, name.rpartition(".")[0] or "<none>", throw_on_missing=False)
+            if isinstance(parent, DictConfig) and not dataclasses.is_dataclass(OmegaConf.get_type(parent)):
+                raise UserError(f"{name} is new", "a plus sign, which adds a name", f"+{typed}") from error
+            raise unknown_key(name, list(dotted(document)), typed.partition("=")[2]) from error
         raise explain(error, typed=typed) from error

@@ -11,17 +11,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 from hydra.errors import HydraException
 
+from pipeline.config.errors import unknown_option
 from pipeline.config.names import Options
 from pipeline.config.sweep import SweepSettings
 from stages.errors import UserError
-
-_HYDRAS = {
-    "launcher": "python -m pipeline -m seed=1,2 sweep.n_jobs=2",
-    "sweeper": "python -m pipeline sweep=tpe",
-    "run": "outputs=<folder>",
-    "searchpath": "--config-dir <folder>",
-}
-"""From Hydra's own settings, which have no effect here, to what has theirs."""
 
 _VALUES = "a,b,c, range(<from>,<below>,<step>), glob(<pattern>) of options; a search (sweep=tpe) draws from intervals"
 
@@ -33,11 +26,13 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
         UserError: for the first that cannot be parsed.
     """
     overrides: list[Override] = []
-    for index, word in enumerate(words):
+    for word in words:
         try:
             overrides += OverridesParser.create().parse_overrides([_with_patterns(word)])
         except (HydraException, RecursionError, ValueError) as error:  # a number of thousands of digits
-            raise _unreadable(words, index) from error
+            name = re.split(r"[=:\s]", word.strip("-=: "))[0] or "train.epochs"
+            expected = "key=value without spaces; a value with brackets, commas, colons or = in quotes inside quotes"
+            raise UserError(f"'{word}' is not an override", expected, f"{name}=<value>") from error
     last = {(override.key_or_group, override.package): override for override in overrides}
     return tuple(
         override
@@ -56,23 +51,22 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
     """
     effective = []
     for override in overrides:
-        key, typed = override.key_or_group, str(override.input_line or override.key_or_group)
+        key, typed = override.key_or_group, str(override.input_line)
         if re.match(r"hydra($|[./])", key):
-            fix = _HYDRAS.get(re.split(r"[./]", f"{key}.")[1], "--help")
-            raise UserError(f"{typed}: Hydra's own settings have no effect here", "settings of this project", fix)
-        if override.is_delete() and key not in options.groups and "." not in key:
-            raise UserError(f"{typed}: a setting cannot be removed", "another value", f"{key}=<value>")
+            problem = f"{typed}: Hydra's own settings have no effect here"
+            raise UserError(problem, "outputs=, --config-dir, sweep= or another setting of this project", "--help")
         if override.is_sweep_override():
             _check_values(override, options, sweep)
-        if key in options.groups and not isinstance(override.value(), dict):
-            effective += _option_choice(override, options)
+        value = override.value()
+        if key not in options.defaults or isinstance(value, dict):
+            effective.append(override)
+        elif not isinstance(value, (str, list)) and not override.is_sweep_override():
+            if value is not None or options.defaults[key] is not None:
+                raise unknown_option(key, "null" if value is None else str(value).lower(), options.groups[key])
+        elif override.is_add() or override.is_force_add():
+            effective.append(OverridesParser.create().parse_override(typed.lstrip("+")))
         else:
             effective.append(override)
-    given = {override.key_or_group: override.value() for override in effective}
-    if given.get("fork") is not None and given.get("resume", "auto") not in ("auto", "never"):
-        raise UserError(
-            f"resume={given['resume']} with fork", "one of them: fork starts a new run", f"fork={given['fork']}"
-        )
     return tuple(effective)
 
 
@@ -131,18 +125,18 @@ class Grid:
         self._overrides = overrides
         self._varying = {override.key_or_group: override for override in overrides if override.is_sweep_override()}
         self._zips = [tuple(names) for names in settings.zipped() if names]
-        self._exclude = settings.exclude
+        self._exclude = [
+            {str(name): value if isinstance(value, list) else [value] for name, value in entry.items()}
+            for entry in settings.exclude
+        ]
         for name, override in self._varying.items():
             if override.is_interval_sweep():
                 problem = f"{override.input_line}: a sweep runs every value, and these have no steps"
                 raise UserError(problem, _VALUES, f"{name}=<a>,<b>")
-        zipped = [name for names in self._zips for name in names]
-        excluded = [str(name) for entry in self._exclude for name in entry]
-        for setting, name in [("zip", name) for name in zipped] + [("exclude", name) for name in excluded]:
-            if name not in self._varying or (setting == "zip" and zipped.count(name) > 1):
+        for name in [name for part in (*self._zips, *self._exclude) for name in part]:
+            if name not in self._varying:
                 expected = [*self._varying] or "a setting with several values"
-                problem = "twice" if name in self._varying else "which does not vary"
-                raise UserError(f"sweep.{setting} names {name}, {problem}", expected, f"{name}=<value>,<value>")
+                raise UserError(f"sweep.zip or sweep.exclude names {name}, which does not vary", expected)
         for names in self._zips:
             lengths = {name: _length(self._varying[name]) for name in names}
             if len({*lengths.values()}) > 1:
@@ -159,25 +153,20 @@ class Grid:
         """Yield the overrides of each job, as a user types them.
 
         Raises:
-            UserError: at the end, where `sweep.exclude` has left out none, or all.
+            UserError: at the end, where `sweep.exclude` has left out all.
         """
         zips = {name: names for names in self._zips for name in names}
         axes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for key in self._varying:
             names = zips.get(key, (key,))
             axes[names] = list(zip(*(sweep_lines(self._varying[name]) for name in names), strict=True))
-        used: set[int] = set()
         count = 0
         for values in itertools.product(*axes.values()):
             lines = dict(zip(itertools.chain(*axes), itertools.chain(*values), strict=True))
             job = [lines.get(one.key_or_group, str(one.input_line)) for one in self._overrides]
-            if not self._is_excluded(job, used):
+            if not self._is_excluded(job):
                 count += 1
                 yield job
-        unused = [entry for number, entry in enumerate(self._exclude) if number not in used]
-        if unused:
-            text = ", ".join(f"{name}={value}" for name, value in unused[0].items())
-            raise UserError(f"sweep.exclude: no job has {text}", "combinations of the values given", "sweep.exclude=[]")
         if not count:
             raise UserError("sweep.exclude leaves no job", "fewer exclusions", "sweep.exclude=[]")
 
@@ -185,21 +174,13 @@ class Grid:
         """Return the overrides of the first combination."""
         return [next(sweep_lines(override)) for override in self._overrides]
 
-    def _is_excluded(self, job: Sequence[str], used: set[int]) -> bool:
+    def _is_excluded(self, job: Sequence[str]) -> bool:
         if not self._exclude:
             return False
         values = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(list(job))}
-        matching = {number for number, entry in enumerate(self._exclude) if _matches(entry, values)}
-        used |= matching
-        return bool(matching)
-
-
-def _matches(entry: Mapping[Any, Any], values: Mapping[str, Any]) -> bool:
-    for name, excluded in entry.items():
-        allowed = excluded if isinstance(excluded, list) else [excluded]
-        if not any(values[str(name)] == item or str(values[str(name)]) == str(item) for item in allowed):
-            return False
-    return True
+        return any(
+            all(str(values[name]) in map(str, excluded) for name, excluded in entry.items()) for entry in self._exclude
+        )
 
 
 def _length(override: Override) -> int:
@@ -222,46 +203,12 @@ def _with_patterns(word: str) -> str:
     return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in match[3].split(","))
 
 
-def _unreadable(words: Sequence[str], index: int) -> UserError:
-    """Return the error for a word that Hydra cannot parse: one that is split, or spelled in another way."""
-    word = words[index]
-    key, equals, value = word.partition("=")
-    start = index - bool(index and words[index - 1].endswith("="))
-    spaced = re.match(r"([\w./@]+) ?(==|:=|=|:|(?<= )) ?([^\s=]+)(?= |$)", " ".join(words[start : start + 3]))
-    if spaced and (not equals or spaced[2] != "=" or key.endswith(" ")):
-        return UserError(f"'{word}' is not an override", "key=value, without spaces", f"{spaced[1]}={spaced[3]}")
-    if equals and re.fullmatch(r"[+~]{0,2}[\w.@/:$-]+", key):
-        quoted = value.strip("'\"").replace("'", "")
-        expected = "a value, in quotes inside quotes where it has brackets, commas, colons, quotes or ="
-        return UserError(f"{word} cannot be read", expected, f"\"{key}='{quoted}'\"")
-    if equals and re.search(r"\[\d+\]", key):
-        return UserError(f"{word} cannot be read", "places of a list after a dot", re.sub(r"\[(\d+)\]", r".\1", word))
-    name = word.strip("-= ") or "train.epochs"
-    return UserError(f"'{word}' is not an override", "key=value, such as train.epochs=5", f"{name}=<value>")
-
-
-def _option_choice(override: Override, options: Options) -> list[Override]:
-    """Return the choice of a group's option in Hydra's form; none where it is the default null."""
-    group, value = override.key_or_group, override.value()
-    names, default = options.groups[group], options.defaults.get(group)
-    if value is None and default is None and not override.is_delete():
-        return []
-    if override.is_delete() or not (override.is_sweep_override() or isinstance(value, (str, list))):
-        fix = f"{group}={default or next(iter(names), '<option>')}"
-        raise UserError(f"{override.input_line} chooses no option", sorted(names), fix)
-    plain = str(override.input_line).lstrip("+") if group in options.defaults else str(override.input_line)
-    return [override if plain == override.input_line else OverridesParser.create().parse_override(plain)]
-
-
 def _check_values(override: Override, options: Options, sweep: bool) -> None:
     """Raise UserError for several values in a single run, and for values that a sweep cannot enumerate."""
     key, typed, value = override.get_key_element(), str(override.input_line), override.value()
-    if is_of_sweep(override):
-        raise UserError(f"{typed} gives several values to a sweep itself", "one value", f"{key}=<value>")
-    if not sweep:
-        shown = typed if "(" not in typed else repr(typed)
-        expected = "one value, a list in brackets, or a sweep with -m"
-        raise UserError(f"{typed} gives several values to one run", expected, f"python -m pipeline -m {shown}")
+    if not sweep or is_of_sweep(override):
+        expected = "one value, a list in brackets, or settings of jobs in a sweep with -m"
+        raise UserError(f"{typed} gives several values to one run", expected, f"python -m pipeline -m {key}=<a>,<b>")
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
         override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))

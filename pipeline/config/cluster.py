@@ -123,14 +123,6 @@ class HostsCluster(JoinedCluster):
         return None if gpus else len(self.hosts)
 
 
-OWN_OPTIONS = {
-    "account", "array", "cpus_per_task", "distribution", "error", "gpus_per_task", "job_name", "mem", "no_requeue",
-    "nodes", "ntasks", "open_mode", "output", "parsable", "partition", "requeue", "signal", "time", "wait", "wckey",
-    "wrap",
-}  # fmt: skip
-"""Options of sbatch that this project gives, of other settings."""
-
-
 @option("cluster", "slurm")
 @dataclass(kw_only=True)
 class SlurmCluster(ClusterSettings):
@@ -167,9 +159,6 @@ class SlurmCluster(ClusterSettings):
                 f"less than {path}.minutes={self.minutes}",
                 f"{path}.signal_seconds={20 * self.minutes}",
             )
-        own = [name for name in self.options if str(name).lstrip("-").replace("-", "_") in OWN_OPTIONS]
-        if own:
-            raise UserError(f"{path}.options.{own[0]}: this project sets it", f"another setting of {path}")
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return workers * (self.gpus_per_task or 1)

@@ -56,21 +56,11 @@ def debugged(experiment: Experiment) -> Experiment:
 
 def _check(experiment: Experiment, settings: DebugSettings) -> None:
     typed = f"debug={settings.kind}"
-    for name, value in (("resume", experiment.resume), ("fork", experiment.fork), ("from", experiment.from_stage)):
-        if value not in (None, "auto", "never"):
-            raise UserError(
-                f"{typed} with {name}={value}: a debug run starts from scratch",
-                "one of them, or the settings of that run, typed again",
-                typed,
-            )
-    if "dataset" not in experiment.pipeline.values():
-        raise UserError(
-            f"{typed} shortens the data set, and no stage makes a `dataset`", experiment.pipeline, "debug=none"
-        )
+    if experiment.resume not in ("auto", "never") or experiment.fork or experiment.from_stage:
+        problem = f"{typed} with resume, fork or from: a debug run starts from scratch"
+        raise UserError(problem, "one of them, or the settings of that run, typed again", f"{typed} resume=never")
     if experiment.of(TRAIN, TrainSettings) is None and not isinstance(settings, FastSettings):
-        raise UserError(
-            f"{typed} needs a stage {TRAIN} of this project", ("debug=fast", "train=loop", "train=fit"), "debug=fast"
-        )
+        raise UserError(f"{typed} needs a stage {TRAIN} of this project", ("debug=fast", "train=loop", "train=fit"))
 
 
 def _shorten(document: DictConfig, experiment: Experiment, epochs: int, steps: int, same_batch: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.cluster import ClusterSettings
 from pipeline.config.errors import dotted, explain, unknown_key
-from pipeline.config.names import check_texts, named_elsewhere, read_options
+from pipeline.config.names import check_texts
 from pipeline.config.schemas import GROUPS, SCHEMAS, DebugSettings, TopSettings, TrackingSettings, top_level_key
 from pipeline.config.sweep import SweepSettings
-from pipeline.paths import CONF, outputs_folder
+from pipeline.paths import outputs_folder
 from pipeline.redaction import learn
 from stages.errors import UserError
 from stages.settings import model, optimizer
@@ -102,7 +101,9 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         top_values = {names[key]: values[key] for key in names.keys() & values.keys()}
         top: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TopSettings), top_values))
         pipeline = {stage: makes for stage, makes in top.pipeline.items() if makes is not None}
-        _refuse_unknown(values, {*names, *GROUPS, *choices, *top.pipeline, "load"})
+        known = {*names, *GROUPS, *choices, *top.pipeline, "load"}
+        for key in [key for key in values if key not in known]:
+            raise unknown_key(str(key), sorted(name for name in known if "/" not in name), str(values[key]))
         _refuse_added(document)
         for group, schema in _BASES.items():
             _refuse_without_schema(document, group, schema)
@@ -116,9 +117,14 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
     check(top, "")
     for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
         check(part, _group(values, stage))
-    _learn_resolved(document)
+    with suppress(OmegaConfBaseException):  # a missing interpolation is reported where it is used
+        learn(OmegaConf.to_container(document, resolve=True))
     hidden = ("debug",) if debug.kind == "none" else ()
     choices = {group: option for group, option in choices.items() if "/" not in group and group not in hidden}
+    of_job = copy.copy(document)
+    with open_dict(of_job):
+        for group in ("sweep", *hidden):
+            of_job.pop(group, None)
     own: dict[str, Any] = {entry.name: getattr(top, entry.name, None) for entry in dataclasses.fields(Experiment)}
     own |= {
         "name": top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
@@ -131,7 +137,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         "settings": settings,
         "groups": {stage: _group(values, stage) for stage in pipeline},
         "choices": choices,
-        "document": _job_document(document, ("sweep", *hidden)),
+        "document": of_job,
         "config_dirs": config_dirs,
         "debug": None if hidden else debug,
     }
@@ -160,21 +166,6 @@ def _read_group(document: DictConfig, group: str, schema: type[Schema], is_optio
     return settings
 
 
-def _job_document(document: DictConfig, left_out: tuple[str, ...]) -> DictConfig:
-    """Return the configuration of a job, without what is no part of it."""
-    own = copy.copy(document)
-    with open_dict(own):
-        for group in left_out:
-            own.pop(group, None)
-    return own
-
-
-def _learn_resolved(document: DictConfig) -> None:
-    """Learns the secrets behind interpolations, such as `${oc.env:DB}`; a missing one is reported elsewhere."""
-    with suppress(OmegaConfBaseException):
-        learn(OmegaConf.to_container(document, resolve=True))
-
-
 def _settings(document: DictConfig, stage: str) -> Any:
     """Returns the settings object of a stage: an instance of its schema, or a dict where it has none."""
     if OmegaConf.select(document, stage) is None:
@@ -191,16 +182,6 @@ def _group(values: Mapping[Any, Any], stage: str) -> str:
     """Returns the name under which users set a stage: `load` is `${data}`, so `data`."""
     value = values.get(stage)
     return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage
-
-
-def _refuse_unknown(values: Mapping[Any, Any], names: set[str]) -> None:
-    for key in values:
-        if key not in names:
-            known = named_elsewhere(str(key), str(values[key]))
-            near = difflib.get_close_matches(str(key), sorted(names), 1)
-            fix = known or (f"{near[0]}=…" if near else f"+pipeline.{key}=<the name of what it makes>")
-            allowed = sorted(name for name in names if "/" not in name)
-            raise UserError(f"{key} is neither a setting nor a stage of `pipeline`", allowed, fix)
 
 
 def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) -> None:
@@ -233,9 +214,8 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
 def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:
     """Refuses a custom option that does not start from a schema, by which the framework reads it."""
     if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
-        default = next(iter(SCHEMAS[group]))
         raise UserError(
             f"{group} is no {schema.__name__}",
             f"an option whose file starts from a schema: /schema/{group}@_here_: {', '.join(SCHEMAS[group])}",
-            f"{group}={(read_options([CONF]).groups.get(group) or (default,))[0]}",
+            f"{group}={next(iter(SCHEMAS[group]))}",
         )

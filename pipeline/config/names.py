@@ -4,7 +4,7 @@ import functools
 import importlib.util
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,19 +80,12 @@ def read_options(folders: Sequence[Path]) -> Options:
             group, *path_in_group = path.relative_to(folder).with_suffix("").parts
             if path_in_group and group not in ("hydra", "schema") and not group.startswith((".", "_")):
                 options.setdefault(group, set()).add("/".join(path_in_group))
-    groups = {group: _in_order(names, defaults.get(group)) for group, names in options.items()}
-    return Options(groups, defaults, _about(folders[0] / "config.yaml"))
-
-
-def description(path: Path) -> str:
-    """Returns the first comment line of an option's file, other than Hydra's `@package`."""
-    lines = [line.strip("# \n") for line in path.read_text().splitlines() if line.startswith("#")]
-    return next((line for line in lines if not line.startswith("@")), "")
-
-
-def _about(primary: Path) -> dict[str, str]:
-    text = primary.read_text() if primary.is_file() else ""
-    return dict(re.findall(r"(?m)^ *- (\w+): \w+ *# *(.+)$", text))
+    groups = {
+        group: tuple(sorted(names, key=lambda name: (name != defaults.get(group), name)))
+        for group, names in options.items()
+    }
+    about = dict(re.findall(r"(?m)^ *- (\w+): \w+ *# *(.+)$", (folders[0] / "config.yaml").read_text()))
+    return Options(groups, defaults, about)
 
 
 def package_folder(address: str) -> Path:
@@ -116,60 +109,24 @@ def package_folder(address: str) -> Path:
     return Path(places[0]).absolute()
 
 
-def _in_order(names: set[str], default: str | None) -> tuple[str, ...]:
-    return tuple(sorted(names, key=lambda name: (name != default, name)))
-
-
 def _defaults(path: Path) -> dict[str, str | None]:
-    document = yaml.safe_load(path.read_text()) if path.is_file() else None
-    listed = document.get("defaults", []) if isinstance(document, dict) else []
-    entries = [entry for entry in listed if isinstance(entry, dict) and len(entry) == 1]
-    pairs = [(str(key), value) for entry in entries for key, value in entry.items()]
-    plain = [(key.removeprefix("optional ").lstrip("/"), value) for key, value in pairs if "override " not in key]
-    return {key: value for key, value in plain if "@" not in key and (value is None or isinstance(value, str))}
+    entries = [entry for entry in yaml.safe_load(path.read_text())["defaults"] if isinstance(entry, dict)]
+    pairs = [(str(key).removeprefix("optional "), value) for entry in entries for key, value in entry.items()]
+    return {key: value for key, value in pairs if not key.startswith(("/", "override ")) and "@" not in key}
+
+
+def named_elsewhere(name: str, value: str) -> str:
+    """Return what to type instead of a setting, or of an option as the `value` of a group, of another project.
+
+    Empty where neither is known.
+    """
+    plain = re.split(r"[./:]", name)[-1].lower().replace("-", "_")
+    words = {plain, f"{plain}={re.sub(r'[- ]', '_', value).lower()}"}
+    fix = next((fix for fix, known in _other_words().items() if words & {*known.split()}), "")
+    return fix.replace("{}", shlex.quote(value) if value else "…")
 
 
 @functools.cache
-def _other_words() -> Mapping[str, Any]:
-    words: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("other_words.yaml").read_text())
+def _other_words() -> Mapping[str, str]:
+    words: dict[str, str] = yaml.safe_load(Path(__file__).with_name("other_words.yaml").read_text())
     return words
-
-
-def named_elsewhere(name: str, value: str) -> str | None:
-    """Return what to type instead of a setting that another project has, with the value as it was typed.
-
-    Empty where this project needs no such setting, None where the name is not known.
-    """
-    plain = re.split(r"[./:]", name)[-1].lower().replace("-", "_")
-    fix = next((fix for fix, names in _other_words()["settings"].items() if plain in names.split()), None)
-    return fix and fix.replace("{}", shlex.quote(value) if value else "…")
-
-
-def option_elsewhere(group: str, option: str, options: Collection[str]) -> str:
-    """Return what to type instead of an option that other projects have; empty where none is known."""
-    plain = option.lower().replace("-", "_").replace(" ", "_")
-    known = _other_words()["options"].get(group, {})
-    here = next((here for here, names in known.items() if plain in str(names).lower().split()), "")
-    if here in options:
-        return f"{group}={here}"
-    package, typed = _IN_KERAS.get(group, ("", ""))
-    name = _keras_name(package, option) if package else ""
-    return typed.format(name) if name else ""
-
-
-_IN_KERAS = {
-    "optimizer": ("optimizers", "optimizer=custom optimizer._target_=keras.optimizers.{}"),
-    "schedule": ("optimizers/schedules", "schedule=custom schedule._target_=keras.optimizers.schedules.{}"),
-    "model": ("applications", "model=application model.network.name={}"),
-}
-"""From groups to the package of Keras in which options may be found, and what to type for one."""
-
-
-def _keras_name(package: str, option: str) -> str:
-    """Return the class of Keras that `option` means, such as `RMSprop`, by the names that the package lists."""
-    spec = importlib.util.find_spec("keras")
-    folder = Path((spec.submodule_search_locations or ["."])[0]) if spec else Path()
-    listing = folder / package / "__init__.py"
-    names = re.findall(r"(\w+) as \1", listing.read_text()) if listing.is_file() else []
-    plain = re.sub(r"[\W_]", "", option).lower()
-    return next((name for name in names if name.lower() == plain and not name.islower()), "")

@@ -19,13 +19,6 @@ from stages.settings.ranges import choice, number, option
 LONGEST_NAME = 200
 """Bytes of a folder's name, leaving room for a suffix."""
 
-LONGEST_TAG = 5000
-"""Characters of a tag in MLflow."""
-
-LONGEST_NOTE = 2000
-"""Characters of a note, which is a part of a tag."""
-
-
 MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
 
 
@@ -41,9 +34,6 @@ class TrackingSettings:
     """The class of a run in its store: `MlflowRun`, or a custom `pipeline.tracking.stored_run.StoredRun`."""
     options: dict[str, Any] = field(default_factory=dict)
     """For a custom class, such as `+tracking.options.project=digits`."""
-    untracked: bool = False
-    """Whether the recorded diff holds the contents of untracked files; else only their names and digests. Secrets in
-    them are masked as everywhere, as far as they are recognized."""
     note: str | None = None
     """A remark in Markdown, which the run's description begins with."""
     tags: dict[str, str] = field(default_factory=dict)
@@ -52,17 +42,6 @@ class TrackingSettings:
     """Whether the use of processors, memory, disk, network and GPUs is recorded every ten seconds."""
 
     def check(self, path: str) -> None:
-        for key, value in self.tags.items():
-            if not re.fullmatch(r"[\w.:/ -]{1,250}", key) or len(value) > LONGEST_TAG:
-                raise UserError(
-                    f"{path}.tags.{key}={value} cannot be a tag of MLflow",
-                    f"a name of letters, digits and _ . : / -, a text of {LONGEST_TAG:,} characters at most",
-                    f"{path}.tags={{}}",
-                )
-        if len(self.note or "") > LONGEST_NOTE:
-            raise UserError(
-                f"{path}.note has {len(self.note or ''):,} characters", f"{LONGEST_NOTE:,} at most", f"{path}.note=…"
-            )
         schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
         if (self.kind == "server" and not (self.uri or "").startswith(schemes)) or not is_address(self.uri or ""):
             raise UserError(
@@ -159,19 +138,15 @@ class TopSettings:
     """From each stage, in order, to the name of its result; null leaves a stage out."""
 
     def check(self, path: str) -> None:
-        if self.fork_weights != "best" and self.fork is None:
-            raise no_fork(self.fork_weights)
+        resumes = self.resume not in ("auto", "never")
+        if self.fork is not None and (resumes or self.run is not None):
+            problem = f"fork={self.fork} with {f'resume={self.resume}' if resumes else f'run={self.run}'}"
+            raise UserError(problem, "one of them: fork starts a new run, and trains on", "fork=null")
         if (self.from_ is None) != (self.run is None):
             raise UserError(
                 f"from={self.from_} without run" if self.run is None else f"run={self.run} without from",
                 "both: the stage to begin with, and the run whose results it takes",
                 f"from={self.from_ or 'evaluate'} run={self.run or '<run id>'}",
-            )
-        if self.run is not None and self.fork is not None:
-            raise UserError(
-                f"fork={self.fork} with run={self.run}: the one trains on, the other does not train",
-                "one of them",
-                f"from={self.from_} run={self.run}",
             )
         if self.name is not None and (
             not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
@@ -187,15 +162,6 @@ class TopSettings:
 def top_level_key(field_name: str) -> str:
     """Returns the key of a field of `TopSettings`: `from` of `from_`, as Python has a keyword of that name."""
     return field_name.removesuffix("_")
-
-
-def no_fork(weights: str) -> UserError:
-    """Returns the error for `fork_weights` where no run is forked."""
-    return UserError(
-        f"fork_weights={weights} without fork: there is no run to take weights from",
-        "fork_weights together with fork",
-        f"fork=<run id> fork_weights={weights}",
-    )
 
 
 GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep", "debug")

@@ -12,8 +12,6 @@ from omegaconf import OmegaConf
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
-from pipeline.config.names import split_override
-from pipeline.config.schemas import no_fork
 from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.planning.job import Job
@@ -91,8 +89,6 @@ def resolve(job: Job, console: Console) -> Job:
     if forked is not None:
         _show("forking", forked, console)
         return replace(job, forked=forked)
-    if any(split_override(override)[0] == "fork_weights" for override in job.overrides):
-        raise no_fork(experiment.fork_weights)
     return job
 
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, IntegerNode, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-from pipeline.checks.no_effect import refuse_unused
+from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment, read

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pipeline.checks.no_effect import refuse_unused
+from pipeline.checks.combinations import refuse_unused
 from pipeline.checks.registry import check_rules, check_surroundings
 from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged

@@ -15,10 +15,10 @@ from tests.pipeline.experiments import experiment
 
 REFUSED: Mapping[str, str] = {
     "cluster=tf_config": "cluster=tf_config with strategy=one_device without workers",
-    "train=fit strategy=multi_worker": r"keras/issues/20585\)\. Try: train=loop",
-    "train=fit strategy=parameter_server": "takes no data from a coordinator",
+    "train=fit strategy=multi_worker": r"keras/issues/20585.*Try: train=loop",
+    "train=fit strategy=parameter_server": "works on one device and on its mirrored replicas",
     "train=fit strategy=central_storage": "keras/issues/21054",
-    "train=fit strategy=model_parallel": "places the backward pass on no device",
+    "train=fit strategy=model_parallel": "works on one device and on its mirrored replicas",
     "train=fit strategy=tpu": "keras/issues/19448",
     "train=fit optimizer.accumulation=2": "train=fit with optimizer.accumulation=2",
     "train=fit strategy=mirrored optimizer.clip_norm=1": "clips before the sum over the replicas",
@@ -37,7 +37,6 @@ REFUSED: Mapping[str, str] = {
     "strategy=multi_worker strategy.workers=4 train.batch_size=3": "cannot be shared by 4 replicas",
     "strategy=tpu precision=float64": "precision=float64 with strategy=tpu",
     "strategy=tpu strategy.name=local": "finds no TPU in this machine",
-    "strategy=tpu strategy.name=grpc://127.0.0.1:9": "does not answer",
     "optimizer.ema_use=true": r"no EMA is kept\. Try: optimizer.ema_momentum=0.99",
     "schedule=plateau schedule.warmup_epochs=1": "cannot warm up as well",
     "train.class_weights=heavy": "train.class_weights=heavy weighs no classes",
@@ -59,7 +58,7 @@ REFUSED: Mapping[str, str] = {
     "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fills all of train.fine_tune_epochs=2",
     "model.frozen=true": "model.frozen=true without a backbone: no layer .*Try: model.frozen=false",
     "model=mlp model.weights=imagenet": "model.weights=imagenet without a backbone.*Try: model.weights=none",
-    "train.fine_tune_epochs=2": "train.fine_tune_epochs=2 without a backbone.*Try: train.fine_tune_epochs=0",
+    "train.fine_tune_epochs=2": "train.fine_tune_epochs=2 with model.frozen=false.*Try: model.frozen=true",
     "strategy=central_storage strategy.parameter_device=nonsense": "nonsense is no name of a device",
     "train.callbacks=[{_target_:keras.optimizers.Adam}]": "keras.optimizers.Adam is no Keras callback",
     "train.callbacks=[{_target_:keras.callbacks.BackupAndRestore,backup_dir:x}]": "would bring back weights",
@@ -99,21 +98,12 @@ def test_what_works_is_not_refused(given: str) -> None:
     prepare(experiment(*given.split(), "dry_run=true"))
 
 
-@pytest.mark.parametrize("given", [("augment.mixup=0.2",), ("augment=flip", "augment.where=model")])
-def test_a_model_that_is_built_first_knows_no_mixed_labels(given: tuple[str, ...]) -> None:
-    """Hydra keeps the order in which the stages are named."""
-    late = experiment(*given, "~pipeline.augment", "+pipeline.augment=dataset", "dry_run=true")
-    assert list(late.pipeline)[-1] == "augment"
-    with pytest.raises(UserError, match="with the stage augment after model"):
-        prepare(late)
-
-
 @pytest.mark.parametrize(
     ("given", "flags", "line"),
     [
         ("precision=mixed_float16", "avx2", "mixed_float16 is no faster than float32 on this CPU"),
-        ("precision=mixed", "avx2", "no instructions for bfloat16"),
-        ("precision=bfloat16", "avx2", "no instructions for bfloat16"),
+        ("precision=mixed", "avx2", "no instructions for it"),
+        ("precision=bfloat16", "avx2", "no instructions for it"),
         ("precision=mixed", "avx512_bf16", ""),
         ("precision=float16", "avx512_fp16", ""),
         ("precision=float64", "avx512_bf16", "slower than float32 on every device"),
@@ -128,11 +118,6 @@ def test_a_precision_that_cannot_pay_is_told(
     told = " ".join(advice(experiment(given)))
     assert line in told
     assert bool(line) == bool(told)
-
-
-def test_a_gpu_without_tensor_cores_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: (machine.Gpu("GTX 1080", (6, 1)),))
-    assert "GTX 1080, which has no tensor cores" in " ".join(advice(experiment("precision=mixed_float16")))
 
 
 def test_replicas_are_known_before_tensorflow() -> None:

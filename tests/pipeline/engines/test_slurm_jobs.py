@@ -62,16 +62,6 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
         parameters(single, settings)
 
 
-def test_nothing_that_is_asked_for_can_be_overridden_as_an_option() -> None:
-    """By any of the names that the project gives to submitit, in either spelling."""
-    asked = parameters(Job(experiment()), SlurmCluster(partition="a", account="b", cpus_per_task=1, gpus_per_task=1))
-    named = {*asked, *asked["additional_parameters"]} - {"additional_parameters", "srun_args", "stderr_to_stdout"}
-    for name in {"signal" if name == "signal_delay_s" else name for name in named} | {"mem", "cpus-per-task"}:
-        with pytest.raises(UserError, match=rf"cluster\.options\.{name}: this project sets it"):
-            experiment("cluster=slurm", f"+cluster.options.{name}=7")
-    experiment("cluster=slurm", "+cluster.options.constraint=a100", "+cluster.options.exclusive=true")
-
-
 @pytest.mark.parametrize("minutes", [1, 2, 60])
 def test_a_job_has_time_before_its_signal(minutes: int) -> None:
     late = f"cluster.signal_seconds={60 * minutes}"

@@ -95,9 +95,7 @@ def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: pytest.Capture
     )
 
 
-def test_weights_of_a_fork_without_a_fork_are_refused() -> None:
-    with pytest.raises(UserError, match=r"fork_weights=last without fork.*Try: fork=<run id> fork_weights=last"):
-        check(TopSettings(fork_weights="last"), "")
+def test_a_fork_starts_from_its_best_or_last_weights() -> None:
     with pytest.raises(UserError, match="fork_weights=first"):
         check(TopSettings(fork="x", fork_weights="first"), "")
     check(TopSettings(fork="x", fork_weights="last"), "")
