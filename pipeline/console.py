@@ -94,26 +94,17 @@ class Console:
         for line in captured.get().splitlines():
             self._write(str(redact(line)))
 
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+    def progress(self, done: int, total: int | None, images_per_second: float | None, note: str) -> None:
         rate = f"{images_per_second:,.0f} images/s" if images_per_second else ""
         if self._rich.is_terminal:
             self._show_bar(done, total, rate, note)
-        elif self._is_due():
-            self.log(f"step {done}/{total}  {note}  {rate}")
-
-    def _is_due(self) -> bool:
-        """Returns whether the last line of progress is long ago, and if so, counts from now."""
-        if time.monotonic() - self._last_plain < PLAIN_PROGRESS_SECONDS:
-            return False
-        self._last_plain = time.monotonic()
-        return True
+        elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_SECONDS:
+            self._last_plain = time.monotonic()
+            self.log(note if total is None else f"step {done}/{total}  {note}  {rate}")
 
     def doing(self, what: str) -> None:
         """Shows `what` in the place of the last progress and its time left."""
-        if self._rich.is_terminal:
-            self._show_bar(0, None, "", what)
-        elif self._is_due():
-            self.log(what)
+        self.progress(0, None, None, what)
 
     def end_progress(self) -> None:
         if self._bar is not None:

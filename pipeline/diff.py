@@ -3,15 +3,11 @@
 import argparse
 import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from rich.console import Console as RichConsole
-from rich.table import Table
+import yaml
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.config.names import flatten
@@ -20,6 +16,7 @@ from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
 from stages.settings.places import regular_file
+from stages.tables import aligned
 
 PACKAGES = "environment/packages.txt"
 
@@ -27,35 +24,23 @@ Pair = tuple[Any, Any]
 """A value in the first run and in the second; None where the run does not have it."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Names with the values of both runs, by section, where they differ.
-
-    unknown: sections that one of the runs has not recorded.
-    """
-
-    sections: Mapping[str, Mapping[str, Pair]]
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self.sections.values())
-
-
-def difference(first: Summary, second: Summary) -> Difference:
-    """Compare two runs by the files in their folders.
+def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
+    """Return the names that differ with their values in both runs, by section, by the files in their folders.
 
     Returns:
         sections `settings`, `code` (digests of files), `packages` (versions), `data` (the data set's fingerprint) and
-        `metrics` (the last value of each).
+        `metrics` (the last value of each), but those that one of the runs has not recorded.
     """
     facts = [_facts(summary) for summary in (first, second)]
     if not all(fact["packages"] for fact in facts):  # only a tracked run has the whole list
         facts = [{**fact, "packages": run.versions} for fact, run in zip(facts, (first, second), strict=True)]
-    names = ("settings", "code", "packages", "data", "metrics")
-    unknown = tuple(name for name in names if any(not fact[name] for fact in facts))
-    sections = {name: _differing(facts[0][name], facts[1][name]) for name in names if name not in unknown}
-    return Difference(sections, unknown)
+    sections: dict[str, dict[str, Pair]] = {}
+    for section in facts[0]:
+        before, after = (fact[section] for fact in facts)
+        if before and after:
+            pairs = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
+            sections[section] = {name: pair for name, pair in pairs.items() if str(pair[0]) != str(pair[1])}
+    return sections
 
 
 def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
@@ -69,37 +54,20 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
         elif entry.call == "dataset":
             data[entry.arguments["name"]] = entry.arguments["digest"]
     return {
-        "settings": _settings(folder / "config.yaml"),
-        "code": _json(folder / CODE),
+        "settings": _read(folder / "config.yaml"),
+        "code": _read(folder / CODE),
         "packages": packages,
         "data": data,
         "metrics": summary.metrics,
     }
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
+    """Return a file of names and values, YAML or JSON, by dotted names; empty where it cannot be read."""
     try:
-        document = OmegaConf.to_container(OmegaConf.load(regular_file(path)))
-    except (OSError, ValueError):
+        return dict(flatten(yaml.safe_load(regular_file(path).read_text())))
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
         return {}
-    return dict(flatten(document)) if isinstance(document, dict) else {}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(regular_file(path).read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Pair]:
-    pairs = {name: (first.get(name), second.get(name)) for name in dict.fromkeys([*first, *second])}
-    return {name: pair for name, pair in pairs.items() if not _is_equal(*pair)}
-
-
-def _is_equal(first: Any, second: Any) -> bool:
-    both_nan = first != first and second != second
-    return bool(first == second or both_nan)
 
 
 COMMIT = "mlflow.source.git.commit"
@@ -141,45 +109,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
-    differences = difference(first, second)
-    lines = code_lines(Path(first.folder), Path(second.folder)) if options.code else []
+    sections = difference(first, second)
+    folders = Path(first.folder), Path(second.folder)
+    lines = code_lines(*folders) if options.code else []
     if options.json:
-        sections = dict(differences.sections) | ({"lines": lines} if lines else {})
-        print(json.dumps(sections, indent=2, default=str))
+        print(json.dumps({**sections, **({"lines": lines} if lines else {})}, indent=2, default=str))
     else:
-        _print(differences, Path(first.folder).name, Path(second.folder).name)
+        for section, pairs in sections.items():
+            rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
+            header = (section, *(folder.name for folder in folders))
+            print(*aligned([header, *rows]) if rows else [f"{section}: equal"], sep="\n")
         print(*lines, sep="\n", end="\n" if lines else "")
-    return 0 if differences.is_empty else 1
-
-
-def _print(differences: Difference, first: str, second: str) -> None:
-    console = RichConsole(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
-    for section, pairs in differences.sections.items():
-        if not pairs:
-            console.print(f"{section}: equal")
-            continue
-        table = Table(title=section, title_justify="left", box=None, pad_edge=False)
-        table.add_column("", overflow="fold")
-        for run in (first, second):
-            table.add_column(run, overflow="fold")
-        if section == "metrics":
-            table.add_column("difference", justify="right")
-        for name, pair in sorted(pairs.items()):
-            table.add_row(name, *(_text(value) for value in pair), *([_change(pair)] if section == "metrics" else []))
-        console.print(table)
-    for section in differences.unknown:
-        console.print(f"{section}: not recorded by both runs")
+    return 1 if any(sections.values()) else 0
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _change(pair: Pair) -> str:
-    first, second = pair
-    return "" if first is None or second is None else f"{second - first:+.4g}"
 
 
 if __name__ == "__main__":

@@ -10,13 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.command_line.command import INTERRUPTED, command_parser, print_error, run_command
+from pipeline.command_line.command import INTERRUPTED, command_parser, print_error, print_warning, run_command
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.pending import send_pending
-from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.summary import NAME as SUMMARY
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment
 from pipeline.tracking.journal import NAME, Journal
@@ -50,24 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tracked(outputs: Path) -> list[Path]:
-    """Returns the folders of tracked sweeps and runs, a sweep before its jobs, including those without a journal."""
-    folders = {
-        path.parent
-        for pattern in ("runs/*/*", "sweeps/*", "sweeps/*/*")
-        for name in (NAME, SUMMARY)
-        for path in outputs.glob(f"{pattern}/{name}")
-    }
-    return sorted(folder for folder in folders if _was_tracked(folder))
-
-
-def _was_tracked(folder: Path) -> bool:
-    summary = read_run(folder)
-    return (folder / NAME).is_file() or (summary is not None and summary.run_id is not None)
+    """Returns the folders of tracked sweeps and runs, a sweep before its jobs."""
+    patterns = ("runs/*/*", "sweeps/*", "sweeps/*/*")
+    return sorted(path.parent for pattern in patterns for path in outputs.glob(f"{pattern}/{NAME}"))
 
 
 def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
     """Sends the unsent records of one run or sweep, and returns how many are still unsent."""
-    if not folder.is_dir() or not _was_tracked(folder):
+    if not (folder / NAME).is_file():
         raise UserError("it is not a tracked run", "the folder of a tracked run or sweep")
     try:
         with locked(folder, patience=0):
@@ -98,17 +86,13 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     if journal.is_closed and not is_named and _deleted_by_hand(store, journal.run_id):
         print(f"{shorter(folder)}: deleted in MLflow, and left so; name the folder to have it filled again")
         return 0
-    tracker = send_pending(folder, store, _warn, print, status=sweep_status(folder))
+    tracker = send_pending(folder, store, print_warning, print, status=sweep_status(folder))
     sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
     if sent or tracker.unsent:
         print(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} left")
     for line in tracker.notes:
         print(f"{shorter(folder)}: {line}")
     return tracker.unsent
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}")
 
 
 def _deleted_by_hand(store: Store, run_id: str | None) -> bool:

@@ -4,8 +4,6 @@ Functions of the project's own stages are read from their source, as their impor
 imported, so that a wrong name or setting is refused before anything is recorded.
 """
 
-import __future__
-
 import ast
 import dataclasses
 import functools
@@ -52,7 +50,9 @@ def signature(place: str, target: str) -> inspect.Signature:
     Raises:
         UserError: where there is no `target`.
     """
-    function = _read(target) or load(place, target)
+    if (read := _read(target)) is not None:
+        return read
+    function = load(place, target)
     is_class = inspect.isclass(function)
     try:
         found = inspect.signature(function.__init__ if is_class else function)
@@ -71,21 +71,20 @@ def named_parameters(found: inspect.Signature) -> dict[str, inspect.Parameter]:
 
 
 @functools.cache
-def _read(target: str) -> Callable[..., Any] | None:
-    """Return a function of the project's stages without its body and its defaults; None for any other."""
+def _read(target: str) -> inspect.Signature | None:
+    """Return the names of the parameters of a function of the project's stages; None for any other function."""
     package, *inner, name = ("", *target.split("."))[target.count(".") > 0 :]
     path = Path(stages.__path__[0], *inner).with_suffix(".py")
     if package != "stages" or not path.is_file():
         return None
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            node.body, node.decorator_list = [ast.Pass()], []
+            for part in ast.walk(node.args):
+                if isinstance(part, ast.arg):
+                    part.annotation = None
             node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
             node.args.kw_defaults = [default and ast.Constant(None) for default in node.args.kw_defaults]
-            space: dict[str, Any] = {}
-            tree = ast.fix_missing_locations(ast.Module([node], []))
-            exec(compile(tree, str(path), "exec", __future__.annotations.compiler_flag), space)
-            return typing.cast(Callable[..., Any], space[name])
+            return inspect.signature(eval(f"lambda {ast.unparse(node.args)}: None"))
     return None
 
 

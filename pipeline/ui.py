@@ -5,13 +5,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.sweep.select import Entry, read_entries, select
+from pipeline.sweep.select import read_entries, select
 from pipeline.system import environment
 from pipeline.system.ports import HOST, free_port
 from stages.errors import UserError
@@ -53,28 +54,17 @@ def _page(text: str | None, outputs: Path) -> str:
             "a run with tracking=local",
             "python -m pipeline",
         )
-    entry = _last(tracked if text is None else select(tracked, [text]))
+    chosen = select(tracked, [text]) if text else [entry for entry in tracked if entry.kind != "job"] or tracked
+    entry = chosen[-1]  # not a job of itself, whose sweep shows it beside the others
     from mlflow.exceptions import MlflowException  # seconds to import
 
     from pipeline.tracking.store import Store, page_of_run
 
-    try:
-        client = Store(TrackingSettings(), outputs).client()
-        experiment = client.get_run(str(entry.summary.run_id)).info.experiment_id
-    except MlflowException as error:  # of another version of MLflow, whose schema differs
-        store = outputs / "mlflow.db"
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{shorter(store)} cannot be read ({reason})",
-            "a store of this MLflow",
-            f"mlflow db upgrade sqlite:///{store}",
-        ) from error
-    return page_of_run(str(experiment), None if entry.kind == "sweep" else str(entry.summary.run_id))
-
-
-def _last(tracked: Sequence[Entry]) -> Entry:
-    """Returns the last run or sweep; not a job, whose sweep shows it beside the others."""
-    return ([entry for entry in tracked if entry.kind != "job"] or tracked)[-1]
+    run_id = str(entry.summary.run_id)
+    with suppress(MlflowException):  # of another version, as the server says then
+        experiment = Store(TrackingSettings(), outputs).client().get_run(run_id).info.experiment_id
+        return page_of_run(str(experiment), None if entry.kind == "sweep" else run_id)
+    return ""
 
 
 if __name__ == "__main__":
