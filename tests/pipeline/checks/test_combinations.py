@@ -47,7 +47,7 @@ REFUSED: Mapping[str, str] = {
     "augment.rotation=0.6": r"augment.rotation=0.6 is out of range.*at most 0.5",
     "augment.where=gpu": "augment.where=gpu is not known",
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Try: precision=mixed_bfloat16",
-    "precision=float16 optimizer=adamw": "squares of small gradients are rounded to 0",
+    "precision=float16 optimizer=adamw": "squares of small gradients to 0",
     "train.jit=fast": "train.jit=fast is not known",
     "debug.kind=fast": "debug.kind=fast: the option of debug sets it. Expected none. Try: debug=<option>",
     "optimizer.name=sgd": "optimizer.name=sgd: the option of optimizer sets it. Expected adam",

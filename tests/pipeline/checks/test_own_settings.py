@@ -63,7 +63,6 @@ WRONG = {
     "binz: 1": r"unknown setting 'own\.binz'\. Expected one of: own\.bins, own\.share, .*deep.*Try: own\.bins=",
     "kind: c": r"own\.kind=c is not known\. Expected one of: a, b",
     "sides: [1, 0]": r"own\.sides.*0 is out of range",
-    "sides: {a: 1}": r"own\.sides",
     "deep: maybe": r"own\.deep=maybe has the wrong type\. Expected true or false",
     "share: 0.5, bins: 1.5": r"own\.bins=1\.5 has the wrong type",
     "a-b: 1": r"unknown setting 'own\.a-b'",
