@@ -14,7 +14,7 @@ from pipeline.command_line.command import INTERRUPTED, command_parser, print_err
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
-from pipeline.run_folder.pending import send_pending
+from pipeline.run_folder.pending import send_pending, settings_for
 from pipeline.sweep.index import sweep_status
 from pipeline.system import environment
 from pipeline.tracking.journal import NAME, Journal
@@ -69,18 +69,13 @@ def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
 
 def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     journal = Journal(folder)
-    kind = journal.store.get("kind") or "local"
-    address = uri or journal.store.get("uri")
-    if address and "***" in address:
+    if journal.is_closed and journal.store.get("target") not in (None, MLFLOW_RUN):
+        return 0
+    settings = TrackingSettings("server", uri) if uri else settings_for(folder, TrackingSettings())
+    if "***" in (settings.uri or ""):
         if not journal.unsent and not is_named:
             return 0  # the store has everything, and needs its password for a look
-        raise UserError(f"the password of {address} was not kept", "the whole address", f"--uri={address}")
-    target = journal.store.get("target") or MLFLOW_RUN
-    if target != MLFLOW_RUN:
-        if journal.is_closed:
-            return 0
-        raise UserError(f"it was recorded by {target}", "the command that recorded it, which sends the rest")
-    settings = TrackingSettings(kind="server" if uri else kind, uri=address)
+        raise UserError(f"the password of {settings.uri} was not kept", "the whole address", f"--uri={settings.uri}")
     store = Store(settings, outputs_of(folder) or outputs)
     count = journal.unsent
     if journal.is_closed and not is_named and _deleted_by_hand(store, journal.run_id):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.cluster import ClusterSettings
@@ -191,10 +191,6 @@ def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) ->
         node: a part of the configuration, checked with all its parts.
         path: the name of `node` in the configuration `whole`.
     """
-    if isinstance(node, ListConfig):
-        for index in range(len(node)):
-            if not OmegaConf.is_missing(node, index):
-                _refuse_added(node[index], f"{path}.{index}", whole)
     if not isinstance(node, DictConfig) or node._is_none():
         return
     whole = node if whole is None else whole

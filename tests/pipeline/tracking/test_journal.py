@@ -208,7 +208,7 @@ def test_a_folder_names_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[st
         settings_for(folder, LOCAL)
     assert settings_for(folder, OWN) == OWN
     assert sync.main([f"--outputs={tmp_path}"]) == 1
-    assert "it was recorded by" in capsys.readouterr().err
+    assert "was recorded by" in capsys.readouterr().err
     with (folder / NAME).open("a") as file:
         file.write('{"call": "open", "given": {"run_id": "x"}}\n')
     journal = Journal(folder)
