@@ -99,7 +99,7 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     if unknown:
         name, _, value = unknown[0].lstrip("-").replace("-", "_").partition("=")
         near = difflib.get_close_matches(unknown[0], FLAGS, 1, cutoff=0.8)
-        expected = ("key=value, without dashes", *FLAGS)
+        expected = ("key=value without dashes", *FLAGS)
         raise UserError(f"unknown flag '{unknown[0]}'", expected, near[0] if near else f"{name}={value or '<value>'}")
     found = vars(flags)
     shows = found.pop("cfg") is not None or flags.resolve or flags.package is not None
