@@ -4,7 +4,6 @@ Imports no TensorFlow: commands that use exported models convert by it, too.
 """
 
 import io
-import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -14,15 +13,11 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 """Of files that are taken for images."""
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
-MOST_PIXELS = 80_000_000
-"""Limit for an image; a larger one counts as damaged. 240 MB decoded."""
 
 _NATIVE = (b"\xff\xd8", b"\x89PNG")
 """First bytes of a JPEG and of a PNG."""
 
 Result = TypeVar("Result")
-
-_ADDRESS = re.compile(r"<[^<>]* object at 0x[0-9a-fA-F]+>")
 
 
 class InvalidImageError(Exception):
@@ -38,55 +33,36 @@ def decode_each(
         decode: takes JPEGs and PNGs, all at once, and raises `refusal` where it does not read one of them. Images of
             other formats, and those that it refuses but Pillow reads, are converted.
     """
-    results: dict[int, Result | InvalidImageError] = {}
-    readable: dict[int, bytes] = {}
-    for index, content in enumerate(contents):
-        try:
-            readable[index] = content if content.startswith(_NATIVE) else as_png(content)
-        except InvalidImageError as error:
-            results[index] = error
-    results |= zip(readable, _decoded(list(readable.values()), decode, refusal), strict=True)
-    return [results[index] for index in range(len(contents))]
-
-
-def _decoded(
-    contents: list[bytes], decode: Callable[[list[bytes]], Sequence[Result]], refusal: type[Exception]
-) -> Sequence[Result | InvalidImageError]:
-    if not contents:
-        return []
     try:
-        return decode(contents)
-    except refusal as error:
+        return list(decode([content if content.startswith(_NATIVE) else as_png(content) for content in contents]))
+    except (refusal, InvalidImageError) as error:
         if len(contents) > 1:  # the error does not say which of them it is
-            return [result for content in contents for result in _decoded([content], decode, refusal)]
-        try:
-            converted = as_png(contents[0])
-        except InvalidImageError as reason:
-            return [reason]
-        if converted == contents[0]:
-            return [InvalidImageError(str(error).partition("\n")[0])]
-        return _decoded([converted], decode, refusal)
+            return [result for content in contents for result in decode_each([content], decode, refusal)]
+        if isinstance(error, InvalidImageError):
+            return [error]
+    try:
+        return list(decode([as_png(contents[0])]))
+    except InvalidImageError as error:
+        return [error]
+    except refusal as error:
+        return [InvalidImageError(str(error).partition("\n")[0])]
 
 
 def as_png(content: bytes) -> bytes:
     """Return an image as a PNG of RGB: of an animation the first frame, upright, without transparency.
 
     Raises:
-        InvalidImageError: for bytes that are no whole image, or one of more than MOST_PIXELS.
+        InvalidImageError: for bytes that are no whole image.
     """
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.width * image.height > MOST_PIXELS:  # known from the header, before memory is taken for pixels
-                raise InvalidImageError(f"{image.width}×{image.height} pixels, over {MOST_PIXELS // 10**6} million")
             upright = ImageOps.exif_transpose(image)
             upright.info.clear()  # a color that is transparent, of which Pillow would warn
             file = io.BytesIO()
             upright.convert("RGB").save(file, "PNG", compress_level=1)
             return file.getvalue()
-    except InvalidImageError:
-        raise
     except UnidentifiedImageError as error:  # its text has the address of an object
         why = f"cannot identify it as one of {', '.join(FORMATS)}" if content else "an empty file"
         raise InvalidImageError(why) from error
     except Exception as error:  # what Pillow raises for damage has no common class
-        raise InvalidImageError(_ADDRESS.sub("the image", str(error)) or type(error).__name__) from error
+        raise InvalidImageError(str(error) or type(error).__name__) from error

@@ -13,18 +13,19 @@ import numpy as np
 import PIL
 import tensorflow as tf
 
-from stages.data.convert import MOST_PIXELS, InvalidImageError, decode_each
+from stages.data.convert import InvalidImageError, decode_each
 
-VERSION = 3
+VERSION = 4
 """Of the decoding, and part of a cache's name: raise it with every change of the pixels that
 `Decoder` returns, and of the arrays that `stages.data.prepared` keeps."""
 
 AT_ONCE = 2
-"""Images of a batch that are decoded at the same time: each may take MOST_PIXELS."""
+"""Images of a batch that are decoded at the same time, each whole."""
 
-_EXIF = b"Exif\x00\x00"
 _EXIF_BYTES = 2**16
-_MOST_TAGS = 128
+_ORIENTATION = (b"\x12\x01\x03\0\x01\0\0\0", b"\x01\x12\0\x03\0\0\0\x01\0")
+"""EXIF's tag 0x0112, one number of 16 bits, up to its low byte: in the order of Intel, and of Motorola."""
+
 _TRANSPOSED = (5, 6, 7, 8)
 _REVERSED = ((3, 4, 7, 8), (2, 3, 6, 7))
 """Orientations of images whose rows, or columns, come in reverse order once they are transposed."""
@@ -80,7 +81,7 @@ def decode(contents: tf.Tensor, image_shape: tuple[int, int, int], resize: str) 
 
     A JPEG is put upright by its EXIF tag, transparency is left out, of 16 bits the upper 8 are taken. Resizing is
     bilinear over all pixels that fall into one, within 1 of 255 of Pillow's. To be traced; the graph raises
-    InvalidArgumentError for other bytes, damage, and more than MOST_PIXELS.
+    InvalidArgumentError for other bytes and for damage.
 
     Args:
         image_shape: (H, W, C) with C 1 or 3.
@@ -88,11 +89,7 @@ def decode(contents: tf.Tensor, image_shape: tuple[int, int, int], resize: str) 
     """
 
     def one(content: tf.Tensor) -> Batch:
-        is_jpeg = tf.strings.substr(content, 0, 2) == b"\xff\xd8"
-        is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
-        known = tf.debugging.Assert(is_jpeg | is_png, ["neither JPEG nor PNG: convert it"])
-        with tf.control_dependencies([known]):
-            pixels = tf.cond(is_png, lambda: _png(content), lambda: _jpeg(content))
+        pixels = _upright(tf.io.decode_jpeg(content, 3, dct_method="INTEGER_ACCURATE"), content)  # also reads PNG
         sides = tf.shape(pixels)[:2]
         return _resized(_gray(pixels) if image_shape[-1] == 1 else pixels, image_shape, resize), sides
 
@@ -106,40 +103,19 @@ def decode(contents: tf.Tensor, image_shape: tuple[int, int, int], resize: str) 
     return batch
 
 
-def _png(content: tf.Tensor) -> tf.Tensor:
-    """Return uint8 [h, w, 3]."""
-    head = _head(content, 24)
-    with tf.control_dependencies([_refuse_large(_number(head, 16, 4), _number(head, 20, 4))]):
-        return tf.io.decode_png(content, 3)
+def _upright(pixels: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
+    """Return the pixels of a JPEG, uint8 [h, w, 3], put upright by its EXIF tag; those of a PNG as they are."""
+    is_jpeg = tf.strings.substr(content, 0, 2) == b"\xff\xd8"
+    orientation = tf.where(is_jpeg, _orientation(content), 1)
+    return tf.cond(orientation == 1, lambda: pixels, lambda: _turned(pixels, orientation))
 
 
-def _jpeg(content: tf.Tensor) -> tf.Tensor:
-    """Return uint8 [h, w, 3], upright."""
-    height, width, _ = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(content), tf.int64), 3)
-    with tf.control_dependencies([_refuse_large(height, width)]):
-        pixels = tf.io.decode_jpeg(content, 3, dct_method="INTEGER_ACCURATE")
-    parts = tf.strings.split([content], _EXIF, maxsplit=1).values
-
-    def upright() -> tf.Tensor:
-        is_segment = tf.strings.substr(parts[0], -4, 2) == b"\xff\xe1"
-        orientation = tf.where(is_segment, _orientation(parts[1]), 1)
-        return tf.cond(orientation == 1, lambda: pixels, lambda: _turned(pixels, orientation))
-
-    return tf.cond((tf.size(parts) > 1) & (tf.strings.length(parts[0]) >= 4), upright, lambda: pixels)
-
-
-def _orientation(tiff: tf.Tensor) -> tf.Tensor:
-    """Return the orientation in the first directory of EXIF data, int32, 1 to 8; 1 where it is absent or invalid."""
-    data = tf.pad(_head(tiff, _EXIF_BYTES), [[0, 2 + 12 * _MOST_TAGS]])
-    is_little = data[0] == ord("I")
-    directory = tf.minimum(_number(data, 4, 4, is_little), _EXIF_BYTES)
-    count = _number(data, directory, 2, is_little)
-    tags = tf.reshape(data[directory + 2 : directory + 2 + 12 * _MOST_TAGS], [_MOST_TAGS, 12])
-    wanted = tf.where(is_little, [0x12, 1, 3, 0, 1, 0, 0, 0], [1, 0x12, 0, 3, 0, 0, 0, 1])  # one number of 16 bits
-    is_inside = tf.range(_MOST_TAGS, dtype=tf.int64) < count
-    is_it = is_inside & tf.reduce_all(tf.cast(tags[:, :8], tf.int32) == wanted, axis=1)
-    values = tf.cast(tf.where(is_little, tags[:, 8], tags[:, 9]), tf.int32)
-    value = tf.reduce_sum(tf.where(is_it, values, 0))
+def _orientation(jpeg: tf.Tensor) -> tf.Tensor:
+    """Return the first orientation in the EXIF data, int32, 1 to 8; 1 where it is absent or invalid."""
+    exif = tf.strings.split([tf.strings.substr(jpeg, 0, _EXIF_BYTES)], b"Exif\0\0", maxsplit=1).values[1:]
+    found = [tf.strings.split(exif, tag, maxsplit=1).values[1:] for tag in _ORIENTATION]
+    behind = tf.strings.reduce_join(tf.concat([*found, [b"\x01"]], axis=0))  # of which the first byte counts
+    value = tf.cast(tf.io.decode_raw(tf.strings.substr(behind, 0, 1), tf.uint8)[0], tf.int32)
     return tf.where((value >= 1) & (value <= 8), value, 1)
 
 
@@ -184,22 +160,3 @@ def _resized(pixels: tf.Tensor, image_shape: tuple[int, int, int], resize: str) 
         return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
 
     return tf.ensure_shape(tf.cond(tf.reduce_all(own == size), lambda: pixels, resized), image_shape)
-
-
-def _refuse_large(height: tf.Tensor, width: tf.Tensor) -> tf.Operation:
-    """Refuse an image by its header, before memory is taken for its pixels."""
-    why = f"an image of over {MOST_PIXELS // 10**6} million pixels"
-    return tf.debugging.Assert(height * width <= MOST_PIXELS, [why])
-
-
-def _head(content: tf.Tensor, count: int) -> tf.Tensor:
-    """Return the first bytes of a string, uint8 [count]; 0 past its end."""
-    part = tf.io.decode_raw(tf.strings.substr(content, 0, count), tf.uint8, fixed_length=count)
-    return tf.ensure_shape(part, [count])
-
-
-def _number(data: tf.Tensor, begin: int | tf.Tensor, count: int, is_little: tf.Tensor | bool = False) -> tf.Tensor:
-    """Return the whole number, int64, in `count` bytes of `data`, uint8 [n]."""
-    powers = 256 ** np.arange(count, dtype=np.int64)
-    digits = tf.ensure_shape(tf.cast(data[begin : begin + count], tf.int64), [count])
-    return tf.reduce_sum(digits * tf.where(is_little, powers, powers[::-1]))

@@ -239,7 +239,7 @@ MUTATIONS = (
         "tests/stages/data/test_step_input.py",
     ),
     mutation(
-        "stages/data/decode.py", "orientation = tf.where(is_segment, _orientation(parts[1]), 1)", "orientation = 1",
+        "stages/data/decode.py", "orientation = tf.where(is_jpeg, _orientation(content), 1)", "orientation = 1",
         "tests/stages/data/test_decoding.py", "-k", "turned",
     ),
     mutation(

@@ -6,7 +6,6 @@ of 255, JPEGs in CMYK by more, as the conversion to RGB is another.
 
 import io
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,13 +171,13 @@ def test_an_image_of_the_right_size_is_not_resampled() -> None:
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_an_image_is_turned_by_its_first_directory_alone(order: str) -> None:
-    """All values, and EXIF data that is damaged, or says nothing of the image itself."""
+def test_an_image_is_turned_by_its_exif_data_alone(order: str) -> None:
+    """All values, and data that say nothing of it."""
     content = encoded(Image.fromarray(pixels(40, 60, 3, 1)), "JPEG", quality=95)
     plain = pixels_of(content, (40, 60, 3))
 
-    def tagged(*tags: tuple[int, int, int], offset: int = 8, begin: bytes = b"Exif\0\0") -> bytes:
-        head = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", offset)
+    def tagged(*tags: tuple[int, int, int], begin: bytes = b"Exif\0\0") -> bytes:
+        head = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", 8)
         entries = b"".join(struct.pack(f"{order}HHIHH", tag, kind, 1, value, 0) for tag, kind, value in tags)
         data = begin + head + struct.pack(f"{order}H", len(tags)) + entries + bytes(4)
         return content[:2] + b"\xff\xe1" + struct.pack(">H", len(data) + 2) + data + content[2:]
@@ -189,29 +188,18 @@ def test_an_image_is_turned_by_its_first_directory_alone(order: str) -> None:
         for file in (tagged((0x0112, 3, value)), tagged((0x010F, 3, 7), (0x0112, 3, value), (0x0213, 3, 1))):
             np.testing.assert_array_equal(pixels_of(file, (*size, 3)), expected, err_msg=str(value))
     without = [tagged(), tagged((0x0132, 3, 6)), tagged((0x0112, 2, 6)), tagged((0x0112, 3, 6), begin=b"Exim\0\0")]
-    without += [tagged((0x0112, 3, 6), offset=offset) for offset in (9, 60_000, 2**31, 2**32 - 1)]
-    comment = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
-    without.append(content[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + content[2:])
-    without += [file[:-2] + b"Exif\0\0" + file[-2:] for file in (content,)]
     for file in without:
         np.testing.assert_array_equal(pixels_of(file, (40, 60, 3)), plain)
 
 
 def test_what_cannot_be_decoded_is_told_apart_from_the_rest_of_its_batch() -> None:
     good = encoded(Image.fromarray(pixels(20, 30, 3, 1)), "JPEG")
-    bomb = bytearray(encoded(Image.fromarray(pixels(8, 8, 3, 1)), "PNG"))
-    bomb[16:24] = (10_000).to_bytes(4) + (8_500).to_bytes(4)
-    bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4)
-    gif = bytearray(encoded(Image.fromarray(pixels(8, 8, 3, 1)).convert("P"), "GIF"))
-    gif[6:10] = (10_000).to_bytes(2, "little") + (8_500).to_bytes(2, "little")
     invalid = {
         b"": "an empty file",
         b"no image": "cannot identify it as one of JPEG, PNG, BMP, GIF, WEBP",
         good[:300]: "runcated",
         encoded(Image.fromarray(pixels(20, 30, 3, 1)), "PNG")[:300]: "",
         encoded(Image.fromarray(pixels(20, 30, 3, 1)), "TIFF"): "cannot identify",
-        bytes(bomb): "over 80 million",
-        bytes(gif): "over 80 million",
         encoded(Image.fromarray(pixels(1, 3, 3, 1)), "PNG"): "3×1 pixels, a side under 2",
     }
     results = Decoder((12, 16, 3), "stretch", min_side=2)([good, *invalid, good])
@@ -226,15 +214,14 @@ def test_prepared_held_and_streamed_images_are_the_same(
     source: str, contents: dict[str, bytes], folder: Path, tfds_folder: Path, tmp_path: Path
 ) -> None:
     expected = sorted((pixels_of(one, (24, 20, 3)) for one in contents.values()), key=lambda x: x.tobytes())
-    for cache in ("disk", "off"):
-        for memory_gib in (None, 0.0):
-            more: dict[str, Any] = {"size": [24, 20], "cache": cache, "memory_gib": memory_gib}
-            if source == "tfds":
-                dataset = tfds(TfdsSettings(name="made", dir=str(tfds_folder), **more), cache=tmp_path)
-            else:
-                dataset = image_folder(settings(folder, **more), cache=tmp_path)
-            assert isinstance(dataset.train.images, np.ndarray) == (memory_gib is None)
-            np.testing.assert_array_equal(rows(dataset), np.stack(expected))
+    for cache, memory_gib in (("disk", None), ("disk", 0.0), ("off", None)):
+        more: dict[str, Any] = {"size": [24, 20], "cache": cache, "memory_gib": memory_gib}
+        if source == "tfds":
+            dataset = tfds(TfdsSettings(name="made", dir=str(tfds_folder), **more), cache=tmp_path)
+        else:
+            dataset = image_folder(settings(folder, **more), cache=tmp_path)
+        assert isinstance(dataset.train.images, np.ndarray) == (memory_gib is None)
+        np.testing.assert_array_equal(rows(dataset), np.stack(expected))
 
 
 def test_a_cache_of_another_decoder_is_not_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
