@@ -10,8 +10,6 @@ from stages.features.kinds import IMAGES
 from stages.results import Dataset, Normalization, Record
 from stages.storage.arrays import DamagedError, read_arrays, write_arrays
 
-NAME = "scaling"
-
 
 def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
     """Returns `required`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
@@ -46,7 +44,7 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
     """Writes how the pixels of `dataset` are scaled, every digit of it."""
     scaling = dataset.normalization
     values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
-    write_arrays(folder, NAME, {**values, "automatic": scaling.automatic}, {})
+    write_arrays(folder, {**values, "automatic": scaling.automatic}, {})
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
@@ -56,7 +54,7 @@ def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
         UserError: where it is missing or not what was written.
     """
     try:
-        values = read_arrays(saved, NAME).facts
+        values = read_arrays(saved).facts
     except (OSError, DamagedError) as error:
         raise UserError(f"{saved} is not what was written ({error})", "the results of a run as it left them") from error
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))

@@ -47,14 +47,14 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
     """
     _mark_used(place)
     with suppress(OSError, DamagedError):
-        return read_arrays(place, place.name), False
+        return read_arrays(place), False
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place, reporter):
             _mark_used(place)
             try:
-                return read_arrays(place, place.name), False
+                return read_arrays(place), False
             except FileNotFoundError:
                 pass
             except DamagedError as error:
@@ -75,7 +75,7 @@ def _made(place: Path, make: Callable[[Path], Contents]) -> ArrayFolder:
     def write(folder: Path) -> None:
         folder.mkdir()
         made.append(make(folder))
-        write_arrays(folder, place.name, made[0].facts, made[0].arrays, made[0].mapped)
+        write_arrays(folder, made[0].facts, made[0].arrays, made[0].mapped)
 
     atomic_write(place, write, durable=False)  # what a power failure damages is noticed, and made again
     [contents] = made
