@@ -21,7 +21,6 @@ from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow
 from stages.errors import UserError
-from stages.settings.places import regular_file
 from stages.settings.strategy import StrategySettings
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Run:
     @cached_property
     def config(self) -> DictConfig:
         """The whole configuration, without secrets."""
-        document = OmegaConf.load(regular_file(self.folder / "config.yaml"))
+        document = OmegaConf.load(self.folder / "config.yaml")
         assert isinstance(document, DictConfig)
         return document
 

@@ -51,12 +51,9 @@ def check(dataset: Dataset) -> None:
         UserError: where it cannot; see `stages.results.Dataset`.
     """
     names, classes = dataset.class_names, dataset.num_classes
-    strange = next((name for name in names if not isinstance(name, str) or not is_utf8(name)), None)
-    if strange is not None:
-        kind = "not UTF-8" if isinstance(strange, str) else f"of type {type(strange).__name__}"
-        raise _error(dataset, f"its class name {printable(str(strange))} is {kind}", "texts in UTF-8, one a class")
-    if len(set(names)) < max(classes, 2):
-        raise _error(dataset, f"its {classes} class name(s) are {', '.join(names[:9])}", "two different ones or more")
+    if len(set(names)) < max(classes, 2) or not all(isinstance(name, str) for name in names):
+        listed = ", ".join(map(repr, names[:9]))
+        raise _error(dataset, f"its {classes} class name(s) are {listed}", "two different texts or more")
     for key, feature in dataset.features.items():
         if feature.kind == "image":
             _check_range(dataset, feature)
@@ -126,17 +123,3 @@ def _check_pixels(dataset: Dataset, key: str, name: str, split: Split) -> None:
             f"its {name} pixels lie in {ends[0]:g}..{ends[1]:g}, and its pixel_range is ({low:g}, {high:g})",
             "finite pixels, and a pixel_range that holds those of all splits: augmentation clips to it",
         )
-
-
-def is_utf8(text: str) -> bool:
-    """Returns whether a text, such as the name of a file, can be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a file name of other bytes
-        return False
-    return True
-
-
-def printable(text: str) -> str:
-    """Returns a text with the bytes of a file name that are not UTF-8 as escapes, such as `caf\\xe9.png`."""
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -52,7 +52,7 @@ def inspect(
         folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, `plots/classes.png`, `plots/batch.png` and,
             where images are augmented, `plots/augmentation.png`. None: no files.
     """
-    result = statistics(dataset, settings.seed)
+    result = statistics(dataset)
     files: dict[str, Sequence[Path]] = {}
     if strategy is None or is_chief(strategy):
         log(result, dataset, reporter or Silent())
@@ -61,8 +61,7 @@ def inspect(
                 "data": write(result, dataset, folder / "data"),
                 "plots": draw(dataset, settings, folder / "plots"),
             }
-    repeated = {name: split.repeated for name, split in result.splits.items()}
-    counts = {f"data/duplicates_{name}": count for name, count in repeated.items() if count is not None}
+    counts = {f"data/duplicates_{name}": split.repeated for name, split in result.splits.items()}
     counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in result.shared.items()}
     train = result.splits["train"]
     images = dataset.features[IMAGES]
@@ -74,7 +73,6 @@ def inspect(
         "pixel_max": pixel_max,
         "mean": [float(f"{value:.6g}") for value in train.mean],
         "std": [float(f"{value:.6g}") for value in train.std],
-        "described_examples": train.described,
     }
     return Inspection(result, Record(params, files=files))
 
@@ -84,7 +82,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     chosen = examples(dataset)
     names = drawable(dataset.class_names)
     pixels = dataset.features[IMAGES].facts["range"]
-    labels = [names[label] for label in chosen]
+    labels = [[names[label]] for label in chosen]
     of_all = f" of {dataset.num_classes}" if len(chosen) < dataset.num_classes else ""
     title = f"Training split, {len(chosen)}{of_all} classes"
     rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]

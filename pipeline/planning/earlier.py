@@ -32,7 +32,6 @@ from pipeline.run_folder.summary import Summary
 from pipeline.tracking.models import RESULTS
 from stages.checkpoints.names import can_start
 from stages.errors import UserError
-from stages.settings.places import regular_file
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import TrainSettings
 
@@ -291,7 +290,7 @@ def _both(
     """
     path = Path(run.folder) / "config.yaml"
     try:
-        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(regular_file(path))), ignored)
+        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(path)), ignored)
     except Exception as error:  # whatever is in the file
         raise UserError(
             f"{option}: {shorter(path)} cannot be read ({type(error).__name__}), so its settings cannot be compared",

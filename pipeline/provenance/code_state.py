@@ -15,7 +15,6 @@ from pathlib import Path
 from pipeline.command_line.arguments import command_name
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction import credentials_of, redact, redact_overrides
-from stages.settings.places import regular_file
 
 DIFF_LIMIT = 1_000_000
 """Characters of a diff."""
@@ -96,7 +95,7 @@ def _diff(top: Path) -> str:
     notes = []
     for name in filter(None, listed.split("\0")):
         with suppress(OSError):  # a broken link, or deleted in the meantime
-            digest = hashlib.sha256(regular_file(top / name).read_bytes()).hexdigest()
+            digest = hashlib.sha256((top / name).read_bytes()).hexdigest()
             notes.append(f"# new, known by its digest alone: {name} sha256:{digest}\n")
     text = "".join([*notes, git(top, "diff", "HEAD") or git(top, "diff") or ""])
     if len(text) <= DIFF_LIMIT:

@@ -12,7 +12,6 @@ from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_PIXELS
-from stages.settings.places import regular_file
 
 TRAINED = Path("results", "train", "trained.npz")
 """The result of a training, in its run's folder."""
@@ -26,11 +25,10 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
     """Writes weights, history, and what must be known of the data when the model meets other data.
 
     That is the names of the classes, the shape and range of the images, and a digest of each training image, by which
-    test images are seen that the model was trained on; the digests only where all images have been read anyway.
+    test images are seen that the model was trained on.
     """
     arrays = {f"weight.{index}": array for index, array in enumerate(trained.model.network.get_weights())}
-    if dataset.train.is_at_hand:
-        arrays[DIGESTS] = dataset.train.described.digests
+    arrays[DIGESTS] = dataset.train.described.digests
     facts = {
         "step": trained.steps,
         "best_epoch": trained.best_epoch,
@@ -124,10 +122,8 @@ def _shown(values: list[Any]) -> str:
 
 
 def count_known(trained_on: np.ndarray | None, test: Split) -> int:
-    """Returns how many images of `test` are among those with these digests, as far as they are at hand."""
-    if trained_on is None or not test.is_at_hand:
-        return 0
-    return int(np.isin(test.described.digests, trained_on).sum())
+    """Returns how many images of `test` are among those with these digests; 0 where these are unknown."""
+    return 0 if trained_on is None else int(np.isin(test.described.digests, trained_on).sum())
 
 
 def digests_of_run(weights: Path) -> np.ndarray | None:
@@ -137,7 +133,7 @@ def digests_of_run(weights: Path) -> np.ndarray | None:
     """
     for folder in list(weights.resolve().parents)[:3]:
         try:
-            with np.load(regular_file(folder / TRAINED), allow_pickle=False) as arrays:
+            with np.load(folder / TRAINED, allow_pickle=False) as arrays:
                 return np.asarray(arrays[DIGESTS]) if DIGESTS in arrays.files else None
         except (OSError, ValueError):
             continue

@@ -33,6 +33,8 @@ def decode_each(
         decode: takes JPEGs and PNGs, all at once, and raises `refusal` where it does not read one of them. Images of
             other formats, and those that it refuses but Pillow reads, are converted.
     """
+    if not contents:
+        return []
     try:
         return list(decode([content if content.startswith(_NATIVE) else as_png(content) for content in contents]))
     except (refusal, InvalidImageError) as error:

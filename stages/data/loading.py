@@ -1,4 +1,4 @@
-"""From a source to a data set: prepared, divided into splits, held in memory or streamed."""
+"""From a source to a data set: prepared, divided into splits, held in memory or read from the cache."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from stages.data.free_memory import available_memory
 from stages.data.prepared import Prepared, hold, prepare, read_into_memory, read_rows
 from stages.data.source import Invalid, Source
 from stages.data.split import Split
-from stages.data.splits import cut_all, dataset_of, fingerprint_of
+from stages.data.splits import cut_all, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, image
 from stages.reporter import Reporter, Silent
@@ -38,58 +38,35 @@ def load(
     reporter = reporter or Silent()
     if source.passed_over:
         reporter.log(f"{source.name}: {source.passed_over:,} files that are no images are passed over")
-    cache = cache if settings.cache == "disk" else None
-    fits = _fits((len(source), *source.image_shape), settings.memory_gib)
-    prepared = _prepared(source, settings, cache, fits, reporter)
+    allowed = settings.memory_gib * 2**30 if settings.memory_gib is not None else HELD_SHARE * available_memory()
+    fits = len(source) * int(np.prod(source.image_shape)) <= allowed
+    if settings.cache == "disk" and cache is not None:
+        prepared = prepare(source, cache, settings.on_error, reporter)
+    elif fits:
+        prepared = read_into_memory(source, settings.on_error, reporter)
+    else:
+        raise UserError(
+            f"{source.name} does not fit into memory, and no cache keeps its images on the disk",
+            f"data.cache=disk, or at most {allowed / 2**30:.3g} GiB of images",
+            "data.cache=disk",
+        )
     rows = splits_of(source, prepared, settings)
     images: Mapping[str, Column]
-    if not fits:
-        held_in = "source" if prepared.entry is None else "disk"
-        reporter.log(f"{source.name} is read from its {held_in} during training")
-        read = prepared.images.read if isinstance(prepared.images, Streamed) else read_rows(prepared)
-        every = Streamed.all((len(prepared.labels), *source.image_shape), read)
-        images = {name: dataclasses.replace(every, rows=part) for name, part in rows.items()}
+    if fits:
+        images = hold(prepared, rows)
     else:
-        held_in, images = "memory", hold(prepared, rows)
+        reporter.log(f"{source.name} is read from its disk during training")
+        every = Streamed.all(prepared.images.shape, read_rows(prepared))
+        images = {name: dataclasses.replace(every, rows=part) for name, part in rows.items()}
     splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}
-    # Without a cache, free memory decides whether all pixels are read: the fingerprint must not depend on it.
-    fingerprint = f"{source.fingerprint} {len(prepared.invalid)} left out" if settings.cache == "off" else None
     resize = settings.resize if isinstance(settings, ImagesSettings) else "stretch"
     features = {IMAGES: image(source.image_shape, np.dtype(np.uint8), (0.0, 255.0), resize)}
-    dataset = dataset_of(source.name, splits, source.class_names, features, fingerprint_of(splits, fingerprint, rows))
-    params = {"held_in": held_in, "data/skipped": len(prepared.invalid), "data/passed_over": source.passed_over}
+    dataset = dataset_of(source.name, splits, source.class_names, features)
+    params = {"held_in": "memory" if fits else "disk", "data/skipped": len(prepared.invalid)}
+    params |= {"data/passed_over": source.passed_over}
     files = _report_invalid(prepared.invalid, source.name, reporter, folder)
     record = dataclasses.replace(dataset.record, params={**dataset.record.params, **params}, files=files)
     return dataclasses.replace(dataset, record=record)
-
-
-def _prepared(source: Source, settings: SourceSettings, cache: Path | None, fits: bool, reporter: Reporter) -> Prepared:
-    """Returns the images in the cache, or in memory, or as they are read at each use."""
-    if cache is not None:
-        return prepare(source, cache, settings.on_error, reporter)
-    if fits:
-        return read_into_memory(source, settings.on_error, reporter)
-    if settings.on_error == "skip" or not source.is_indexed:
-        why = "too late to skip it" if source.is_indexed else "and TFRecord files are read from end to end alone"
-        raise UserError(
-            f"{source.name} with data.cache=off does not fit into memory: an image is decoded when a batch needs it, "
-            f"{why}",
-            ("data.cache=disk", "data.on_error=fail, and files or ArrayRecord"),
-            "data.cache=disk",
-        )
-    labels = source.labels()
-    images = Streamed.all((len(labels), *source.image_shape), lambda numbers: _read_now(source, numbers))
-    return Prepared(images, labels, np.arange(len(labels)), None, ())
-
-
-def _read_now(source: Source, numbers: np.ndarray) -> np.ndarray:
-    images = []
-    for result in source.read(numbers):
-        if isinstance(result, Invalid):
-            fix = "data.cache=disk data.on_error=skip"
-            raise UserError(f"{result.where}: {result.why}", "examples that can be used", fix)
-        images.append(result[0])
-    return np.stack(images)
 
 
 def splits_of(source: Source, prepared: Prepared, settings: SourceSettings) -> dict[str, np.ndarray]:
@@ -117,17 +94,11 @@ def splits_of(source: Source, prepared: Prepared, settings: SourceSettings) -> d
     return rows | {name: train[part] for name, part in cut.items()}
 
 
-def _fits(shape: tuple[int, ...], memory_gib: float | None) -> bool:
-    allowed = memory_gib * 2**30 if memory_gib is not None else HELD_SHARE * available_memory()
-    return int(np.prod(shape)) <= allowed
-
-
 def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray, name: str) -> Split:
     numbers = prepared.numbers[rows]
     files = [source.file(int(number)) for number in numbers] if name == "test" else [None]
     named = [file for file in files if file is not None]
-    described = prepared.described and prepared.described.of(rows)
-    labels = prepared.labels[rows]
+    described, labels = prepared.described.of(rows), prepared.labels[rows]
     return Split.of_images(images, labels, cached=described, numbers=numbers, files=named or None)
 
 

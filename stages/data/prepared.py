@@ -5,16 +5,15 @@ When an entry is opened, everything but the pixels is compared with its checksum
 when it is first read.
 """
 
-from collections import deque
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stages.data.columns import Column
 from stages.data.source import Example, Invalid, Source
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
@@ -23,6 +22,9 @@ from stages.storage.arrays import ArrayFolder
 from stages.storage.cache import Contents, cached, discard
 
 _IMAGES = "images"
+
+AT_ONCE = 8
+"""Blocks for each thread that are read before the next ones are asked for."""
 
 _Block = tuple[list[Example | Invalid], np.ndarray, Described]
 """Examples, the images of those that can be used, uint8 [n, H, W, C], and what is known of these."""
@@ -37,10 +39,10 @@ class Prepared:
     are what was written.
     """
 
-    images: Column
+    images: np.ndarray
     labels: np.ndarray
     numbers: np.ndarray
-    described: Described | None
+    described: Described
     invalid: tuple[Invalid, ...]
     entry: ArrayFolder | None = None
     is_compared: bool = True
@@ -89,7 +91,6 @@ def read_rows(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
     def read(rows: np.ndarray) -> np.ndarray:
         images = prepared.images[rows]
         for place in np.flatnonzero(~is_compared[rows]):
-            assert prepared.described is not None
             if digest(images[place]) != prepared.described.digests[rows[place]]:
                 assert prepared.entry is not None
                 discard(prepared.entry)
@@ -124,7 +125,6 @@ def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> Co
         begins = file.tell()
         prepared = _read(source, on_error, reporter, f"prepares {source.name}", lambda part: file.write(part.data))
         file.truncate(begins + int(np.prod(shape)))  # rows for images that were left out stay at the end, unused
-    assert prepared.described is not None
     arrays = {
         "labels": prepared.labels,
         "numbers": prepared.numbers,
@@ -166,18 +166,11 @@ def _read_block(source: Source, block: Any) -> _Block:
 
 
 def _in_order(function: Callable[[Any], _Block], items: Iterable[Any]) -> Iterator[_Block]:
-    """Yields the results of threads in the order of `items`, of which a few are taken ahead."""
-    pool = ThreadPoolExecutor(WORKERS)
-    try:
-        waiting: deque[Future[_Block]] = deque()
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > 2 * WORKERS:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    """Yields the results of threads in the order of `items`, of which a group is in work at a time."""
+    remaining = iter(items)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        while group := list(itertools.islice(remaining, AT_ONCE * WORKERS)):
+            yield from pool.map(function, group)
 
 
 def _refuse(invalid: Sequence[Invalid], on_error: str) -> None:

@@ -29,7 +29,7 @@ class Source(ABC):
     name: for people. fingerprint: changes with whatever changes an image, a label or a split; known without reading
     them. image_shape: (H, W, C). class_names: one for each label. parts: from `train`, and `val` and `test` where the
     source has them, to the numbers of their examples, int64; each example is in one of them. passed_over: files that
-    are no images. is_indexed: whether `read` takes any numbers, so that images may be read at each use.
+    are no images.
     """
 
     name: str
@@ -38,7 +38,6 @@ class Source(ABC):
     class_names: tuple[str, ...]
     parts: Mapping[str, np.ndarray]
     passed_over: int = 0
-    is_indexed: bool = True
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
@@ -49,21 +48,13 @@ class Source(ABC):
         return max(1, chunk_of(self.image_shape) // (4 * WORKERS))
 
     def blocks(self) -> Iterator[Any]:
-        """Yields arguments of `read`, for all examples in order."""
+        """Yields arguments of `read`, for all examples in order; by default their numbers, int64 [n]."""
         for start in range(0, len(self), self.block):
             yield np.arange(start, min(start + self.block, len(self)))
 
     @abstractmethod
     def read(self, block: Any) -> list[Example | Invalid]:
-        """Returns examples, or why they cannot be used; safe in several threads at once.
-
-        Args:
-            block: of `blocks`; where the source is indexed, any numbers, int64 [n].
-        """
-
-    @abstractmethod
-    def labels(self) -> np.ndarray:
-        """Returns the labels of all examples, int32 [N], of an indexed source; may take as long as reading it."""
+        """Returns the examples of a block, or why they cannot be used; safe in several threads at once."""
 
     def file(self, number: int) -> str | None:
         """Returns the path of an example's file in the source; None: no file."""
@@ -89,16 +80,13 @@ class EncodedSource(Source):
 
     def read(self, block: Any) -> list[Example | Invalid]:
         """See `Source`."""
-        results: list[Example | Invalid | None] = []
-        waiting: list[Encoded] = []
-        for item in self.encoded(block):
-            if isinstance(item, Encoded) and not 0 <= item.label < len(self.class_names):
-                item = Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
-            results.append(item if isinstance(item, Invalid) else None)
-            waiting += [item] if isinstance(item, Encoded) else []
-        images = iter(zip(waiting, self.decode([item.content for item in waiting]), strict=True))
-        return [_example(*next(images)) if result is None else result for result in results]
+        items = self.encoded(block)
+        images = iter(self.decode([item.content for item in items if isinstance(item, Encoded)]))
+        return [self._example(item, next(images)) if isinstance(item, Encoded) else item for item in items]
 
-
-def _example(item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
-    return Invalid(item.where, str(image)) if isinstance(image, InvalidImageError) else (image, item.label)
+    def _example(self, item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
+        if isinstance(image, InvalidImageError):
+            return Invalid(item.where, str(image))
+        if not 0 <= item.label < len(self.class_names):
+            return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
+        return image, item.label

@@ -14,9 +14,6 @@ from stages.dataset_rules import int32_labels
 from stages.features.kinds import IMAGES
 from stages.images import Described, describe
 
-SAMPLED = 32
-"""Examples that stand for a split where it would take long to read all."""
-
 
 @dataclass(frozen=True)
 class Split:
@@ -75,20 +72,9 @@ class Split:
         return self.cached or describe(self.features)
 
     @property
-    def is_at_hand(self) -> bool:
-        """Whether `described` costs no reading: features are in memory, or a cache has it. Else it may take hours."""
-        return self.cached is not None or all(isinstance(column, np.ndarray) for column in self.features.values())
-
-    @property
     def is_described(self) -> bool:
         """Whether `described` is known already."""
         return self.cached is not None or "described" in self.__dict__
-
-    @cached_property
-    def sampled(self) -> np.ndarray:
-        """Digests of SAMPLED examples, uint64, evenly spread over the split; of all where it has fewer. Reads them."""
-        rows = np.unique(np.linspace(0, len(self) - 1, SAMPLED).astype(np.int64))
-        return describe({name: column[rows] for name, column in self.features.items()}).digests
 
     def take(self, rows: np.ndarray) -> Split:
         """Returns the examples of `rows`, int64 [n]; what is read at each use still is."""

@@ -14,8 +14,6 @@ from stages.features.kinds import IMAGES, Feature, image
 from stages.results import Dataset, Record
 from stages.seeds import derive
 
-SPLITS = ("train", "val", "test")
-
 
 def divide(images: Column, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
     """Cuts off `fraction` of the examples, the same fraction of every class.
@@ -81,42 +79,22 @@ def assemble(
     pixel_range: tuple[float, float] = (0.0, 255.0),
 ) -> Dataset:
     """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
-    splits = {"train": train, "val": val, "test": test}
     images = image(train.images.shape[1:], train.images.dtype, pixel_range)
-    return dataset_of(name, splits, class_names, {IMAGES: images}, fingerprint_of(splits))
+    return dataset_of(name, {"train": train, "val": val, "test": test}, class_names, {IMAGES: images})
 
 
 def dataset_of(
-    name: str,
-    splits: Mapping[str, Split],
-    class_names: tuple[str, ...],
-    features: Mapping[str, Feature],
-    fingerprint: str,
+    name: str, splits: Mapping[str, Split], class_names: tuple[str, ...], features: Mapping[str, Feature]
 ) -> Dataset:
-    """Returns the data set of `train`, `val` and `test`, with its fingerprint as a parameter to record."""
-    train, val, test = (splits[key] for key in SPLITS)
-    record = Record(params={"fingerprint": fingerprint})
-    return Dataset(name, train, val, test, class_names, features, fingerprint, record=record)
-
-
-def fingerprint_of(
-    splits: Mapping[str, Split], source: str | None = None, rows: Mapping[str, np.ndarray] | None = None
-) -> str:
-    """Returns a digest that changes with the content of the splits.
-
-    Args:
-        source: the fingerprint of a source too large to be read through; None: the pixels are digested.
-        rows: of the source, int64, that the splits consist of.
-    """
-    content = hashlib.sha256((source or "").encode())
-    for key in SPLITS:
-        split = splits[key]
-        for name, column in split.features.items():
-            content.update(f"{key} {name} {column.dtype} {column.shape}".encode())
+    """Returns the data set of `train`, `val` and `test`, with the fingerprint of their values and targets."""
+    content = hashlib.sha256()
+    train, val, test = (splits[key] for key in ("train", "val", "test"))
+    for key, split in {"train": train, "val": val, "test": test}.items():
+        for feature, column in split.features.items():
+            content.update(f"{key} {feature} {column.dtype} {column.shape}".encode())
         content.update(split.targets.tobytes())
         content.update(b"" if split.weights is None else split.weights.tobytes())
-        if source is None:
-            content.update(split.described.digests.data)
-        elif rows is not None:
-            content.update(np.ascontiguousarray(rows[key]).data)
-    return content.hexdigest()[:32]
+        content.update(split.described.digests.data)
+    fingerprint = content.hexdigest()[:32]
+    record = Record(params={"fingerprint": fingerprint})
+    return Dataset(name, train, val, test, class_names, features, fingerprint, record=record)

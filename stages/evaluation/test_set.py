@@ -16,13 +16,11 @@ def facts_of(split: Split) -> dict[str, str]:
     """Returns what tells a test set from others: digests of its examples and of their pixels.
 
     test_examples: of numbers (or files) and targets, in order. test_pixels: the features' shapes and a digest of all
-    values, such as pixels, which are others for the same examples at another size. Where nobody has read them all,
-    they are those of `Split.sampled`, which is another kind.
+    values, such as pixels, which are others for the same examples at another size.
     """
     kind = "+".join("x".join(map(str, column.shape[1:])) for column in split.features.values())
-    digests = split.described.digests if split.is_at_hand else split.sampled
-    pixels = hashlib.blake2b(digests.data, digest_size=16).hexdigest()
-    return {EXAMPLES: digest_of(split), PIXELS: f"{kind if split.is_at_hand else f'{kind}/sample'} {pixels}"}
+    pixels = hashlib.blake2b(split.described.digests.data, digest_size=16).hexdigest()
+    return {EXAMPLES: digest_of(split), PIXELS: f"{kind} {pixels}"}
 
 
 def validation_facts(dataset: Dataset) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Directories of images, with a folder for each class."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,10 @@ from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Encoded, EncodedSource, Invalid
-from stages.dataset_rules import printable
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
-from stages.settings.places import regular_file
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Folders that are splits, in any case, where all folders have such names."""
@@ -60,19 +59,7 @@ class ImageFolderSource(EncodedSource):
                 self._labels += [label] * len(images)
             self.parts[split] = np.arange(begin, len(self._files))
             self.passed_over += sum(1 for _ in _files_below(root)) - len(self.parts[split])
-        self._refuse_empty(splits)
         self.fingerprint = self._fingerprint(self.decode.key)
-
-    def _refuse_empty(self, splits: dict[str, Path]) -> None:
-        """Refuses a split without an image, which may be a missing mount, and a class without one to train on."""
-        expected = f"files that end in {', '.join(SUFFIXES)}, or no such folder"
-        for name, numbers in self.parts.items():
-            if not len(numbers):
-                raise UserError(f"data.dir={self._root} has no image in a class folder of {splits[name]}", expected)
-        of_train = {self._labels[number] for number in self.parts["train"]}
-        for label, name in enumerate(self.class_names):
-            if label not in of_train:
-                raise UserError(f"data.dir={self._root} has no image to train on for the class {name}", expected)
 
     def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
         """See `EncodedSource`."""
@@ -81,27 +68,24 @@ class ImageFolderSource(EncodedSource):
     def _encoded(self, number: int) -> Encoded | Invalid:
         path = self._files[number]
         try:
-            return Encoded(str(path), regular_file(path).read_bytes(), self._labels[number])
+            return Encoded(str(path), path.read_bytes(), self._labels[number])
         except OSError as error:
             return Invalid(str(path), error.strerror or str(error))
 
-    def labels(self) -> np.ndarray:
-        """See `Source`."""
-        return np.array(self._labels, np.int32)
-
     def file(self, number: int) -> str | None:
-        """See `Source`."""
-        return printable(self._files[number].relative_to(self._root).as_posix())
+        """See `Source`. Bytes that are not UTF-8 become escapes, such as `caf\\xe9.png`."""
+        path = self._files[number].relative_to(self._root)
+        return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
     def _fingerprint(self, key: str) -> str:
-        content = hashlib.sha256(repr((key, self.class_names)).encode(errors="surrogateescape"))
+        content = hashlib.sha256(os.fsencode(repr((key, self.class_names))))
         for path in self._files:
             try:
                 status = path.stat()
             except OSError:  # a link to nothing, which reading will report
                 status = path.lstat()
             line = f"{path.relative_to(self._root)} {status.st_size} {status.st_mtime_ns}\n"
-            content.update(line.encode(errors="surrogateescape"))
+            content.update(os.fsencode(line))
         return content.hexdigest()[:32]
 
 

@@ -45,10 +45,6 @@ class SyntheticSource(Source):
         }
         self.class_names = tuple(f"place {index}" for index in range(self._classes))
 
-    def labels(self) -> np.ndarray:
-        """See `Source`."""
-        return (np.arange(len(self)) % self._classes).astype(np.int32)
-
     def read(self, block: Any) -> list[Example | Invalid]:
         """See `Source`."""
         return [(self._image(int(number)), int(number) % self._classes) for number in block]

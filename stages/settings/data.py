@@ -50,9 +50,9 @@ class SourceSettings(DataSettings):
     """Settings of sources of any size: where their decoded images are kept."""
 
     cache: str = choice("disk", "disk", "off")
-    """`disk`: decoded once into `outputs/cache`, for all runs; `off`: by each run, for sets larger than the disk."""
+    """`disk`: decoded once into `outputs/cache`, for all runs; `off`: by each run, into memory."""
     memory_gib: float | None = number(None, at_least=0, unit="GiB that images may take in memory")
-    """Larger sets are read during training; null: a third of the free memory."""
+    """Larger sets are read from the cache during training; null: a third of the free memory."""
     on_error: str = choice("fail", "fail", "skip")
     """For images that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
 

@@ -18,9 +18,8 @@ from stages.data.batches import training_input
 from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.data.split import Split
-from stages.data.split_statistics import SAMPLE, statistics
-from stages.data.splits import dataset_of
-from stages.features.kinds import image
+from stages.data.split_statistics import statistics
+from stages.data.splits import assemble
 from stages.images import describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in_words, inspect
 from stages.plots.charts import drawable, plot_confusion
@@ -58,8 +57,7 @@ def noise(
 
 
 def three(train: Split, val: Split, test: Split, names: tuple[str, ...] = tuple("abcd"), top: float = 255) -> Dataset:
-    features = {"images": image(train.images.shape[1:], train.images.dtype, (0.0, top))}
-    return dataset_of("x", {"train": train, "val": val, "test": test}, names, features, "0")
+    return assemble("x", train, val, test, names, (0.0, top))
 
 
 def on_disk(split: Split, read: list[int]) -> Split:
@@ -85,7 +83,7 @@ def test_statistics_are_those_of_numpy(tmp_path: Path) -> None:
     record = inspect(dataset, SETTINGS, folder=tmp_path).record
     rows = read_table(tmp_path / "data" / "statistics.csv")
     for row, (name, split) in zip(rows, dataset.splits.items(), strict=True):
-        assert (row["split"], int(row["examples"]), int(row["described"])) == (name, len(split), len(split))
+        assert (row["split"], int(row["examples"])) == (name, len(split))
         for channel in range(3):
             pixels = np.asarray(split.images[...])[..., channel].astype(np.float64)
             assert float(row[f"mean_{channel}"]) == pytest.approx(pixels.mean(), rel=1e-12)
@@ -111,7 +109,7 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
     test.images[:][8] = test.images[29]
     test.images[:][0, 0, 0, 0] ^= 1  # of one pixel's difference nothing is said
     dataset, heard = three(train, val, test), Heard()
-    found = statistics(dataset, 0)
+    found = statistics(dataset)
     assert {name: split.repeated for name, split in found.splits.items()} == {"train": 2, "val": 0, "test": 2}
     assert found.shared == {("train", "val"): 2, ("train", "test"): 2, ("val", "test"): 2}
     params = inspect(dataset, SETTINGS, reporter=heard).record.params
@@ -141,23 +139,6 @@ def test_a_class_without_training_examples_is_warned_of() -> None:
     assert heard.warnings == [
         "1 of 4 classes have no training example, such as d: none can be learned. Add examples, or leave the class out"
     ]
-
-
-def test_what_nobody_has_read_is_not_read_through() -> None:
-    read: dict[str, list[int]] = {"train": [], "val": [], "test": []}
-    whole = {"train": noise(SAMPLE + 500), "val": noise(20, seed=1), "test": noise(30, seed=2)}
-    train, val, test = (on_disk(split, read[name]) for name, split in whole.items())
-    dataset, heard = three(train, val, test), Heard()
-    inspection = inspect(dataset, SETTINGS, reporter=heard)
-    assert len(read["train"]) == len(set(read["train"])) == SAMPLE
-    assert not read["val"] + read["test"]
-    pixels = whole["train"].images[np.sort(read["train"])]
-    np.testing.assert_allclose(inspection.statistics.splits["train"].mean, pixels.mean(axis=(0, 1, 2)))
-    assert not [name for name in inspection.record.metrics if "duplicates" in name]
-    assert inspection.record.params["described_examples"] == SAMPLE
-    assert heard.lines[-1] == "  mean and std are those of 1,000 training images, drawn from all"
-    again = statistics(dataset, SETTINGS.seed).splits["train"].mean
-    np.testing.assert_array_equal(again, inspection.statistics.splits["train"].mean)
 
 
 def test_what_a_cache_has_noted_is_not_read_again() -> None:
@@ -241,7 +222,7 @@ def within(whole: np.ndarray, part: np.ndarray) -> bool:
 @pytest.mark.parametrize("size", [(8, 8, 1), (70, 90, 3), (300, 40, 4)])
 def test_images_are_drawn_pixel_for_pixel(size: tuple[int, int, int], tmp_path: Path) -> None:
     images, pixels = noise(9, size, seed=4).images[...], (0.0, 255.0)
-    rows = plot_rows([images[:4], images[4:5]], ("first", "second"), pixels, "rows", tmp_path / "rows.png")
+    rows = plot_rows([images[:4], images[4:5]], [["first"], ["second"]], pixels, "rows", tmp_path / "rows.png")
     batch = plot_batch(images, tuple("abcdefghi"), pixels, "batch", tmp_path / "batch.png")
     for path, count in ((rows, 5), (batch, 9)):
         whole = np.rint(imread(path)[..., :3] * 255).astype(np.uint8)

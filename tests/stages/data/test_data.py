@@ -9,9 +9,8 @@ import pytest
 
 from stages.data.columns import Streamed
 from stages.data.split import Split
-from stages.data.splits import SPLITS, assemble, dataset_of, divide
+from stages.data.splits import assemble, divide
 from stages.errors import UserError
-from stages.features.kinds import image
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
@@ -111,10 +110,9 @@ def with_pixel(value: float) -> np.ndarray:
         ({"labels": np.array([0.0, 1.0])}, r"train labels are float64 \(2,\). Expected whole numbers, 0..1"),
         ({"labels": np.array([False, True])}, "labels are bool"),
         ({"labels": np.eye(2, dtype=np.int32)}, r"labels are int32 \(2, 2\)"),
-        ({"names": ("a", "a")}, "2 class name.*a, a. Expected two different"),
-        ({"names": ("a",), "labels": np.array([0, 0])}, "two different ones or more"),
-        ({"names": (1, 2)}, "class name 1 is of type int"),
-        ({"names": ("a", "caf\udce9")}, r"class name caf\\xe9 is not UTF-8"),
+        ({"names": ("a", "a")}, "2 class name.*'a', 'a'. Expected two different"),
+        ({"names": ("a",), "labels": np.array([0, 0])}, "two different texts or more"),
+        ({"names": (1, 2)}, "class name.*1, 2. Expected two different texts"),
         ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"),
         ({"ends": (1.0, 1.0)}, "the least pixel"),
         ({"ends": (0.0, float("inf"))}, "finite"),
@@ -132,12 +130,10 @@ def test_data_that_cannot_be_trained_on_is_refused(given: dict[str, Any], said: 
         assemble("x", split, split, split, names, given.get("ends", (0.0, 255.0)))
 
 
-def test_pixels_that_are_read_at_each_use_are_checked_where_all_have_been() -> None:
+def test_pixels_that_are_read_at_each_use_are_checked() -> None:
     split = Split.of_images(
         Streamed(with_pixel(float("nan")).__getitem__, np.arange(2), (2, 2, 1), np.dtype(np.float32)), LABELS
     )
-    features = {"images": image((2, 2, 1), np.float32(0).dtype, (0.0, 255.0))}
-    dataset_of("x", dict.fromkeys(SPLITS, split), NAMES, features, "0")  # reading them may take hours
     with pytest.raises(UserError, match="finite pixels"):
         assemble("x", split, split, split, NAMES)
 

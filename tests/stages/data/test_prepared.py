@@ -15,11 +15,10 @@ import tensorflow as tf
 from stages.data.batches import training_input
 from stages.errors import UserError
 from stages.load.image_folder import ImageFolderSource, image_folder
-from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.data import SyntheticSettings, TfdsSettings
+from stages.settings.data import TfdsSettings
 from stages.settings.images import NormalizeSettings
 from tests.conftest import ROOT, shared
 from tests.stages.experiments import elements, one_device, small_cnn, start
@@ -71,17 +70,16 @@ def test_what_changes_an_image_is_prepared_anew(tmp_path: Path, change: str) -> 
 def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images", examples=25)
     held = image_folder(settings(root), cache=tmp_path / "cache")
-    for cache, kept in (("disk", tmp_path / "cache"), ("off", None)):
-        streamed = image_folder(settings(root, memory_gib=0.0, cache=cache), cache=kept)
-        assert not isinstance(streamed.train.images, np.ndarray)
-        assert streamed.record.params["held_in"] == ("disk" if kept else "source")
-        for replicas in (1, 2):
-            batches = [elements(training_input(data, 8, 3, 2), replicas) for data in (held, streamed)]
-            for one, other in zip(*batches, strict=True):
-                for expected, got in zip(one, other, strict=True):
-                    np.testing.assert_array_equal(expected, got)
-        scalings = [normalize(data, NormalizeSettings(method="standardize")).normalization for data in (held, streamed)]
-        assert scalings[0].scale == pytest.approx(scalings[1].scale)
+    streamed = image_folder(settings(root, memory_gib=0.0), cache=tmp_path / "cache")
+    assert not isinstance(streamed.train.images, np.ndarray)
+    assert streamed.record.params["held_in"] == "disk"
+    for replicas in (1, 2):
+        batches = [elements(training_input(data, 8, 3, 2), replicas) for data in (held, streamed)]
+        for one, other in zip(*batches, strict=True):
+            for expected, got in zip(one, other, strict=True):
+                np.testing.assert_array_equal(expected, got)
+    scalings = [normalize(data, NormalizeSettings(method="standardize")).normalization for data in (held, streamed)]
+    assert scalings[0].scale == scalings[1].scale
 
 
 @pytest.mark.parametrize("memory_gib", [None, 0.0])
@@ -99,7 +97,7 @@ def test_damaged_images_are_prepared_again_and_never_trained_on(
     if damage == "the end":
         content = content[:-100]
     elif damage == "the facts":
-        content = content.replace(b"images-", b"images_")
+        content = content.replace(b"images", b"image_")
     else:
         content[-1] ^= 1
     (place / name).write_bytes(content)
@@ -230,24 +228,6 @@ def test_a_folder_without_a_usable_image_is_refused(tmp_path: Path) -> None:
             image_folder(settings(tmp_path, on_error="skip"), cache=cache)
 
 
-def test_without_a_cache_the_fingerprint_does_not_depend_on_the_memory_that_is_free(tmp_path: Path) -> None:
-    root = folder_of(tmp_path)
-    held, streamed = (image_folder(settings(root, cache="off", memory_gib=gib)) for gib in (None, 0.0))
-    other = image_folder(settings(root, cache="off", split_seed=2))
-    assert held.fingerprint == streamed.fingerprint != other.fingerprint
-
-
-def test_an_image_that_fails_while_training_goes_on_is_named(tmp_path: Path) -> None:
-    root = folder_of(tmp_path)
-    data = normalize(image_folder(settings(root, cache="off", memory_gib=0.0)), NormalizeSettings())
-    where = one_device()
-    loop = start(where, small_cnn(data, where), data, training())
-    for path in root.rglob("*.png"):
-        path.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"class \d/\d+\.png: cannot identify"):
-        loop.run(0, 4)  # all of two epochs
-
-
 def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     source, place = shared("tfds", "tf_flowers", "3.0.1"), tmp_path / "tf_flowers" / "3.0.1"
     shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.tfrecord*"))
@@ -260,18 +240,24 @@ def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         tfds(given, cache=tmp_path / "cache")
 
 
-def test_synthetic_images_need_no_memory_and_no_disk() -> None:
-    given = SyntheticSettings(split_seed=1, examples=200, num_classes=4, height=8, width=8)
-    equal(synthetic(given), synthetic(replace(given, memory_gib=0.0)))
-    large = synthetic(SyntheticSettings(split_seed=1, examples=200_000, height=256, width=256, memory_gib=0.1))
-    assert large.train.images.shape == (180_000, 256, 256, 3)
-    assert large.train.images[np.array([5, 170_000])].shape == (2, 256, 256, 3)
+def test_an_image_that_is_damaged_while_training_goes_on_is_named(tmp_path: Path) -> None:
+    root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
+    image_folder(settings(root), cache=cache)
+    data = normalize(image_folder(settings(root, memory_gib=0.0), cache=cache), NormalizeSettings())
+    [place] = cache.glob("images-*")
+    where = one_device()
+    loop = start(where, small_cnn(data, where), data, training())
+    size = (place / "images.npy").stat().st_size
+    with (place / "images.npy").open("r+b") as file:
+        file.seek(size // 10)
+        file.write(bytes(size - size // 10))
+    with pytest.raises(UserError, match=r"is not what was written \(image \d+ is another one\)"):
+        loop.run(0, 4)  # all of two epochs
 
 
-def test_a_streamed_set_that_is_to_skip_is_refused(tmp_path: Path) -> None:
-    root = folder_of(tmp_path)
-    with pytest.raises(UserError, match="too late to skip it"):
-        image_folder(settings(root, memory_gib=0.0, cache="off", on_error="skip"))
+def test_images_that_neither_memory_nor_the_cache_can_take_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not fit into memory.*Try: data\.cache=disk"):
+        image_folder(settings(folder_of(tmp_path), memory_gib=0.0, cache="off"), cache=tmp_path)
 
 
 def test_settings_that_are_no_size_are_refused() -> None:

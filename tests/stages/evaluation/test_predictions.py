@@ -11,12 +11,11 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
 from benchmarks.clusters import run_workers
 from stages.data.batches import evaluation_input, places
-from stages.data.columns import Streamed
-from stages.data.split import SAMPLED, Split
+from stages.data.split import Split
 from stages.evaluate import evaluate
 from stages.evaluation import eval_step
 from stages.evaluation.predictions import NAME
-from stages.evaluation.test_set import facts_of, is_same_test_set
+from stages.evaluation.test_set import facts_of
 from stages.results import Dataset, Evaluation, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
@@ -148,6 +147,7 @@ def test_filled_up_shares_have_every_example_once() -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.smoke
 def test_what_tells_test_sets_apart() -> None:
     split = real_digits(8).test
     facts = facts_of(split)
@@ -161,27 +161,3 @@ def test_what_tells_test_sets_apart() -> None:
     assert other_pixels["test_examples"] == facts["test_examples"]
     assert other_pixels["test_pixels"] != facts["test_pixels"]
     assert facts["test_pixels"].startswith("8x8x1 ")
-
-
-@pytest.mark.smoke
-def test_images_that_are_read_at_each_use_are_told_apart_by_some_of_them() -> None:
-    """Two data sets of equal numbers and labels, of which a few images are read."""
-    split = real_digits(8).test
-    images = np.asarray(split.images)
-    read: list[int] = []
-
-    def facts(images: np.ndarray) -> dict[str, str]:
-        def read_some(rows: np.ndarray) -> np.ndarray:
-            read.append(len(rows))
-            return np.asarray(images[rows])
-
-        return facts_of(replace(split, features={"images": Streamed.all(images.shape, read_some)}))
-
-    first = facts(images)
-    assert read == [SAMPLED]
-    assert facts(images.copy()) == first
-    other = facts(images[::-1])
-    assert other["test_examples"] == first["test_examples"]
-    assert not is_same_test_set(other, first)
-    assert is_same_test_set(facts_of(split), first)  # of all pixels and of some: nothing that contradicts
-    assert len(Split.of_images(images[:3], split.targets[:3]).sampled) == 3
