@@ -18,9 +18,7 @@ def main() -> None:
     given = json.loads(os.environ["TF_CONFIG"])
     servers = "ps" in given["cluster"]
     where = strategy(
-        ParameterServerSettings(deterministic=False, shard_kib=1)
-        if servers
-        else MultiWorkerSettings(deterministic=True)
+        ParameterServerSettings(deterministic=False) if servers else MultiWorkerSettings(deterministic=True)
     )
     results: dict[str, Any] = {}
     for name in names:

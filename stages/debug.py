@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,9 +39,9 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
     """
     batch = settings.batch_size
     steps = settings.steps
-    splits = {name: _some(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()}
+    splits = {name: _taken(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()}
     if settings.same_batch:
-        one = _in_memory(_some(dataset.train, min(batch, len(dataset.train))))
+        one = _repeated(_taken(dataset.train, min(batch, len(dataset.train))), 1)
         splits = {"train": _repeated(one, steps), "val": one, "test": one}
     counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
@@ -68,21 +67,14 @@ def _count(examples: int, batch_size: int, steps: int) -> int:
     return batch_size * (steps - 1) + (examples % batch_size or batch_size)
 
 
-def _some(split: Split, count: int) -> Split:
+def _taken(split: Split, count: int) -> Split:
     """Returns `count` examples of a split, at equal distances."""
-    if count == len(split):
-        return split
-    return split.take(np.arange(count) * len(split) // count)
-
-
-def _in_memory(split: Split) -> Split:
-    return _repeated(split, 1)
+    return split if count == len(split) else split.take(np.arange(count) * len(split) // count)
 
 
 def _repeated(split: Split, times: int) -> Split:
     """Returns a split in memory that holds `split` several times: a parameter server's workers take no others."""
-    rows = np.tile(np.arange(len(split)), times)
-    repeated = split.take(rows)
+    repeated = split.take(np.tile(np.arange(len(split)), times))
     features, encoded = _held(repeated.features), repeated.encoded and _held(repeated.encoded)
     return replace(repeated, features=features, encoded=encoded, numbers=None, files=None, cached=None)
 
@@ -116,13 +108,11 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
         UserError: where it did not.
     """
     losses = [row["train/loss"] for row in trained.history]
-    steps = len(losses) * settings.steps_per_epoch
-    last = losses[-1]
-    accuracy = trained.history[-1]["train/accuracy"]
+    steps, last = len(losses) * settings.steps_per_epoch, losses[-1]
     if last > settings.loss:
         raise UserError(
             f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "
-            f"{min(losses):.4f}; accuracy {accuracy:.1%}): the network does not memorize it",
+            f"{min(losses):.4f}): the network does not memorize it",
             f"a loss below {settings.loss:g}; what remains at an accuracy of 100 % may be a regularizer's",
             "another optimizer.learning_rate, debug.steps=<more>, or a network without a bottleneck",
         )
@@ -131,10 +121,6 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
     )
     metrics = {"debug/overfit_steps": steps, "debug/overfit_loss": last}
     return Verdict(steps, last, Record(metrics=metrics))
-
-
-_ALWAYS = ("steps", "input_wait", "validation", "build")
-"""Parts that are told even where they took no time: images that a step gathers from memory are not waited for."""
 
 
 @dataclass(kw_only=True)
@@ -166,8 +152,12 @@ def profiling(
         folder: the run's, with the trace in `profile`.
     """
     reporter = reporter or Silent()
-    seconds = _by_part(trained.record.metrics)
-    for line in _table(seconds):
+    seconds = {part: float(trained.record.metrics.get(f"train/{part}_seconds", 0.0)) for part in (*PARTS, "other")}
+    rows = [
+        (f"  {part.replace('_', ' ')}", f"{value:.2f}", f"{value / sum(seconds.values()):.1%}")
+        for part, value in sorted(seconds.items(), key=lambda entry: -entry[1])
+    ]
+    for line in aligned([("training, both epochs", "seconds", "share"), *rows]):
         reporter.log(line)
     trace = folder / FOLDER if folder is not None else None
     if trace is None or not trace.is_dir() or (strategy is not None and not is_chief(strategy)):
@@ -176,19 +166,3 @@ def profiling(
         reporter.warn("the trace is of the coordinator, which takes no steps; strategy=one_device shows a worker's")
     reporter.log(f"trace: with the package xprof, xprof --logdir {trace}")
     return Profile(seconds, trace, Record(files={FOLDER: trace}))
-
-
-def _by_part(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the seconds of each part of training, the longest first."""
-    seconds = {part: float(metrics.get(f"train/{part}_seconds", 0.0)) for part in (*PARTS, "other")}
-    return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
-
-
-def _table(seconds: Mapping[str, float]) -> list[str]:
-    total = sum(seconds.values())
-    rows = [
-        (f"  {part.replace('_', ' ')}", f"{value:.2f}", f"{value / total:.1%}")
-        for part, value in seconds.items()
-        if value or part in _ALWAYS
-    ]
-    return aligned([("training, both epochs", "seconds", "share"), *rows])

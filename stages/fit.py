@@ -29,7 +29,7 @@ from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
-from stages.training.outcome import report_completed, report_epoch, result_of, write_files
+from stages.training.outcome import diverged, report_completed, report_epoch, result_of, write_files
 from stages.training.validation import first_invalid
 
 
@@ -75,15 +75,14 @@ def fit(
         prepare_callbacks(callbacks, settings, bool(first))
         batches = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
         size = _validation_batch(len(dataset.val), strategy.in_sync)
-        passes = settings.steps_per_call or 1  # whole ones, in each call
-        validation = evaluation_input(dataset.val, size, passes=settings.epochs * passes)
+        validation = evaluation_input(dataset.val, size, passes=settings.epochs)
         network.fit(
             distributed(strategy.distribution, lambda context: batches(context).map(for_training)),
             steps_per_epoch=per_epoch,
             initial_epoch=first,
             epochs=settings.epochs,
             validation_data=distributed(strategy.distribution, lambda context: validation(context).map(for_validation)),
-            validation_steps=-(-len(dataset.val) // size) * passes,
+            validation_steps=-(-len(dataset.val) // size),
             callbacks=[*([swap] if swap else []), *callbacks.callbacks, report],
             shuffle=False,  # the input is
             verbose=0,
@@ -138,12 +137,10 @@ class _Report(keras.callbacks.Callback):
         return self.progress.epoch
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
-        now, progress = time.perf_counter(), self.progress
-        steps = batch + 1 - progress.done
-        progress.done += steps
-        progress.step += steps
+        progress, size = self.progress, self.settings.batch_size
         if self._began is not None:
-            progress.clock.add(now - self._began, steps, min(steps * self.settings.batch_size, self.examples))
+            progress.clock.add(time.perf_counter() - self._began, 1, min(size, self.examples - progress.done * size))
+        progress.done, progress.step = progress.done + 1, progress.step + 1
         note = f"epoch {progress.epoch + 1}/{self.settings.epochs}  loss {(logs or {}).get('loss', math.nan):.4f}"
         total = self._per_epoch * self.settings.epochs
         self.reporter.progress(progress.step, total, progress.clock.per_second, note)
@@ -167,11 +164,7 @@ class _Report(keras.callbacks.Callback):
         invalid = first_invalid(self.model.weights)
         if invalid or not math.isfinite(progress.logs.get("loss", 0.0)):
             why = f"{invalid} has values that are not finite" if invalid else f"the loss is {progress.logs['loss']}"
-            raise UserError(
-                f"training diverged by epoch {epoch + 1}: {why}",
-                "finite losses and weights",
-                f"optimizer.learning_rate={self.settings.optimizer.learning_rate / 10:g}",
-            )
+            raise diverged(progress, self.settings, why)
         report_epoch(progress, {}, self.settings.epochs, self._per_epoch, self.reporter)
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch == self.settings.epochs
@@ -205,10 +198,7 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
         if left_out:
             reporter.log(f"weight decay leaves out {left_out}")
         loss = cross_entropy(model.outputs, settings.label_smoothing)
-        steps = settings.steps_per_call or 1
-        network.compile(
-            optimizer, loss, metrics=[accuracy], jit_compile=settings.jit == "on", steps_per_execution=steps
-        )
+        network.compile(optimizer, loss, metrics=[accuracy], jit_compile=settings.jit == "on")
         network.optimizer.build(network.trainable_variables)  # a loss scale around it, too
     return rate
 
@@ -224,12 +214,6 @@ def _steps_per_epoch(settings: FitSettings, strategy: Strategy, examples: int) -
             f"replicas, train.batch_size={size}, a last batch of {last} (github.com/keras-team/keras/issues/19891)",
             f"batches that {replicas} divides, or train=loop, which is correct for all",
             "train=loop",
-        )
-    if per_epoch % (settings.steps_per_call or 1):
-        raise UserError(
-            f"train=fit would run {settings.steps_per_call} steps in a call beyond the epoch's {per_epoch}",
-            f"a train.steps_per_call that divides {per_epoch}",
-            "train.steps_per_call=1",
         )
     return per_epoch
 

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from stages.distribution import devices
 from stages.distribution.cluster_strategies import multi_worker, parameter_server, tpu
-from stages.errors import UserError
 from stages.results import Strategy
 from stages.settings import strategy as kinds
 from stages.settings.strategy import StrategySettings
@@ -46,7 +45,7 @@ def strategy(settings: StrategySettings) -> Strategy:
         case kinds.MultiWorkerSettings():
             result = multi_worker(settings)
         case kinds.ParameterServerSettings():
-            result = parameter_server(settings)
+            result = parameter_server()
         case kinds.TpuSettings():
             result = tpu(settings)
         case _:
@@ -75,17 +74,9 @@ def _names(settings: kinds.DevicesSettings) -> list[str]:
 def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:
     """Returns the reduction of gradients.
 
-    Hierarchical copies add up two halves of the devices; of an odd number, TensorFlow 2.21 silently leaves one out.
-
     Collectives between CPU devices give the same sums at the same speed, but abort where one process makes a second
     strategy with another number of replicas ("joining a group with size4"), so CPUs use one device by default.
     """
-    if name == "hierarchical_copy" and len(names) % 2:
-        raise UserError(
-            f"strategy.reduction=hierarchical_copy adds up halves, and loses a replica of {len(names)}",
-            "an even number of replicas, or auto, nccl, one_device",
-            "strategy.reduction=auto",
-        )
     if name == "auto":
         name = "nccl" if all("GPU" in device for device in names) else "one_device"
     return {

@@ -19,7 +19,6 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.settings.train import TrainSettings
-from stages.training.epochs import Epochs
 from stages.training.memory import gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.phase import Phase
@@ -75,7 +74,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
             best.restore()
         phase = Phase(session, plan, checkpoint, phase)
         checkpoint = None  # it may be large
-        Epochs(phase).run()
+        phase.run()
         params |= phase.params
     assert phase is not None
 

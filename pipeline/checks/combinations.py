@@ -139,7 +139,7 @@ UNREAD = (
     (r"strategy\.(workers|servers)", "cluster=tf_config,hosts,custom", "cluster=local"),
     (r"strategy\.cpu_replicas", "strategy.devices", "strategy.devices=[]"),
     (r"train\.fine_tune_(layers|rate)", "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"),
-    (r"train\.(cache_features|checkpoint\w+)", "train=fit", "train=loop"),
+    (r"train\.(cache_features|steps_per_call|checkpoint\w+)", "train=fit", "train=loop"),
     (r"augment\.magnitude", "augment.rand_augment=0", "augment.rand_augment=2"),
     (r"augment\.where", "augment=* without changes of single images", "augment=flip"),
     (r"export\.promote_if", "export.alias=null", "export.alias=champion"),

@@ -14,7 +14,7 @@ from pipeline.config.schemas import DebugSettings, FastSettings, OverfitSettings
 from stages.errors import UserError
 from stages.settings.optimizer import StepSettings
 from stages.settings.results import EvaluateSettings
-from stages.settings.train import FitSettings, TrainSettings
+from stages.settings.train import TrainSettings
 
 TRAIN = "train"
 
@@ -73,8 +73,6 @@ def _shorten(document: DictConfig, experiment: Experiment, epochs: int, steps: i
         document.schedule.warmup_epochs = min(train.schedule.warmup_epochs, epochs / 2)
         if isinstance(train.schedule, StepSettings):
             document.schedule.decay_epochs = [min(epoch, epochs / 2) for epoch in train.schedule.decay_epochs]
-        if isinstance(train, FitSettings):
-            document.train.steps_per_call = None  # one that divides the steps of the real epoch need not divide these
         if evaluate:
             document.evaluate.batch_size = min(evaluate.batch_size or batch_size, batch_size)
     target = "stages.debug.shorten"

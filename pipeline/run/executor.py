@@ -206,7 +206,7 @@ def begin(job: Job, console: Console) -> Run:
     try:
         unknown_to_git(experiment.outputs)
         if job.forked is not None:
-            checkpoints = import_module("stages.checkpoints.files")  # with TensorFlow, which is imported by now
+            checkpoints = import_module("stages.checkpoints.forks")  # with TensorFlow, which is imported by now
             before = Path(job.forked.folder)
             name = job.forked.run_id[:8] if job.forked.run_id else before.name
             checkpoints.start_from(before / "checkpoints", folder / "checkpoints", experiment.fork_weights, name)

@@ -36,7 +36,7 @@ class BestWeights(keras.callbacks.Callback):
         """Writes the best weights to `path` (`.weights.h5`), whole or not at all; `network` keeps its own.
 
         Args:
-            network: the trained one or a copy of it, as Keras cannot save variables in shards.
+            network: the trained one or a copy of it.
         """
         current = network.get_weights()
         network.set_weights(self.weights)

@@ -18,7 +18,14 @@ from stages.targets import made
 
 
 class Callbacks(keras.callbacks.CallbackList):
-    """Keras' list, which keeps the numbers that callbacks add to the logs of an epoch, or replace in them."""
+    """Keras' list, which keeps the numbers that callbacks add to the logs of an epoch, or replace in them.
+
+    with_initial: the callbacks, each with the attributes that it had at first.
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        super().__init__(callbacks)
+        self.with_initial = [(callback, state_of(callback, "", {})[0]) for callback in callbacks]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Call all callbacks with one mapping; add the numbers that they leave in it to `logs`."""
@@ -57,7 +64,15 @@ def build_callbacks(
         patience = settings.early_stopping_patience
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
     if isinstance(settings.schedule, PlateauSettings):
-        callbacks.append(Plateau(settings, settings.schedule))
+        callbacks.append(
+            keras.callbacks.ReduceLROnPlateau(
+                settings.monitor,
+                factor=settings.schedule.decay_factor,
+                patience=settings.schedule.patience,
+                min_delta=0.0,  # as in early stopping
+                mode="max" if best.sign > 0 else "min",
+            )
+        )
     own = {f"train.callbacks[{index}]": _imported(entry, index) for index, entry in enumerate(settings.callbacks)}
     for place, callback in own.items():
         if isinstance(callback, Profiler):
@@ -66,25 +81,6 @@ def build_callbacks(
             reporter.warn(f"{place}: a checkpoint does not keep {type(callback).__name__}'s {', '.join(left_out)}")
     _refuse_useless(own, settings, metrics)
     return best, Callbacks([*callbacks, *own.values()])
-
-
-class Plateau(keras.callbacks.ReduceLROnPlateau):
-    """Lowers the learning rate where `monitor` no longer improves, by the settings of the schedule `plateau`."""
-
-    def __init__(self, settings: TrainSettings, schedule: PlateauSettings) -> None:
-        self.final_share = schedule.final_share
-        super().__init__(
-            settings.monitor,
-            factor=schedule.decay_factor,
-            patience=schedule.patience,
-            min_delta=0.0,  # as in early stopping
-            mode="max" if settings.monitor.endswith("accuracy") else "min",
-        )
-        self.reset_least_rate(settings)
-
-    def reset_least_rate(self, settings: TrainSettings) -> None:
-        """Sets the least rate by the peak of the phase; Keras resets the rest in `on_train_begin`."""
-        self.min_lr = self.final_share * settings.optimizer.learning_rate
 
 
 def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:
@@ -100,8 +96,8 @@ def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: 
     for callback in callbacks.callbacks:
         if continues and isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
-        if isinstance(callback, Plateau):
-            callback.reset_least_rate(settings)
+        if isinstance(settings.schedule, PlateauSettings) and isinstance(callback, keras.callbacks.ReduceLROnPlateau):
+            callback.min_lr = settings.schedule.final_share * settings.optimizer.learning_rate
 
 
 def _imported(entry: Any, index: int) -> keras.callbacks.Callback:
@@ -112,11 +108,6 @@ def _imported(entry: Any, index: int) -> keras.callbacks.Callback:
     expected = "a mapping with the `_target_` of a Keras callback and its arguments"
     fix = "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'"
     callback = made(target, f"train.callbacks[{index}]={entry}", expected, fix, **settings)
-    if isinstance(callback, keras.callbacks.BackupAndRestore):
-        raise UserError(
-            f"train.callbacks[{index}]: {target} would bring back weights, and train all epochs again",
-            "callbacks that leave the weights alone",
-        )
     if not isinstance(callback, keras.callbacks.Callback):
         raise UserError(f"train.callbacks[{index}]: {target} is no Keras callback", "a keras.callbacks.Callback")
     return callback
@@ -134,34 +125,17 @@ def _refuse_useless(
     """Refuse callbacks of the user's that would fail at their first use, or never do anything.
 
     Raises:
-        UserError: for one that sets a learning rate which a schedule sets, or swaps an EMA that it does not find, or
-            monitors what is in no logs, which another callback may add to.
+        UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs.
     """
-    own = [metric.name for metric in metrics]
-    logs = ["loss", "accuracy", *own]
+    logs = ["loss", "accuracy", *(metric.name for metric in metrics)]
     known = [*logs, *(f"val_{name}" for name in logs), "learning_rate"]
-    may_add = any(_may_add(callback) for callback in callbacks.values())
+    adding = [c for c in callbacks.values() if not type(c).__module__.startswith("keras.")]
+    adding += [c for c in callbacks.values() if isinstance(c, keras.callbacks.LambdaCallback)]
+    schedule = settings.schedule
     for place, callback in callbacks.items():
         name = f"{place} {type(callback).__name__}"
-        schedule = settings.schedule
         if isinstance(callback, _SETTING_RATES) and (schedule.name != "constant" or schedule.warmup_epochs):
-            setting = f"schedule={schedule.name}" if schedule.name != "constant" else "schedule.warmup_epochs"
-            raise UserError(
-                f"{name} sets the learning rate, and so does {setting}",
-                "one of the two",
-                "schedule=constant" if schedule.name != "constant" else "schedule.warmup_epochs=0",
-            )
-        if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            raise UserError(
-                f"{name} swaps an EMA of the optimizer's, which training keeps by itself",
-                "the settings optimizer.ema_momentum and optimizer.ema_use",
-                "optimizer.ema_momentum=0.99 optimizer.ema_use=true",
-            )
-        if isinstance(callback, _MONITORING) and callback.monitor not in known and not may_add:
+            problem = f"{name} sets the learning rate, and so does schedule={schedule.name} with its warm-up"
+            raise UserError(problem, "one of the two", "schedule=constant schedule.warmup_epochs=0")
+        if isinstance(callback, _MONITORING) and callback.monitor not in known and not adding:
             raise UserError(f"{name} monitors {callback.monitor}, which is in no logs", known)
-
-
-def _may_add(callback: keras.callbacks.Callback) -> bool:
-    """Returns whether a callback may add names to the logs; those of Keras do not, unless they call a function."""
-    is_keras = type(callback).__module__.startswith("keras.")
-    return not is_keras or isinstance(callback, keras.callbacks.LambdaCallback)

@@ -45,15 +45,6 @@ class Profiler(keras.callbacks.Callback):
             tf.profiler.experimental.stop()
 
 
-_NOISE = {
-    keras.layers.Dropout: "rate",
-    keras.layers.AlphaDropout: "rate",
-    keras.layers.GaussianDropout: "rate",
-    keras.layers.GaussianNoise: "stddev",
-}
-"""Layers that are random in training, and the setting that is 0 where they are not."""
-
-
 class OneBatch(keras.callbacks.Callback):
     """Switches dropout and noise off before the first step is traced, and stops once the loss is `enough`."""
 
@@ -73,6 +64,6 @@ class OneBatch(keras.callbacks.Callback):
 def switch_noise_off(network: keras.Model) -> None:
     """Sets the rates of all dropout layers in `network`, and of those that add noise, to 0."""
     for layer in all_layers(network):
-        for kind, setting in _NOISE.items():
-            if isinstance(layer, kind):
+        if hasattr(layer, "seed_generator"):
+            for setting in {"rate", "stddev"} & vars(layer).keys():
                 setattr(layer, setting, 0.0)

@@ -24,9 +24,6 @@ from stages.safe_places import safe_place
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import PARTIAL, atomic_write
 
-EMA = "averages"
-"""Name of the EMA among the parts of a checkpoint: that of the files that exist."""
-
 _HEADER = "facts"
 
 
@@ -49,6 +46,9 @@ class Checkpoint:
 
     def with_facts(self, **changes: Any) -> "Checkpoint":
         return replace(self, facts={**self.facts, **changes})
+
+    def with_progress(self, **changes: Any) -> "Checkpoint":
+        return self.with_facts(progress={**self.facts["progress"], **changes})
 
 
 def write(checkpoint: Checkpoint, path: Path) -> None:
@@ -109,7 +109,7 @@ def _from_file(opened: BinaryIO) -> Checkpoint:
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the last intact checkpoint in `folder`, else that of the run it is forked from (`start.npz`), else None.
+    """Returns the last intact checkpoint in `folder`, else the one that a fork starts from (`start.npz`), else None.
 
     Args:
         warn: called for each damaged one, which is passed over.
@@ -117,37 +117,10 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     start = folder / START
     for path in [*reversed(checkpoint_files(folder)), *([start] if start.is_file() else [])]:
         try:
-            checkpoint = read(path)
-            return checkpoint.with_facts(fork=path.name == START)
+            return read(path).with_facts(fork=path.name == START)
         except (ValueError, OSError) as error:
             warn(f"the checkpoint {path.name} is passed over: {error}")
     return None
-
-
-def start_from(source: Path, folder: Path, weights: str = "last", run: str = "") -> None:
-    """Copies the last intact checkpoint of `source` into `folder`, for a fork to start from.
-
-    Args:
-        weights: which of its weights the fork takes, `best` or `last`; see `stages.checkpoints.forks`.
-        run: the name of the run that wrote it.
-
-    Raises:
-        UserError: where there is none, or it has no best weights yet.
-    """
-    checkpoint = newest(source, lambda line: None)
-    if checkpoint is None:
-        raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
-    if checkpoint.is_fork:  # one that has not written a checkpoint of its own
-        weights = checkpoint.facts.get("forked", {}).get("weights", weights)
-    elif weights == "best" and checkpoint.facts.get("result", {}).get("restore_best", True):
-        states = [callback["state"] for callback in checkpoint.facts["callbacks"] if callback["kind"] == "BestWeights"]
-        if not any(state.get("weights") for state in states):
-            raise UserError(
-                f"fork={run} has no best weights yet: it was stopped in its first epoch",
-                "fork_weights=last, which continues where it was",
-                f"fork={run} fork_weights=last",
-            )
-    write(checkpoint.with_facts(forked={"weights": weights, "run": run}), folder / START)
 
 
 POLL_SECONDS = 0.5

@@ -1,81 +1,71 @@
-"""Forks: the weights of another run that a training starts from, and the state that comes with them."""
+"""Forks: the checkpoint of another run that a training starts from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import keras
-import numpy as np
-
-from stages.checkpoints.files import EMA, Checkpoint
+from stages.checkpoints.files import Checkpoint, newest, write
+from stages.checkpoints.names import START
 from stages.checkpoints.progress import Progress
-from stages.checkpoints.state import decoded
+from stages.checkpoints.state import EMA, decoded
+from stages.errors import UserError
 from stages.reporter import Reporter
 
 BEST, LAST = "best", "last"
 
 
-@dataclass(frozen=True)
-class Best:
-    """The best weights in a checkpoint, in the order of `keras.Model.weights`; epoch: counted from 1."""
+def start_from(source: Path, folder: Path, weights: str = LAST, run: str = "") -> None:
+    """Write the checkpoint in `folder` that a fork starts from, by the last intact one of `source`.
 
-    epoch: int
-    value: float
-    weights: list[np.ndarray]
+    With `last` the fork continues the other run exactly: weights, optimizer, epoch, step. With `best` it has the
+    weights that the other run reported, at the end of their epoch: the optimizer, whose state is that of the last step,
+    and the EMA start again, and the learning rate continues at its place in the schedule. A run with
+    `train.restore_best=false` reported the last ones.
 
+    Args:
+        run: the name of the run that wrote it.
 
-def best_of(checkpoint: Checkpoint) -> Best | None:
-    """Returns the best weights so far of the run that wrote `checkpoint`, or None before its first validation."""
-    for callback in checkpoint.facts["callbacks"]:
-        if callback["kind"] == "BestWeights" and callback["state"].get("weights"):
-            state = {key: decoded(value, checkpoint.arrays) for key, value in callback["state"].items()}
-            return Best(int(state["best_epoch"]), float(state["best_value"]), state["weights"])
-    return None
-
-
-def forked(checkpoint: Checkpoint, network: keras.Model) -> Checkpoint:
-    """Returns the checkpoint of another run as a fork starts from it; one of this run unchanged.
-
-    With `fork_weights=last` the fork continues it exactly: weights, optimizer, epoch, step. With `best` it starts from
-    the weights that the other run reported and exported. Where these are not the last ones, the fork starts at the end
-    of their epoch; the optimizer, whose state is that of the last step, and the EMA start again, and the learning rate
-    continues at its place in the schedule.
+    Raises:
+        UserError: where there is none, or it has no best weights yet.
     """
-    if not checkpoint.is_fork:
-        return checkpoint
+    checkpoint = newest(source, lambda line: None)
+    if checkpoint is None:
+        raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
+    if not checkpoint.is_fork:  # a fork that has not written a checkpoint of its own passes its start on
+        reports_best = checkpoint.facts["result"]["restore_best"]
+        checkpoint = _best(checkpoint, run) if weights == BEST and reports_best else _last(checkpoint)
+    write(checkpoint.with_facts(forked={**checkpoint.facts["forked"], "run": run}), folder / START)
+
+
+def _last(checkpoint: Checkpoint) -> Checkpoint:
+    progress = Progress.of(checkpoint.facts["progress"])
+    place = f"epoch {progress.epoch + 1}, step {progress.step}" if progress.done else f"epoch {progress.epoch}"
+    return checkpoint.with_facts(forked={"what": f"weights of {place} (the last)", "fresh": False})
+
+
+def _best(checkpoint: Checkpoint, run: str) -> Checkpoint:
+    """Return a checkpoint of the best weights at the end of their epoch, without a state of the optimizer."""
     facts = checkpoint.facts
-    progress: Mapping[str, Any] = facts["progress"]
-    origin: dict[str, Any] = {"weights": LAST, "run": "", **facts.get("forked", {})}
-    result = {"restore_best": True, "monitor": "val_loss", **facts.get("result", {})}
-    epoch, is_whole = int(progress["epoch"]), progress["done"] == 0
-    place = f"epoch {epoch}" if is_whole else f"epoch {epoch + 1}, step {facts['step']}"
-    best = best_of(checkpoint)
-    value = f", {result['monitor']} {best.value:.4f}" if best is not None else ""
-    origin["what"] = f"weights of {place} (best and last{value})"
-    if origin["weights"] == LAST:
-        origin["what"] = f"weights of {place} (the last)"
-    elif not result["restore_best"]:
-        origin["what"] = f"weights of {place} (the last, as train.restore_best=false keeps them)"
-    elif best is not None and not (is_whole and best.epoch == epoch):
-        origin |= {"what": f"weights of epoch {best.epoch} (best{value})", "fresh": True}
-        arrays = dict(checkpoint.arrays)
-        if len(best.weights) == len(network.weights):  # another network is refused later
-            progress = _at_epoch(progress, best.epoch)
-            places = {id(variable): index for index, variable in enumerate(network.variables)}
-            weights = zip(network.weights, best.weights, strict=True)
-            arrays |= {f"model.{places[id(variable)]}": array for variable, array in weights}
-        facts = {**facts, "progress": progress, "callbacks": [], "parts": {**facts["parts"], EMA: None}}
-        checkpoint = Checkpoint(facts, arrays)
-    return checkpoint.with_facts(forked=origin)
+    [saved] = [callback["state"] for callback in facts["callbacks"] if callback["kind"] == "BestWeights"]
+    best = {key: decoded(value, checkpoint.arrays) for key, value in saved.items()}
+    if not best.get("weights"):
+        raise UserError(
+            f"fork={run} has no best weights yet: it was stopped in its first epoch",
+            "fork_weights=last, which continues where it was",
+            f"fork={run} fork_weights=last",
+        )
+    arrays = {**checkpoint.arrays, **{f"model.{index}": array for index, array in enumerate(best["weights"])}}
+    parts = {**facts["parts"], "optimizer": None, "steps": None, EMA: None}
+    what = f"weights of epoch {best['best_epoch']} (best, {facts['result']['monitor']} {best['best_value']:.4f})"
+    forked = {"what": what, "fresh": True}
+    facts = {**facts, "callbacks": [], "parts": parts, "forked": forked}
+    return Checkpoint(facts, arrays).with_progress(**at_epoch(facts["progress"], int(best["best_epoch"])))
 
 
-def with_schedule(checkpoint: Checkpoint, per_epoch: int) -> Checkpoint:
-    """Returns a fork whose optimizer starts again with its schedule continued: `progress.shift`, in steps."""
-    if not checkpoint.is_fork or not checkpoint.facts.get("forked", {}).get("fresh"):
-        return checkpoint
-    progress = dict(checkpoint.facts["progress"])
-    progress["shift"] = (int(progress["epoch"]) - int(progress.get("began", 0))) * per_epoch
-    return checkpoint.with_facts(progress=progress)
+def at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, int]:
+    """Return what changes in the progress of a run as of the end of an earlier `epoch`, counted from 1."""
+    in_phase = epoch > progress["began"]
+    return {"epoch": epoch, "done": 0} | ({} if in_phase else {"phase": 0, "began": 0})
 
 
 def report_fork(facts: Mapping[str, Any], progress: Progress, scores: Mapping[str, float], reporter: Reporter) -> None:
@@ -85,17 +75,8 @@ def report_fork(facts: Mapping[str, Any], progress: Progress, scores: Mapping[st
         facts: of the checkpoint. scores: loss and accuracy of the weights on validation.
     """
     progress.start = {f"val/start_{name}": value for name, value in scores.items()}
-    origin = facts.get("forked", {})
-    optimizer = "the optimizer starts again, its schedule continues" if origin.get("fresh") else "with their optimizer"
+    origin = facts["forked"]
+    optimizer = "the optimizer starts again, its schedule continues" if origin["fresh"] else "with their optimizer"
     measured = ", ".join(f"val_{name} {value:.4f}" for name, value in scores.items())
-    source = f"forked from {origin['run']}" if origin.get("run") else "forked"
-    reporter.log(
-        f"{source}: {origin.get('what', 'weights')}, {optimizer}; here {measured}; epoch {progress.epoch + 1} is next"
-    )
-
-
-def _at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Returns the progress of a run as of the end of an earlier `epoch`, counted from 1."""
-    in_phase = epoch > int(progress.get("began", 0))
-    phase = {"phase": progress.get("phase", 0), "began": progress.get("began", 0)} if in_phase else {}
-    return {**progress, "phase": 0, "began": 0, **phase, "epoch": epoch, "done": 0}
+    source = f"forked from {origin['run']}" if origin["run"] else "forked"
+    reporter.log(f"{source}: {origin['what']}, {optimizer}; here {measured}; epoch {progress.epoch + 1} is next")

@@ -1,7 +1,7 @@
 """Progress of a training, as a checkpoint holds it, and the clock of its steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 MOST_WAITING = 0.1
@@ -100,6 +100,5 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":
-        """Return the progress that `dataclasses.asdict` has converted, also that of an earlier version's checkpoint."""
-        known = {own.name: values[own.name] for own in fields(cls) if own.name in values}
-        return cls(**{**known, "clock": Clock(**values["clock"])})
+        """Return the progress that `dataclasses.asdict` has converted."""
+        return cls(**{**values, "clock": Clock(**values["clock"])})

@@ -1,5 +1,6 @@
 """The result of a training on disk: evaluated or exported again, or compared with the images of a test."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -56,20 +57,22 @@ def restore_trained(
     Raises:
         UserError: where the file is damaged, the network is another one, or the data has other classes or images.
     """
-    checkpoint = _read(saved)
+    try:
+        checkpoint = read(saved / NAME)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
     facts, arrays = checkpoint.facts, checkpoint.arrays
     _check_data(facts["data"], dataset)
     weights = [arrays[f"weight.{index}"] for index in range(len(facts["names"]))]
     before = [(_plain(name), array.shape) for name, array in zip(facts["names"], weights, strict=True)]
     now = [(_plain(weight.path), tuple(weight.shape)) for weight in model.network.weights]
-    if before != now:
-        differing = [pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]]
-        theirs, here = differing[0] if differing else (f"{len(before)} arrays", len(now))
-        raise UserError(
-            f"the trained weights in {saved} are of another network: {theirs}, here {here}",
-            "the code that the network was trained with, or a new training",
-            "fork=<run>",
-        )
+    for theirs, here in itertools.zip_longest(before, now):
+        if theirs != here:
+            raise UserError(
+                f"the trained weights in {saved} are of another network: {theirs}, here {here}",
+                "the code that the network was trained with, or a new training",
+                "fork=<run>",
+            )
     model.network.set_weights(weights)
     trained = model.on_one_device() if strategy.coordinator is not None else model
     known = count_known(arrays.get(DIGESTS), dataset.test)
@@ -81,13 +84,6 @@ def restore_trained(
     summary = {name: value for name, value in summary.items() if value}
     record = Record(metrics=metrics, weights=facts["weights"] or None, summary=summary)
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
-
-
-def _read(saved: Path) -> Checkpoint:
-    try:
-        return read(saved / NAME)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
 
 
 def _plain(path: str) -> str:
@@ -110,15 +106,10 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
     for name, before in trained_on.items():
         if now.get(name) != before:
             raise UserError(
-                f"{dataset.name} has {name} {_shown(now.get(name, []))}, and the model was trained on {_shown(before)}",
+                f"{dataset.name} has {name} {now.get(name)}, and the model was trained on {before}",
                 "data with the same classes in the same order, and images of the same shape and range",
                 "data=<another option>, or data.size=<pixels> for images of another size",
             )
-
-
-def _shown(values: list[Any]) -> str:
-    text = ", ".join(map(str, values[:8]))
-    return f"[{text}{', …' if len(values) > 8 else ''}]"
 
 
 def count_known(trained_on: np.ndarray | None, test: Split) -> int:

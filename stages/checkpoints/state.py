@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.checkpoints.files import EMA, Checkpoint
+from stages.checkpoints.files import Checkpoint
 from stages.checkpoints.progress import Progress
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import has_workers, is_chief
@@ -21,10 +21,15 @@ Variable: TypeAlias = Any
 """A variable of Keras or of TensorFlow."""
 
 
+EMA = "averages"
+"""Name of the EMA among the parts of a checkpoint: that of the files that exist."""
+
+
 class State:
     """The variables and callbacks of a training. notes: the parts that a fork has not restored.
 
     Args:
+        callbacks: each with the attributes that it had at first: a checkpoint holds those that have changed since.
         step: of the training loop.
     """
 
@@ -34,7 +39,7 @@ class State:
         model: Model,
         dataset: Dataset,
         settings: TrainSettings,
-        callbacks: Sequence[keras.callbacks.Callback],
+        callbacks: Sequence[tuple[keras.callbacks.Callback, Mapping[str, Any]]],
         step: Step,
     ) -> None:
         self.notes: list[str] = []
@@ -42,14 +47,13 @@ class State:
         self._callbacks = callbacks
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         optimizer = model.network.optimizer
-        self._trained = list(model.network.trainable_variables)
         self._iterations = optimizer.iterations
         rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none for a schedule
         scale, self._ema = step.loss_scale, step.ema
         ema = list(self._ema.values) if self._ema else []
         excluded = {id(v) for v in (self._iterations, *rates, *ema)}
         self._parts: dict[str, list[Variable]] = {
-            "model": list(model.network.variables),
+            "model": list(model.network.weights),
             "optimizer": [v for v in optimizer.variables if id(v) not in excluded],
             "steps": [self._iterations],
             "rate": rates,
@@ -57,7 +61,6 @@ class State:
             EMA: ema,
         }
         self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)]
-        self._initial: list[dict[str, Any]] = [{} for _ in callbacks]
         forms = {
             name: [(f"{v.name} " if name == "model" else "") + _form(v) for v in part]
             for name, part in self._parts.items()
@@ -70,25 +73,11 @@ class State:
                 "examples": len(dataset.train),
             },
             "parts": {**forms, "sums": [_form(variable) for variable in self._sums]},
-            "optimizer": type(optimizer).__name__,
             "order": {"seed": settings.seed, "batch_size": settings.batch_size},
-            "result": {
-                "restore_best": settings.restore_best,
-                "monitor": settings.monitor,
-                "ema": bool(settings.optimizer.ema_momentum and settings.optimizer.ema_use),
-            },
+            "optimizer": type(optimizer).__name__,
+            "callbacks": [{"kind": type(callback).__name__} for callback, _ in callbacks],
+            "result": {"restore_best": settings.restore_best, "monitor": settings.monitor},
         }
-
-    def begin(self, previous: "State | None" = None) -> None:
-        """Keeps the callbacks' attributes before the first step: a checkpoint holds only those that change.
-
-        Args:
-            previous: the state in the previous phase, which has kept them.
-        """
-        if previous is not None:
-            self._initial = previous._initial
-        else:
-            self._initial = [state_of(callback, "", {})[0] for callback in self._callbacks]
 
     def read(
         self, progress: Progress, is_secret: Callable[[str, object], bool] = lambda name, value: False
@@ -105,12 +94,13 @@ class State:
         }
         arrays |= {f"sums.{index}": self._sum(variable) for index, variable in enumerate(self._sums)}
         callbacks = []
-        for index, (callback, initial) in enumerate(zip(self._callbacks, self._initial, strict=True)):
-            own_arrays: dict[str, np.ndarray] = {}
-            state = state_of(callback, f"callbacks.{index}", own_arrays)[0]
-            state = {key: value for key, value in state.items() if not is_secret(key, value)}
-            changed = {key: value for key, value in state.items() if key not in initial or value != initial[key]}
-            arrays |= own_arrays
+        for index, (callback, initial) in enumerate(self._callbacks):
+            state = state_of(callback, f"callbacks.{index}", arrays)[0]
+            changed = {
+                key: value
+                for key, value in state.items()
+                if not is_secret(key, value) and (key not in initial or value != initial[key])
+            }
             callbacks.append({"kind": type(callback).__name__, "state": changed})
         facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": callbacks}
         return Checkpoint(facts, arrays)
@@ -125,89 +115,57 @@ class State:
             UserError: for a checkpoint of other data, another model, or, unless it is a fork, other settings.
         """
         facts = checkpoint.facts
-        fork = checkpoint.is_fork
-        self._check(facts, fork)
-        parts = self._restored_by_fork(facts) if fork else list(self._parts)
+        self._check(facts, checkpoint.is_fork)
+        parts = self._restored_by_fork(facts) if checkpoint.is_fork else list(self._parts)
         for name in parts:
             for index, variable in enumerate(self._parts[name]):
                 variable.assign(checkpoint.arrays[f"{name}.{index}"])
         progress = progress_of(checkpoint, facts["order"] == self._facts["order"])
-        if fork:
-            self._start_fork(checkpoint, progress, parts)
-        else:
-            for callback, saved in zip(self._callbacks, facts["callbacks"], strict=True):
-                restore_attributes(callback, saved["state"], checkpoint.arrays)
         if progress.done:
             for index, variable in enumerate(self._sums):
                 self._restore_sum(variable, checkpoint.arrays[f"sums.{index}"])
-        return progress
-
-    def _start_fork(self, checkpoint: Checkpoint, progress: Progress, restored: Sequence[str]) -> None:
-        """Sets a fork's step by its own batch size, and its EMA by its weights where no EMA is `restored`.
-
-        A fork of the best weights does so, too, where only one of the two runs reports its EMA.
-        """
+        if not checkpoint.is_fork:
+            for (callback, _), saved in zip(self._callbacks, facts["callbacks"], strict=True):
+                restore_attributes(callback, saved["state"], checkpoint.arrays)
+            return progress
         if progress.done == 0:  # with another batch size, the same epochs are other steps
             progress.step = progress.epoch * self._per_epoch
-            if "steps" in restored:
-                self._iterations.assign(progress.step - progress.began * self._per_epoch)
-        facts = checkpoint.facts
-        is_best = facts.get("forked", {}).get("weights") == "best"
-        was_reported = bool(facts.get("result", {}).get("ema"))
-        if EMA not in restored or (is_best and was_reported != self._facts["result"]["ema"]):
-            self._use_reported(checkpoint)
-            if self._ema is not None:
-                self._ema.reset()
-
-    def _use_reported(self, checkpoint: Checkpoint) -> None:
-        """Sets a fork's weights to the EMA, where the other run has reported and exported that."""
-        facts = checkpoint.facts
-        applies = facts.get("forked", {}).get("weights") == "best" and facts.get("result", {}).get("ema")
-        count = len(facts["parts"][EMA] or ())
-        if not applies or count != len(self._trained):
-            return
-        ema = [checkpoint.arrays.get(f"{EMA}.{index}") for index in range(count)]
-        for variable, array in zip(self._trained, ema, strict=True):
-            if array is not None and array.shape == tuple(variable.shape):
-                variable.assign(tf.cast(array, variable.dtype))
+            of_phase = progress.step - progress.began * self._per_epoch
+            if "steps" in parts:
+                self._iterations.assign(of_phase)
+        if self._ema is not None and EMA not in parts:
+            self._ema.reset()
+        return progress
 
     def _restored_by_fork(self, facts: Mapping[str, Any]) -> list[str]:
         """Returns the names of the parts that a fork restores."""
         current = self._facts
         names = [name for name in self._parts if facts["parts"][name] == current["parts"][name] and name != "rate"]
-        if facts.get("forked", {}).get("fresh"):  # the fork's log line says so
-            return [name for name in names if name not in ("optimizer", "steps")]
-        if facts["optimizer"] != current["optimizer"] or "optimizer" not in names:
+        is_same = facts["optimizer"] == current["optimizer"] and "optimizer" in names
+        if not is_same and not facts["forked"]["fresh"]:
             self.notes.append("the optimizer starts again, and its learning-rate schedule with it")
-            names = [name for name in names if name not in ("optimizer", "steps")]
-        return names
+        return [name for name in names if is_same or name not in ("optimizer", "steps")]
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
-        now = self._facts
-
-        def variables(part: str) -> tuple[dict[int, str], dict[int, str]]:
-            return dict(enumerate(facts["parts"][part])), dict(enumerate(now["parts"][part]))
-
-        compared: dict[str, tuple[Mapping[Any, Any], Mapping[Any, Any]]] = {"data ": (facts["data"], now["data"])}
-        compared |= {f"{part} variable ": variables(part) for part in ("model", "sums")}
-        if not fork:
+        def compared(facts: Mapping[str, Any]) -> dict[str, object]:
             kinds = [callback["kind"] for callback in facts["callbacks"]]
-            own = [type(callback).__name__ for callback in self._callbacks]
-            compared[""] = (
-                {**facts["order"], "optimizer": facts["optimizer"], "callbacks": kinds},
-                {**now["order"], "optimizer": now["optimizer"], "callbacks": own},
-            )
-            compared |= {f"{part} variable ": variables(part) for part in now["parts"]}
-        for kind, (saved, current) in compared.items():
-            for key in dict.fromkeys([*saved, *current]):
-                if saved.get(key) != current.get(key):
-                    allowed = "the settings that it was made with, or fork=<run id>"
-                    raise UserError(
-                        f"the checkpoint belongs to another training: {kind}{key} was {saved.get(key, 'absent')} and "
-                        f"is {current.get(key, 'absent')}",
-                        "a checkpoint of the same data and the same model" if fork else allowed,
-                        "fork=null" if fork else "resume=never",  # a fork would begin with the same checkpoint again
-                    )
+            values = {f"data {name}": value for name, value in facts["data"].items()}
+            if not fork:
+                values |= {**facts["order"], "optimizer": facts["optimizer"], "callbacks": kinds}
+            for part in ("model", "sums") if fork else facts["parts"]:
+                values |= {f"{part} variable {index}": form for index, form in enumerate(facts["parts"][part])}
+            return values
+
+        saved, current = compared(facts), compared(self._facts)
+        for name in {**saved, **current}:
+            if saved.get(name) != current.get(name):
+                allowed = "the settings that it was made with, or fork=<run id>"
+                raise UserError(
+                    f"the checkpoint belongs to another training: {name} was {saved.get(name, 'absent')} and is "
+                    f"{current.get(name, 'absent')}",
+                    "a checkpoint of the same data and the same model" if fork else allowed,
+                    "fork=null" if fork else "resume=never",  # a fork would begin with the same checkpoint again
+                )
 
     def _sum(self, variable: Variable) -> np.ndarray:
         """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""
@@ -248,10 +206,9 @@ def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
 
     Does nothing for weights of another network, which `State` refuses.
     """
-    arrays = [checkpoint.arrays.get(f"model.{index}") for index in range(len(network.variables))]
-    if all(array is not None and array.shape == v.shape for array, v in zip(arrays, network.variables, strict=True)):
-        for variable, array in zip(network.variables, arrays, strict=True):
-            variable.assign(array)
+    arrays = [checkpoint.arrays.get(f"model.{index}") for index in range(len(network.weights))]
+    if all(array is not None and array.shape == v.shape for array, v in zip(arrays, network.weights, strict=True)):
+        network.set_weights(arrays)
 
 
 def _as_tensorflow(variable: Variable) -> Any:

@@ -1,1 +1,1 @@
-"""Devices, replicas and workers: strategies, collectives, sharded variables."""
+"""Devices, replicas and workers: strategies, collectives."""

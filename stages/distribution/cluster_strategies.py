@@ -13,7 +13,7 @@ import tensorflow as tf
 from stages.distribution.collectives import mean_over_workers
 from stages.errors import UserError
 from stages.results import Record, Strategy
-from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, TpuSettings
+from stages.settings.strategy import MultiWorkerSettings, TpuSettings
 
 LOOK_SECONDS = 2.0
 LOST = 3
@@ -43,15 +43,10 @@ def multi_worker(settings: MultiWorkerSettings) -> Strategy:
     return replace(strategy, record=Record(on_exit=partial(mean_over_workers, strategy, 0.0)))
 
 
-def parameter_server(settings: ParameterServerSettings) -> Strategy:
+def parameter_server() -> Strategy:
     """Returns a ParameterServerStrategy with its coordinator; this process is the chief that `TF_CONFIG` names."""
-    partitioner = None
-    if settings.shard_kib:
-        partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
-            min_shard_bytes=settings.shard_kib * 1024, max_shards=_tasks("ps")
-        )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    distribution = tf.distribute.experimental.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    distribution = tf.distribute.experimental.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(distribution)
     names = tuple(f"/job:worker/task:{task}" for task in range(_tasks("worker")))
     return Strategy(distribution, names, coordinator=coordinator)

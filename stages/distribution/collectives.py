@@ -75,67 +75,55 @@ def others_needed(when: str = "") -> Iterator[None]:
         ) from error
 
 
+def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
+    """Returns the sum of what the workers give, arrays of one shape and of a dtype that collectives send."""
+    if not has_workers(strategy) or not values.size:
+        return values
+    reduce = _reduction(strategy.distribution)
+    flat = values.ravel()
+    sums = []
+    with others_needed("while it was waited for"):
+        for start in range(0, len(flat), CHUNK):
+            sums.append(reduce(tf.constant(flat[start : start + CHUNK])).numpy())
+    return np.concatenate(sums).reshape(values.shape)
+
+
 def mean_over_workers(strategy: Strategy, value: float) -> float:
     """Returns the mean of the workers' values. Also a barrier."""
-    if not has_workers(strategy):
-        return value
-    reduction = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
-    return float(reduction(tf.constant([value], tf.float32))[0])
+    total, count = sum_over_workers(strategy, np.array([value, 1.0], np.float32))
+    return float(total / count)
 
 
 def any_worker(strategy: Strategy, flags: Sequence[bool]) -> list[bool]:
     """Returns for each flag whether any worker has set it."""
-    if not has_workers(strategy):
-        return list(flags)
-    reduction = _reduction(strategy.distribution, tf.distribute.ReduceOp.MEAN)
-    return [bool(mean > 0) for mean in reduction(tf.constant(flags, tf.float32)).numpy()]
-
-
-def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
-    """Returns the sum of what the workers give, arrays of one shape and of a dtype that collectives send."""
-    if not has_workers(strategy):
-        return values
-    meet = _reduction(strategy.distribution, tf.distribute.ReduceOp.SUM)
-    flat = values.ravel()
-    sums = [meet(tf.constant(flat[start : start + CHUNK])).numpy() for start in range(0, len(flat), CHUNK)]
-    return np.concatenate(sums).reshape(values.shape)
+    return [bool(total > 0) for total in sum_over_workers(strategy, np.array(flags, np.float32))]
 
 
 def from_chief(strategy: Strategy, content: bytes) -> bytes:
     """Returns the chief's `content`; that of other workers is ignored."""
     if not has_workers(strategy):
         return content
-    chief = is_chief(strategy)
-    reduction = _reduction(strategy.distribution, tf.distribute.ReduceOp.SUM)
-    length = int(reduction(tf.constant([len(content) if chief else 0], tf.int64))[0])
-    numbers = np.zeros(-(-length // 8), np.int64)
-    if chief:
-        numbers = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
-    sums = [reduction(tf.constant(numbers[start : start + CHUNK])).numpy() for start in range(0, len(numbers), CHUNK)]
-    return b"".join(part.tobytes() for part in sums)[:length]
+    content = content if is_chief(strategy) else b""
+    length = int(sum_over_workers(strategy, np.array([len(content)]))[0])
+    padded = content + bytes(-(-length // 8) * 8 - len(content))
+    return sum_over_workers(strategy, np.frombuffer(padded, np.int64)).tobytes()[:length]
 
 
 @functools.cache
-def _reduction(distribution: tf.distribute.Strategy, how: tf.distribute.ReduceOp) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the reduction of a vector over workers, traced once; in a sum each worker counts once."""
+def _reduction(distribution: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns the sum of a vector over workers, each of which counts once, traced once."""
 
     @tf.function(reduce_retracing=True, autograph=False)
     def reduced(numbers: tf.Tensor) -> tf.Tensor:
         def reduce() -> tf.Tensor:
             replica = tf.distribute.get_replica_context()
             local = tf.identity(numbers)  # on the replica's device, which the reduction goes by
-            if how == tf.distribute.ReduceOp.SUM:
-                counts = replica.replica_id_in_sync_group % len(distribution.extended.worker_devices) == 0
-                local = tf.where(counts, local, tf.zeros_like(local))
-            return replica.all_reduce(how, local)
+            counts = replica.replica_id_in_sync_group % len(distribution.extended.worker_devices) == 0
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(counts, local, tf.zeros_like(local)))
 
         return distribution.experimental_local_results(distribution.run(reduce))[0]
 
-    def reduced_or_error(numbers: tf.Tensor) -> tf.Tensor:
-        with others_needed("while it was waited for"):
-            return reduced(numbers)
-
-    return reduced_or_error
+    return reduced
 
 
 class Totals:

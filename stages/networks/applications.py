@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,13 +10,9 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.networks.batch_norm import BatchNormalization
-from stages.networks.keras_internals import all_layers, preprocess_input_of
+from stages.networks.keras_internals import all_layers, one_line, preprocess_input_of
 from stages.networks.precision import last_dtype
 from stages.results import Normalization
-
-_OURS = (
-    "include_top", "weights", "input_tensor", "input_shape", "pooling", "classes", "classifier_activation", "name"
-)  # fmt: skip
 
 
 def application(
@@ -114,24 +109,13 @@ def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
 def _backbone(
     function: Callable[..., keras.Model], name: str, shape: tuple[int, ...], arguments: Mapping[str, Any]
 ) -> keras.Model:
-    allowed = [key for key in inspect.signature(function).parameters if key not in _OURS]
-    for key in arguments:
-        if key not in allowed:
-            raise UserError(
-                f"model.network.arguments.{key} is nothing that {name} takes",
-                ", ".join(allowed) or "no arguments",
-                f"model.network.arguments.{allowed[0]}=…" if allowed else "model.network.arguments={}",
-            )
     try:
         backbone = function(include_top=False, weights=None, input_shape=shape, **arguments)
-    except ValueError as error:
-        smallest = re.search(r"at least (\d+)x(\d+)", str(error))
-        if smallest is None:
-            raise
+    except (TypeError, ValueError) as error:
         raise UserError(
-            f"{name} cannot take images of {shape[0]}×{shape[1]}",
-            f"{smallest[1]}×{smallest[2]} and larger",
-            "model=cnn, or a data set of larger images",
+            f"{name} cannot be made for images of {shape[0]}×{shape[1]} with {dict(arguments)} ({one_line(error)})",
+            "images that are large enough, and arguments that it takes",
+            "model=cnn, or model.network.arguments={}",
         ) from error
     backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
     for layer in all_layers(backbone):

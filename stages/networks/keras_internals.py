@@ -3,11 +3,8 @@
 Checked with Keras 3.15, on TensorFlow's backend.
 """
 
-import re
 import sys
-import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -138,27 +135,6 @@ def preprocess_input_of(application: Callable[..., keras.Model]) -> Callable[...
     Keras 3.15: both are in the same module of `keras.src.applications`.
     """
     return sys.modules[application.__module__].preprocess_input
-
-
-def load_matching_weights(network: keras.Model, path: Path) -> str:
-    """Loads the weights of a file that fit; returns Keras' reason for the first that does not, or an empty string.
-
-    Keras 3.15: `load_weights(skip_mismatch=True)`, which only `.weights.h5` takes, warns in prose.
-    """
-    reason = ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            if path.name.endswith(".weights.h5"):
-                network.load_weights(path, skip_mismatch=True)
-            else:
-                network.load_weights(path)
-        except (ValueError, KeyError) as error:
-            reason = one_line(error)
-    for warning in caught:
-        example = re.search(r"Example error message for object (.*?)List of", one_line(warning.message, 999))
-        reason = reason or (one_line(example[1]) if example else "")
-    return reason
 
 
 def reset_names() -> None:

@@ -70,16 +70,10 @@ def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> dic
             used.add(pattern)
             if pattern == layer.name or layer.dtype_policy is keras.config.dtype_policy():  # not one of its own
                 layer.dtype_policy = policies[layer.name] = patterns[pattern]
-    for pattern in patterns:
-        if pattern not in used:
-            names = list(dict.fromkeys(layer.name for layer in computing))
-            shadowed = any(fnmatchcase(name, pattern) for name in names)
-            raise UserError(
-                f"precision.layers: {pattern} "
-                + ("comes after patterns that match its layers" if shadowed else "is the name of no layer"),
-                "the special ones first" if shadowed else names,
-                "'precision.layers={conv2d*: mixed_bfloat16}'",
-            )
+    if unused := [pattern for pattern in patterns if pattern not in used]:
+        problem = f"precision.layers: {unused[0]} matches no layer, or comes after patterns that match its layers"
+        names = list(dict.fromkeys(layer.name for layer in computing))
+        raise UserError(problem, names, "'precision.layers={conv2d*: mixed_bfloat16}'")
     return policies
 
 

@@ -1,6 +1,6 @@
 """Keras' own `optimizer.apply` on gradients that are already summed over the replicas, its loss scale and its EMA."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import keras
@@ -15,7 +15,6 @@ from stages.networks.keras_internals import (
     untracked_variables,
     write_from_any_replica,
 )
-from stages.optimization.gradients import Gradients
 from stages.results import Strategy
 
 LEAST_SCALE = 2.0**-14
@@ -94,44 +93,28 @@ class EMA:
                 variable.assign(value)
 
 
-_ELEMENT_BY_ELEMENT = ("SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Lion", "Ftrl")
-"""Optimizers of Keras that update the shards of a variable as they would the whole."""
-
-
 def prepare(
-    optimizer: keras.optimizers.Optimizer, gradients: Gradients, strategy: Strategy, policy: str
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable], strategy: Strategy, policy: str
 ) -> LossScale | None:
     """Build `optimizer` for summed gradients, in the strategy's scope; return the loss scale around it for float16.
 
     Keras sums the gradients in `apply`, once they are checked for overflow and clipped. Both need the sum.
 
     Raises:
-        UserError: where a resumed run, or one whose weights are in shards, would silently train to other weights.
+        UserError: where a resumed run would silently train to other weights.
     """
-    whole, variables = gradients.model.network.trainable_variables, gradients.variables
-    is_sharded = len(whole) < len(variables)
-    name = type(optimizer).__name__
-    if is_sharded and type(optimizer) not in [getattr(keras.optimizers, kind) for kind in _ELEMENT_BY_ELEMENT]:
-        raise UserError(
-            f"strategy.shard_kib parts the weights, and {name} may need them whole",
-            "strategy.shard_kib=0, or an optimizer that updates each weight by itself",
-            "strategy.shard_kib=0",
-        )
-    if is_sharded and any(variable.constraint is not None for variable in whole):
-        raise UserError("strategy.shard_kib parts weights that have a constraint", "", "strategy.shard_kib=0")
     scale = LossScale(optimizer) if policy in ("mixed_float16", "float16") else None
-    # Some of Keras' optimizers need a variable's path, which a shard does not have.
-    (scale or optimizer).build(variables if is_sharded else whole)
+    (scale or optimizer).build(list(variables))
     if untracked := untracked_variables(optimizer):
         raise UserError(
-            f"{name} has variables that no checkpoint would have: {', '.join(untracked)}",
+            f"{type(optimizer).__name__} has variables that no checkpoint would have: {', '.join(untracked)}",
             "variables made by add_variable or add_variable_from_reference, in build",
         )
     expect_summed_gradients(optimizer)
     optimizer.update_step = update_step_of(optimizer)
     if strategy.coordinator is not None:
         count_in_place(optimizer)
-    write_from_any_replica([*whole, *(scale or optimizer).variables])
+    write_from_any_replica([*variables, *(scale or optimizer).variables])
     return scale
 
 
@@ -140,71 +123,37 @@ UpdateStep = Callable[[tf.Tensor, tf.Variable, tf.Tensor], None]
 
 
 def update_step_of(optimizer: keras.optimizers.Optimizer) -> UpdateStep:
-    """The optimizer's `update_step`, in one operation a variable where that is equal.
+    """The optimizer's `update_step`, for Adam and AdamW in one operation a variable.
 
     Keras composes an update of a dozen operations for each variable, which take longer to trace, optimize and start
     than to compute: a network of a hundred small variables spends more on them than on its gradients.
 
-    Equal up to rounding in float32 and float64, for the very classes of Keras, not for those that extend them. In
+    Equal up to rounding in float32 and float64, for the very classes of Keras, not for classes that extend them. In
     float32 Keras' Adam differs from its own formula by up to 2.4e-5 of an update, as it rounds `1 - beta_2` in one
     place and `beta_2` in another; the operation rounds `beta_2` alone.
     """
     own = optimizer.update_step
-    if type(optimizer) in (keras.optimizers.Adam, keras.optimizers.AdamW) and not optimizer.amsgrad:
-        fused = _adam(optimizer)
-    elif type(optimizer) is keras.optimizers.SGD and optimizer.momentum:
-        fused = _momentum(optimizer)
-    else:
+    if type(optimizer) not in (keras.optimizers.Adam, keras.optimizers.AdamW) or optimizer.amsgrad:
         return own
 
     def update_step(gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> None:
-        is_wide = variable.dtype in (tf.float32, tf.float64)
-        (fused if is_wide else own)(gradient, variable, rate)
-
-    return update_step
-
-
-def _adam(optimizer: keras.optimizers.Adam) -> UpdateStep:
-    last: dict[tf.DType, tuple[tf.Graph, tf.Tensor, tf.Tensor]] = {}
-
-    def powers(dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-        graph = tf.compat.v1.get_default_graph()
-        if dtype not in last or last[dtype][0] is not graph or tf.executing_eagerly():  # the same for all variables
-            step = tf.cast(optimizer.iterations.value + 1, dtype)
-            first, second = (tf.pow(tf.constant(beta, dtype), step) for beta in (optimizer.beta_1, optimizer.beta_2))
-            last[dtype] = graph, first, second
-        return last[dtype][1:]
-
-    def update_step(gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> None:
         dtype = variable.dtype
-        first, second = powers(dtype)
+        if dtype not in (tf.float32, tf.float64):
+            own(gradient, variable, rate)
+            return
+        step = tf.cast(optimizer.iterations.value + 1, dtype)
         momentum, velocity = slots_of(optimizer, variable, "_momentums", "_velocities")
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=momentum.handle,
             v=velocity.handle,
-            beta1_power=first,
-            beta2_power=second,
+            beta1_power=tf.pow(tf.constant(optimizer.beta_1, dtype), step),
+            beta2_power=tf.pow(tf.constant(optimizer.beta_2, dtype), step),
             lr=tf.cast(rate, dtype),
             beta1=tf.constant(optimizer.beta_1, dtype),
             beta2=tf.constant(optimizer.beta_2, dtype),
             epsilon=tf.constant(optimizer.epsilon, dtype),
             grad=tf.cast(gradient, dtype),
-        )
-
-    return update_step
-
-
-def _momentum(optimizer: keras.optimizers.SGD) -> UpdateStep:
-    def update_step(gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> None:
-        [momentum] = slots_of(optimizer, variable, "momentums")
-        tf.raw_ops.ResourceApplyKerasMomentum(
-            var=variable.handle,
-            accum=momentum.handle,
-            lr=tf.cast(rate, variable.dtype),
-            grad=tf.cast(gradient, variable.dtype),
-            momentum=tf.constant(optimizer.momentum, variable.dtype),
-            use_nesterov=optimizer.nesterov,
         )
 
     return update_step

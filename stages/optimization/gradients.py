@@ -5,7 +5,7 @@ another device: "Trying to access resource … located in device"), it can be ti
 replica, worker or part of a batch calls it with its own values.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -17,7 +17,6 @@ from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.networks.random_layers import drawing_for_rows
 from stages.optimization.losses import Loss, accuracy, class_weight
-from stages.optimization.optimizers import shards
 from stages.results import Model
 from stages.seeds import derive
 from stages.settings.train import TrainSettings
@@ -52,7 +51,7 @@ class Gradients:
     """Computes losses and gradients of `model`. Make it outside the strategy's scope, call it in a replica.
 
     dtype: of weights, losses and counts: float32, or float64 for a network in float64.
-    variables: the trained TensorFlow variables; of a partitioned one, its shards.
+    variables: the trained ones.
     state: Keras variables that a training step changes as well, such as the moving statistics of BatchNorm.
     metrics: Keras variables of the network's own metrics.
     """
@@ -69,12 +68,11 @@ class Gradients:
         self._parts = settings.optimizer.accumulation
         self.dtype = tf.float64 if model.policy == "float64" else tf.float32
         self._class_weights = tf.constant(weights, self.dtype) if weights else None
-        self._trainable = network.trainable_variables
+        self.variables = network.trainable_variables
         self._random = [v for v in network.variables if v.path.endswith("seed_generator_state")]
         self._seeds = [derive(seed, index) % 2**30 for index in range(len(self._random))]
         random = {id(variable) for variable in self._random}
         self._untrained = [v for v in network.non_trainable_variables if id(v) not in random]
-        self.variables = [shard for variable in self._trainable for shard in shards(variable)]
         self.metrics = [variable for metric in model.metrics for variable in metric.variables]
         self._changed: list[int] = []
         # Traced once and on one device: inside a replica, Keras divides losses of its own (`Loss`, `add_loss`) by the
@@ -101,7 +99,7 @@ class Gradients:
             scale: the loss scale, [] of `dtype`.
         """
         batch = batch._replace(weights=tf.cast(batch.weights, self.dtype))
-        trainable = [tf.convert_to_tensor(variable) for variable in self.variables]
+        trainable = [tf.convert_to_tensor(variable.value) for variable in self.variables]
         untrained = [tf.convert_to_tensor(variable.value) for variable in self._untrained]
         metrics = [tf.convert_to_tensor(variable.value) for variable in self.metrics]
         states = self._random_states(step)
@@ -154,8 +152,8 @@ class Gradients:
         scale: tf.Tensor,
     ) -> Result:
         inputs, targets, weights = network_input(batch.inputs), batch.targets, batch.weights
-        variables = [*self._trainable, *self._untrained, *self.metrics, *self._random]
-        values = [*whole(self._trainable, trainable), *untrained, *metrics, *draws.states]
+        variables = [*self.variables, *self._untrained, *self.metrics, *self._random]
+        values = [*trainable, *untrained, *metrics, *draws.states]
         examples = tf.reduce_sum(weights)
         stateless = keras.StatelessScope(zip(variables, values, strict=True), collect_losses=True)
         with stateless as scope, drawing_for_rows(draws.first_row, targets):
@@ -220,13 +218,3 @@ def _added(a: Result, b: Result) -> Result:
         b.state,
         [x + y for x, y in zip(a.metrics, b.metrics, strict=True)],
     )
-
-
-def whole(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns one value for each of `variables`, from one for each of their shards."""
-    remaining: Iterator[tf.Tensor] = iter(values)
-    joined = []
-    for variable in variables:
-        parts = [next(remaining) for _ in shards(variable)]
-        joined.append(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0))
-    return joined

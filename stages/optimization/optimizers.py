@@ -1,7 +1,6 @@
 """Keras optimizers and learning-rate schedules from their settings."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -9,10 +8,8 @@ from typing import Any, TypeAlias
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from stages.errors import UserError
-from stages.networks.keras_internals import all_layers
 from stages.networks.precision import keras_floats
 from stages.settings.optimizer import (
     CosineSettings,
@@ -35,12 +32,6 @@ def build_optimizer(settings: OptimizerSettings, rate: Rate, policy: str = "floa
     Args:
         policy: of the network that is trained.
     """
-    if settings.ema_momentum and policy in ("bfloat16", "float16"):
-        raise UserError(
-            f"optimizer.ema_momentum with precision={policy}: an average of so few digits does not move",
-            "mixed precision, whose variables are float32",
-            f"precision=mixed_{policy}",
-        )
     with keras_floats(policy):  # the dtype of the rate's variable
         optimizer = _built(settings, _exact(rate, policy), policy)
     if settings.clip_norm:
@@ -56,31 +47,18 @@ _KERAS = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam, "adamw": k
 def _built(settings: OptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
     if isinstance(settings, CustomOptimizerSettings):
         return _custom(settings, rate, policy)
-    if settings.name not in _KERAS:
-        raise UserError(f"optimizer={settings} is of no known kind", tuple(_KERAS), "optimizer=adam")
     common = {field.name for field in fields(OptimizerSettings)}
     arguments = {name: _exact(value, policy) for name, value in vars(settings).items() if name not in common}
     decay = _exact(settings.weight_decay, policy)
     return _KERAS[settings.name](rate, weight_decay=decay if settings.name == "adamw" else decay or None, **arguments)
 
 
-_SETTINGS_INSTEAD = {
-    "global_clipnorm": "optimizer.clip_norm",
-    "use_ema": "optimizer.ema_momentum",
-    "gradient_accumulation_steps": "optimizer.accumulation",
-    "loss_scale_factor": "precision",
-}
-"""From arguments of `keras.optimizers.Optimizer` that change how it applies gradients to the settings instead."""
+_OF_TRAINING = ("global_clipnorm", "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
+"""Arguments of `keras.optimizers.Optimizer` that change how it applies gradients; there are settings instead."""
 
 
 def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
     """Return the optimizer that `settings` name."""
-    if policy in ("bfloat16", "float16"):
-        raise UserError(
-            f"optimizer=custom with precision={policy}: nobody knows whether its state fits into half precision",
-            "optimizer=sgd, or mixed, mixed_bfloat16, mixed_float16, whose variables are float32",
-            f"precision=mixed_{policy}",
-        )
     arguments = dict(settings.arguments)
     if settings.weight_decay:
         arguments["weight_decay"] = settings.weight_decay
@@ -91,13 +69,9 @@ def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras
     optimizer = made(settings._target_, place, needed, fix, learning_rate=rate, **arguments)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UserError(f"{place} is no Keras optimizer", "a subclass of keras.optimizers.Optimizer")
-    for name, setting in _SETTINGS_INSTEAD.items():
-        if getattr(optimizer, name, None):
-            raise UserError(f"{place} sets {name}, which training does by itself", f"{setting} instead of it")
-    expected = rate(0) if callable(rate) else rate
-    actual = keras.ops.convert_to_numpy(optimizer.learning_rate)
-    if not np.isclose(float(actual), float(expected), rtol=1e-6):
-        raise UserError(f"{place} does not take the learning rate that it is given", f"learning_rate={expected:g}")
+    if refused := [name for name in _OF_TRAINING if getattr(optimizer, name, None)]:
+        settings_instead = "optimizer.clip_norm, ema_momentum, accumulation, or precision instead of it"
+        raise UserError(f"{place} sets {refused[0]}, which training does by itself", settings_instead)
     return optimizer
 
 
@@ -106,31 +80,20 @@ def _exact(number: Any, policy: str) -> Any:
     return np.float64(number) if policy == "float64" and isinstance(number, float) else number
 
 
-_NORMALIZATION = re.compile(r"Norm(alization)?(\dd)?$", re.IGNORECASE)
-"""End of the name of a class that normalizes: Keras' own, RMSNorm, LayerNorm2d."""
-
 _BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
 
 
 def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.Variable]:
     """Weights of `network` that do not decay, by `optimizer.decay_exclude`.
 
-    As in the field (timm, nanoGPT, Detectron2), biases, normalization and whatever has a single dimension are left out;
-    embeddings decay.
+    As in the field (timm, nanoGPT), biases and whatever has a single dimension, as scales of normalizations have, are
+    left out by default; embeddings decay.
 
     Raises:
         UserError: for a pattern that matches no weight.
     """
-    in_normalization = {
-        id(variable)
-        for layer in all_layers(network)
-        if not isinstance(layer, (keras.Model, keras.layers.Wrapper))
-        and any(_NORMALIZATION.search(kind.__name__) for kind in type(layer).__mro__)
-        for variable in layer.trainable_variables
-    }
     kinds: dict[str, Callable[[keras.Variable], bool]] = {
         "bias": lambda variable: _BIAS.search(variable.name) is not None,
-        "normalization": lambda variable: id(variable) in in_normalization,
         "vectors": lambda variable: len(variable.shape) <= 1,
     }
     for entry in entries:
@@ -138,7 +101,7 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
             raise UserError(
                 f"optimizer.decay_exclude: {entry} is the path of no weight",
                 [*kinds, *(variable.path for variable in network.trainable_variables)],
-                "'optimizer.decay_exclude=[bias,normalization,vectors]'",
+                "'optimizer.decay_exclude=[bias,vectors]'",
             )
 
     def is_excluded(variable: keras.Variable) -> bool:
@@ -151,25 +114,14 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, network: keras.Mod
     """Leave the weights of `optimizer.decay_exclude` out of weight decay; call it before the optimizer is built.
 
     Returns:
-        What is left out, to be shown: "4 of 8 weights (bias 2, gamma 1, beta 1)"; empty without weight decay.
+        What is left out, to be shown: "4 of 8 weights (bias, gamma, beta)"; empty without weight decay.
     """
     excluded = decay_excluded(network, settings.decay_exclude)
-    optimizer.exclude_from_weight_decay([shard for variable in excluded for shard in shards(variable)])
+    optimizer.exclude_from_weight_decay([variable.value for variable in excluded])
     if not optimizer.weight_decay:
         return ""
-    names = Counter(variable.name for variable in excluded)
-    shown = ", ".join(f"{name} {count}" for name, count in names.items())
-    return f"{len(excluded)} of {len(network.trainable_variables)} weights" + (f" ({shown})" if shown else "")
-
-
-def shards(variable: keras.Variable) -> list[tf.Variable]:
-    """TensorFlow's variables that hold `variable`: itself, or its shards along the first axis.
-
-    ParameterServerStrategy's partitioners make a ShardedVariable, which cannot be read or updated as one variable in a
-    function ("'ShardedVariable' object has no attribute 'handle'").
-    """
-    value = variable.value
-    return list(value.variables) if hasattr(value, "variables") else [value]
+    names = ", ".join(dict.fromkeys(variable.name for variable in excluded))
+    return f"{len(excluded)} of {len(network.trainable_variables)} weights ({names or 'none'})"
 
 
 def learning_rate(
@@ -212,12 +164,7 @@ def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) 
     schedule = made(settings._target_, place, expected, fix, peak, steps, **settings.arguments)
     if callable(schedule):
         return schedule
-    if isinstance(schedule, (int, float)):
-        return _exact(float(schedule), "float64" if isinstance(peak, np.float64) else "float32")
-    raise UserError(
-        f"{place} returns {type(schedule).__name__}",
-        "a Keras schedule, a function of the step, or a number",
-    )
+    return _exact(float(schedule), "float64" if isinstance(peak, np.float64) else "float32")
 
 
 def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:

@@ -46,7 +46,7 @@ class Step:
         with strategy.distribution.scope():
             self.totals = Totals(loss=(), correct=(), examples=())
             self.not_decayed = exclude_from_decay(optimizer, model.network, settings.optimizer)
-            self.loss_scale = prepare(optimizer, gradients, strategy, model.policy)
+            self.loss_scale = prepare(optimizer, model.network.trainable_variables, strategy, model.policy)
         self.ema = EMA(optimizer) if settings.optimizer.ema_momentum else None
         self._state = [variable.value for variable in gradients.state]
 

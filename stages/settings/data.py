@@ -2,14 +2,13 @@
 
 import math
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stages.errors import UserError
 from stages.settings.places import is_folder, resolved
-from stages.settings.ranges import choice, number, option
+from stages.settings.ranges import choice, number, option, text
 
 
 @dataclass(kw_only=True)
@@ -75,14 +74,6 @@ class SyntheticSettings(SourceSettings):
     def train_examples(self) -> int | None:
         return self._without_val(self.examples)
 
-    def check(self, path: str) -> None:
-        if self.examples * min(self.val_fraction, 1 - self.val_fraction) < self.num_classes:
-            raise UserError(
-                f"{path}.examples={self.examples} leaves a split with fewer than {self.num_classes} examples",
-                "at least one of each class in every split",
-                f"{path}.examples={20 * self.num_classes} {path}.val_fraction=0.1",
-            )
-
 
 @dataclass(kw_only=True)
 class ImagesSettings(SourceSettings):
@@ -134,7 +125,7 @@ class TfdsSettings(ImagesSettings):
     """An image-classification set of TensorFlow Datasets."""
 
     _target_: str = "stages.load.tfds.tfds"
-    name: str = "???"
+    name: str = text("???", r"[\w.:/-]{1,200}", "a name that TFDS has", "mnist")
     """Its name in TFDS, such as `mnist`."""
     dir: str | None = None
     """The folder in which TFDS keeps prepared sets; null: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
@@ -160,10 +151,6 @@ class TfdsSettings(ImagesSettings):
     def check(self, path: str) -> None:
         """Refuses a missing set at once; TFDS itself would wait minutes for the network."""
         super().check(path)
-        if not re.fullmatch(r"[\w.:/-]{1,200}", self.name):
-            raise UserError(
-                f"{path}.name={self.name} is no name of a data set", "a name that TFDS has", f"{path}.name=mnist"
-            )
         if self.dir and resolved(self.dir) is None:
             raise UserError(f"{path}.dir={self.dir} can be no directory", "a directory", f"{path}.dir=<that directory>")
         if self.download:

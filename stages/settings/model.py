@@ -28,20 +28,11 @@ class PrecisionSettings:
     `policy`. Variables are float32 in each of these policies."""
 
     def check(self, path: str) -> None:
-        for pattern, policy in self.layers.items():
-            if policy not in (*POLICIES_OF_LAYERS, "mixed"):
-                near = f"mixed_{policy}" if f"mixed_{policy}" in POLICIES_OF_LAYERS else POLICIES_OF_LAYERS[-1]
-                raise UserError(
-                    f"{path}.layers: {pattern} in {policy}, which is no policy of a layer, whose variables are float32",
-                    (*POLICIES_OF_LAYERS, "mixed"),
-                    f"'{path}.layers={{{pattern}: {near}}}'",
-                )
-        if self.layers and self.policy not in (*POLICIES_OF_LAYERS, "mixed"):
-            raise UserError(
-                f"{path}.layers with {path}={self.policy}, whose variables are no float32",
-                (*POLICIES_OF_LAYERS, "mixed"),
-                f"{path}=float32",
-            )
+        allowed = (*POLICIES_OF_LAYERS, "mixed")
+        for policy in (self.policy, *self.layers.values()) if self.layers else ():
+            if policy not in allowed:
+                problem = f"{path}.layers with the policy {policy}, whose variables are no float32"
+                raise UserError(problem, allowed, f"'{path}.layers={{conv2d*: mixed_bfloat16}}' {path}.policy=float32")
 
     @property
     def lowest(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from stages.errors import UserError
-from stages.settings.ranges import choice, number, option
+from stages.settings.ranges import choice, number, option, text
 
 
 @dataclass(kw_only=True)
@@ -17,9 +17,9 @@ class OptimizerSettings:
     learning_rate: float = number(0.001, above=0)
     """The peak rate, for the global batch."""
     weight_decay: float = number(0.0, at_least=0, unit="fraction of a weight subtracted per step, times the rate")
-    decay_exclude: list[str] = field(default_factory=lambda: ["bias", "normalization", "vectors"])
-    """Weights without decay: `bias` by their name, `normalization` by their layer, `vectors` by their single dimension
-    (gamma, beta), and patterns of weights' paths such as `*embeddings`. `[]`: every weight decays."""
+    decay_exclude: list[str] = field(default_factory=lambda: ["bias", "vectors"])
+    """Weights without decay: `bias` by their name, `vectors` by their single dimension (gamma, beta), and patterns of
+    weights' paths such as `*embeddings`. `[]`: every weight decays."""
     clip_norm: float = number(0.0, at_least=0, unit="largest norm of all gradients together; 0: not clipped")
     """The norm is that of the global batch's gradient, after the sum over the replicas."""
     accumulation: int = number(1, at_least=1, at_most=65536, unit="parts of a per-replica batch")
@@ -69,20 +69,13 @@ class AdamWSettings(AdamSettings):
 class CustomOptimizerSettings(OptimizerSettings):
     """A Keras optimizer of any package: `_target_(learning_rate=…, weight_decay=…, **arguments)`."""
 
-    _target_: str = ""
+    _target_: str = text("", ".+", "the import path of an optimizer", "keras.optimizers.Lion")
     name: str = choice("custom", "custom")
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def call(self) -> dict[str, Any]:
         """Returns `_target_` and the arguments that it is always called with."""
         return {"_target_": self._target_, "learning_rate": self.learning_rate, **self.arguments}
-
-    def check(self, path: str) -> None:
-        super().check(path)
-        if not self._target_:
-            raise UserError(
-                f"{path}=custom names no optimizer", "its import path", f"{path}._target_=keras.optimizers.Lion"
-            )
 
 
 @option("schedule", "constant")
@@ -140,15 +133,10 @@ class CustomScheduleSettings(ScheduleSettings):
     It returns a rate, a Keras schedule, or a function from the step, a float tensor [] counted from 0, to the rate.
     """
 
-    _target_: str = ""
+    _target_: str = text("", ".+", "the import path of a schedule", "keras.optimizers.schedules.CosineDecay")
     name: str = choice("custom", "custom")
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def call(self) -> dict[str, Any]:
         """Returns `_target_` and its arguments but for `peak` and `steps`."""
         return {"_target_": self._target_, **self.arguments}
-
-    def check(self, path: str) -> None:
-        if not self._target_:
-            fix = f"{path}._target_=keras.optimizers.schedules.CosineDecay"
-            raise UserError(f"{path}=custom names no schedule", "its import path", fix)

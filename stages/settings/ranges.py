@@ -1,7 +1,7 @@
 """Ranges of settings, written where the setting is defined and checked when the configuration is read."""
 
 import dataclasses
-import math
+import re
 from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import Any, TypeVar, get_args
@@ -26,6 +26,14 @@ def number(
     metadata = {"bounds": {word: bound for word, bound in bounds.items() if bound is not None}, "unit": unit}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def text(default: Any, pattern: str, expected: str, example: str) -> Any:
+    """Returns a dataclass field for a text (or a list or mapping of them) that matches `pattern`; None always does."""
+    metadata = {"pattern": pattern, "expected": expected, "example": example}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -62,11 +70,8 @@ def known_as(field: dataclasses.Field, path: str) -> str:
     return f"{path}.{field.name}".lstrip(".")
 
 
-LARGEST_WHOLE = 2**31 - 1
-"""Largest whole number of a setting without a bound of its own: some shapes and steps are 32-bit numbers."""
-
-LARGEST, SMALLEST = 3.4e38, 1.2e-38
-"""Magnitudes that float32 holds in full, in which most runs compute."""
+LARGEST_WHOLE, LARGEST = 2**31 - 1, 3.4e38
+"""Largest numbers of a setting without a bound of its own: those of int32 and float32."""
 
 
 def borrows(settings: Any) -> bool:
@@ -106,6 +111,10 @@ def check(settings: Any, path: str) -> None:
         for place, item in _items(name, value):
             _check_kind(place, item, field)
             _check_number(place, name, item, field)
+            pattern = field.metadata.get("pattern")
+            if pattern and item is not None and not re.fullmatch(pattern, str(item)):
+                fix = field.metadata["example"]
+                raise UserError(f"{place}={item} is not valid", field.metadata["expected"], f"'{name}={fix}'")
         check(value, name)
     check_more = getattr(settings, "check", None)
     if check_more:
@@ -152,27 +161,20 @@ def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -
         return
     if holds(value) and all(_HOLDS[word](value, bound) for word, bound in bounds.items()):
         return
-    shown = place if len(str(place)) < 200 else name
     unit = f" ({field.metadata['unit']})" if field.metadata.get("unit") else ""
-    allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items())
-    if not holds(value):
-        allowed += " and " if allowed else ""
-        allowed += f"at most {LARGEST_WHOLE}" if isinstance(value, int) else "a number that float32 holds"
+    allowed = [f"{word} {bound:g}" for word, bound in bounds.items()]
+    allowed += [] if holds(value) else [f"at most {_largest(value):g}"]
     fix = f"{name}={_example(field) if bounds else '<number>'}"
-    raise UserError(f"{shown}={_short(value)} is out of range", allowed + unit, fix)
+    raise UserError(f"{place}={value} is out of range", " and ".join(allowed) + unit, fix)
 
 
 def holds(value: float) -> bool:
     """Returns whether every part of a run can compute with a number, whole or not."""
-    if isinstance(value, int):
-        return abs(value) <= LARGEST_WHOLE
-    return math.isfinite(value) and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
+    return abs(value) <= _largest(value)  # nan is not
 
 
-def _short(value: float) -> str:
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"{'-' if value < 0 else ''}<a number of {int(value.bit_length() * math.log10(2)) + 1} digits>"
-    return str(value)
+def _largest(value: float) -> float:
+    return LARGEST_WHOLE if isinstance(value, int) else LARGEST
 
 
 def _example(field: dataclasses.Field) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from stages.errors import UserError
-from stages.settings.ranges import check, choice, number, option
+from stages.settings.ranges import check, choice, number, option, text
 from stages.targets import target_of
 
 
@@ -115,12 +115,6 @@ RELOAD = "EXPORT_RELOAD"
 """Environment variable with the default of `export.reload`, for all runs of a shell."""
 
 
-_OF_MLFLOW = {
-    "register": (r"\w[\w .-]{0,199}", "letters, digits, spaces and _-., 200 at most"),
-    "alias": (r"(?!latest$)(?!v\d+$)[\w-]{1,255}", "letters, digits and _-, neither latest nor v1, v2, …"),
-}
-
-
 @option("export", "export")
 @dataclass(kw_only=True)
 class ExportSettings:
@@ -136,19 +130,17 @@ class ExportSettings:
     """`process`: files are reloaded in fresh processes that import nothing of this project, which takes some seconds;
     `here`: in the run's own."""
     reload_seconds: float = number(600.0, at_least=10, unit="seconds in which a file has to be reloaded and compared")
-    register: str | None = None
+    register: str | None = text(None, r"\w[\w .-]{0,199}", "letters, digits, spaces and _-., 200 at most", "mine")
     """A name in MLflow's registry, of which the model becomes a version."""
-    alias: str | None = None
+    alias: str | None = text(
+        None, r"(?!latest$)(?!v\d+$)[\w-]{1,255}", "letters, digits and _-, neither latest nor v1, v2, …", "champion"
+    )
     """An alias of that name, such as `champion`, which moves to the new version where `promote_if` holds."""
     promote_if: str = choice("better", "better", "higher", "always")
     """`better`: more accurate on the same test examples than the version that has the alias, by more than the
     interval of the difference; `higher`: by however little; `always`: without a comparison."""
 
     def check(self, path: str) -> None:
-        for name, (pattern, expected) in _OF_MLFLOW.items():
-            value = getattr(self, name)
-            if value is not None and not re.fullmatch(pattern, value):
-                raise UserError(f"{path}.{name}={value!r}", f"{expected}, as MLflow takes them", f"{path}.{name}=mine")
         for name, settings in self.formats.items():
             place = f"{path}.formats.{name}"
             if not re.fullmatch(r"\w[\w.-]{0,99}", str(name)):

@@ -1,21 +1,16 @@
 """Settings of the `strategy` stage."""
 
-import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import II
 
-from stages.errors import UserError
-from stages.settings.ranges import choice, number, option
-
-DEVICE = re.compile(r"/?(device:)?(cpu|gpu|tpu):\d{1,3}", re.IGNORECASE)
+from stages.settings.ranges import choice, number, option, text
 
 
-def check_device(path: str, device: str) -> None:
-    """Raises UserError where `device` is not the name of a device; whether it exists, TensorFlow knows."""
-    if not DEVICE.fullmatch(device):
-        fix = f"{path}=/cpu:0" if path.endswith("device") else f"'{path}=[/cpu:0,/cpu:1]'"
-        raise UserError(f"{path}: {device} is no name of a device", ("/cpu:<number>", "/gpu:<number>"), fix)
+def device(default: Any, example: str = "/cpu:0") -> Any:
+    """Returns a field for names of devices; whether they exist, TensorFlow knows."""
+    return text(default, r"(?i)/?(device:)?(cpu|gpu|tpu):\d{1,3}", "a device, /cpu:<number> or /gpu:<number>", example)
 
 
 @dataclass(kw_only=True)
@@ -41,32 +36,17 @@ class DefaultSettings(StrategySettings):
 class OneDeviceSettings(StrategySettings):
     """One replica on one device."""
 
-    device: str | None = None
+    device: str | None = device(None)
     """A TensorFlow device such as `/cpu:0`; null: the first GPU, else the CPU."""
-
-    def check(self, path: str) -> None:
-        if self.device is not None:
-            check_device(f"{path}.device", self.device)
 
 
 @dataclass(kw_only=True)
 class DevicesSettings(StrategySettings):
     """Several devices of this machine."""
 
-    devices: list[str] = field(default_factory=list)
+    devices: list[str] = device(list, "[/cpu:0,/cpu:1]")
     """TensorFlow devices such as `[/gpu:0,/gpu:1]`; empty: all GPUs, else `cpu_replicas` logical CPU devices."""
     cpu_replicas: int = number(2, at_least=1, at_most=64, unit="logical CPU devices, where there is no GPU")
-
-    def check(self, path: str) -> None:
-        for device in self.devices:
-            check_device(f"{path}.devices", device)
-        plain = {device.lower().replace("device:", "").strip("/") for device in self.devices}
-        if len(plain) != len(self.devices):
-            raise UserError(
-                f"{path}.devices={','.join(self.devices)} names a device twice",
-                "each device once",
-                f"'{path}.devices=[{','.join(f'/{device}' for device in sorted(plain))}]'",
-            )
 
 
 @option("strategy", "mirrored")
@@ -83,12 +63,8 @@ class MirroredSettings(DevicesSettings):
 class CentralStorageSettings(DevicesSettings):
     """One replica on each device, the variables on one of them or on the CPU."""
 
-    parameter_device: str = "/cpu:0"
+    parameter_device: str = device("/cpu:0")
     """Device of the variables."""
-
-    def check(self, path: str) -> None:
-        super().check(path)
-        check_device(f"{path}.parameter_device", self.parameter_device)
 
 
 @option("strategy", "model_parallel")
@@ -121,9 +97,6 @@ class ParameterServerSettings(StrategySettings):
 
     workers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to compute")
     servers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to hold variables")
-    shard_kib: int = number(
-        0, at_least=0, unit="KiB, least size of a shard of a partitioned variable; 0: whole variables"
-    )
 
     def members(self) -> dict[str, int]:
         return {"chief": 1, "ps": self.servers, "worker": self.workers}

@@ -1,7 +1,5 @@
 """The training loop of every synchronous strategy: k steps in one compiled function."""
 
-import math
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +14,8 @@ from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
 
-PYTHON_SHARE = 0.02
-"""Largest fraction of the time for calling the compiled function, where the steps of a call are chosen."""
-
-LONGEST_CALL_SECONDS = 1.0
-"""Longest call where its steps are chosen, so that progress is shown and signals are heeded."""
+CALL_SECONDS = 0.3
+"""Length of a call where its steps are chosen: its Python takes less than a hundredth of it, and progress is seen."""
 
 
 class Loop:
@@ -78,39 +73,23 @@ class Loop:
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
         began = time.perf_counter()
-        means = self._call(first_step, steps)
-        if self._is_traced and not self._is_chosen:
-            self._choose(first_step, (time.perf_counter() - began) / steps)
-        self._is_traced = True
-        return means
-
-    def _call(self, first_step: int, steps: int) -> dict[str, float]:
         self.waited = 0.0
-        left = steps
+        number, last = first_step, first_step + steps
         with own_errors(self._columns), others_needed(f"at step {first_step} or soon after"):
-            while True:
-                source, count = self._input.at(first_step, left)
-                self._compiled(source, tf.constant(first_step, tf.int64), tf.constant(count, tf.int64))
+            while number < last:
+                source, count = self._input.at(number, last - number)
+                self._compiled(source, tf.constant(number, tf.int64), tf.constant(count, tf.int64))
                 if not isinstance(source, Rows):
                     self.waited += float(self._waited.numpy())
-                first_step = first_step + count
-                left = left - count
-                if not left:
-                    return self.step.means()
-
-    def _choose(self, first_step: int, step_seconds: float) -> None:
-        """Sets `steps_per_call` by the time of a step and that of a call without steps."""
-        calls = []
-        for _ in range(3):
-            began = time.perf_counter()
-            self._call(first_step, 0)
-            calls.append(time.perf_counter() - began)
-        # Workers with different numbers of steps would wait for each other forever.
-        call = mean_over_workers(self._strategy, statistics.median(calls))
-        step = mean_over_workers(self._strategy, step_seconds)
-        longest = max(int(LONGEST_CALL_SECONDS / step), 1)
-        self.steps_per_call = min(math.ceil(call / (PYTHON_SHARE * step)), longest)
-        self._is_chosen = True
+                number = number + count
+            means = self.step.means()
+        if self._is_traced and not self._is_chosen:
+            # Workers with different numbers of steps would wait for each other forever.
+            step = mean_over_workers(self._strategy, (time.perf_counter() - began) / steps)
+            self.steps_per_call = max(int(CALL_SECONDS / step), 1)
+            self._is_chosen = True
+        self._is_traced = True
+        return means
 
 
 def _clock() -> Callable[[], tf.Tensor]:

@@ -45,6 +45,16 @@ def report_epoch(
     reporter.log(_epoch_line(progress.epoch, epochs, steps_per_epoch, progress.logs, progress.clock))
 
 
+def diverged(progress: Progress, settings: TrainSettings, why: str) -> UserError:
+    """Return the error for losses or weights that are not finite."""
+    return UserError(
+        f"training diverged by step {progress.step} (epoch {progress.epoch + 1}): {why}",
+        "finite losses and weights",
+        f"optimizer.learning_rate={settings.optimizer.learning_rate / 10:g}, or schedule.warmup_epochs=1, "
+        "or precision=float32",
+    )
+
+
 def tracked(name: str) -> str:
     """Return the tracked name of a Keras log: `val_loss` is `val/loss`, `loss` is `train/loss`."""
     if name.startswith(("train/", "val/")):

@@ -1,6 +1,10 @@
 """A phase of a training: epochs with the same trained weights and one optimizer."""
 
+import math
+import time
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 from stages.callbacks.build import prepare_callbacks
 from stages.checkpoints.files import Checkpoint
@@ -9,14 +13,17 @@ from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State, progress_of
 from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
+from stages.distribution.collectives import any_worker
+from stages.optimization.exact_apply import LEAST_SCALE
 from stages.optimization.gradients import Gradients
-from stages.optimization.jit import choose_jit
+from stages.optimization.jit import choose_jit, xla_refusals
 from stages.optimization.losses import cross_entropy
-from stages.optimization.optimizers import build_optimizer, learning_rate
+from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
+from stages.reporter import Stop
 from stages.training.loop import Loop
-from stages.training.memory import warn_of_memory
-from stages.training.outcome import report_completed
+from stages.training.memory import memory_for_batch, warn_of_memory
+from stages.training.outcome import diverged, report_completed, report_epoch
 from stages.training.parameter_server import Coordinated
 from stages.training.session import Plan, Session
 from stages.training.validation import Validation
@@ -37,6 +44,8 @@ class Phase:
     ) -> None:
         self.session = session
         self.plan = plan
+        self._network = session.model.network
+        self._is_traced = False
         with session.timing.of("build"):
             self._build(progress_of(checkpoint) if checkpoint is not None else Progress())
         self.progress = Progress()
@@ -53,8 +62,7 @@ class Phase:
     def params(self) -> dict[str, object]:
         """Parameters to record, once it is trained."""
         number = self.plan.index + 1
-        params: dict[str, object] = {**self._memory, "jit": self._jit, "jit_reason": self._jit_reason}
-        params["steps_per_call"] = self.loop.steps_per_call
+        params: dict[str, object] = {**self._memory, **self._jit, "steps_per_call": self.loop.steps_per_call}
         if self.plan.is_one_of_several or self._features is not None:
             params |= {
                 f"phase_{number}_trained_parameters": self._trained,
@@ -76,7 +84,8 @@ class Phase:
             number = self.plan.index + 1
             reporter.log(f"phase {number}: {self._trained:,} weights are trained, {self._kept:,} are frozen")
         loss = cross_entropy(model.outputs, settings.label_smoothing)
-        peak, per_epoch = settings.optimizer.learning_rate, steps_per_epoch(dataset.train, settings.batch_size)
+        peak = settings.optimizer.learning_rate
+        self._per_epoch = per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         with strategy.distribution.scope():
             self.rate = learning_rate(
                 peak, settings.schedule, per_epoch, settings.epochs, resumed.shift, policy=model.policy
@@ -96,36 +105,31 @@ class Phase:
                     )
         self.is_on_features = trainable is not model
         self._memory = warn_of_memory(trainable, strategy, settings, reporter)
-
-        def build(jit: bool) -> Gradients:
-            return Gradients(trainable, loss, settings, spec_of(self.dataset), strategy.in_sync, jit)
-
-        gradients, jit, reason = choose_jit(settings.jit, strategy, trainable, self.dataset, build)
-        self._jit, self._jit_reason = "on" if jit else "off", reason
+        jit, reason = choose_jit(settings.jit, strategy, trainable)
+        self._jit = {"jit": "on" if jit else "off", "jit_reason": reason}
         if reason != "as asked":
-            reporter.log(f"train.jit={self._jit}: {reason}")
+            reporter.log(f"train.jit={self._jit['jit']}: {reason}")
+        gradients = Gradients(trainable, loss, settings, spec_of(self.dataset), strategy.in_sync, jit)
         self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")
-        self.state = State(strategy, model, self.dataset, settings, session.callbacks.callbacks, self.step)
+        self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
         self.validation = Validation(model, trainable, self.dataset, strategy, settings, self.step)
 
     def _start(self, checkpoint: Checkpoint | None, previous: "Phase | None") -> None:
-        session = self.session
-        network, callbacks = session.model.network, session.callbacks
-        network.stop_training = False
+        session, callbacks = self.session, self.session.callbacks
+        self._network.stop_training = False
         prepare_callbacks(callbacks, self.settings, checkpoint is not None or previous is not None)
         with session.timing.of("callbacks"):
             callbacks.on_train_begin()
-        self.state.begin(previous.state if previous is not None else None)
         if previous is not None:
             self.progress = previous.progress
-            self.progress.begin_phase(self.plan.index, steps_per_epoch(self.dataset.train, self.settings.batch_size))
+            self.progress.begin_phase(self.plan.index, self._per_epoch)
             if self.step.loss_scale is not None and previous.step.loss_scale is not None:
                 self.step.loss_scale.continue_from(previous.step.loss_scale)
         if checkpoint is not None:
             self.progress = progress = self.state.restore(checkpoint)
-            network.stop_training = progress.stopping
+            self._network.stop_training = progress.stopping
             if not checkpoint.is_fork:
                 session.reporter.resumed(progress.step)
             epochs = progress.began + self.settings.epochs
@@ -135,3 +139,133 @@ class Phase:
                     scores = self.validation.score()
                 report_fork(checkpoint.facts, progress, scores, session.reporter)
         self.progress.clock.unit = "features" if self.is_on_features else "images"
+
+    def run(self) -> None:
+        """Train until the end of the phase; leave the network with the weights of the last validation."""
+        progress, session = self.progress, self.session
+        with session.reporter.stopping() as stop:
+            while not progress.finished:
+                self._train_epoch(stop)
+                session.reporter.doing(f"validating on {len(self.validation):,} images")
+                with self.validation.result_weights():  # callbacks see them, too
+                    with session.timing.of("validation"):
+                        progress.logs |= self._validate()
+                    self._call("on_epoch_end", progress.epoch, progress.logs)
+                report_epoch(progress, self._own_metrics(), self.all_epochs, self._per_epoch, session.reporter)
+                progress.epoch = progress.epoch + 1
+                progress.done = 0
+                [self._network.stop_training] = any_worker(session.strategy, [bool(self._network.stop_training)])
+                progress.finished = self._network.stop_training or progress.epoch >= self.last_epoch
+                if not progress.finished:
+                    self._keep(stop)
+            session.reporter.doing("writing a checkpoint")
+            self._save()
+            with session.timing.of("checkpoints"):
+                session.checkpoints.wait()
+            if any_worker(session.strategy, [stop.requested])[0]:
+                stop.now()
+        if not self.is_on_features and progress.clock.advice():  # features are in memory
+            session.reporter.warn(progress.clock.advice())
+        self.validation.use_result_weights()
+        self._call("on_train_end", progress.logs)
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        with self.session.timing.of("callbacks"):
+            getattr(self.session.callbacks, hook)(*arguments)
+
+    def _train_epoch(self, stop: Stop) -> None:
+        """Train for the rest of an epoch."""
+        progress = self.progress
+        if progress.done:
+            logs = self.step.means()
+        else:
+            self.step.reset()
+            self._call("on_epoch_begin", progress.epoch)
+            logs = {}
+        # Without a step there would be no loss to report: a callback that stops before the first one stops after it.
+        while progress.done < self._per_epoch and not (logs and self._network.stop_training):
+            self._call("on_train_batch_begin", progress.done)
+            logs = self._take_steps(stop)
+            self._check_finite(logs["loss"])
+            self._call("on_train_batch_end", progress.done - 1, logs)
+            note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {logs['loss']:.4f}"
+            rate = progress.clock.per_second
+            if self.is_on_features and rate:
+                note, rate = f"{note}  {rate:,.0f} features/s", None
+            self.session.reporter.progress(progress.step, self._per_epoch * self.all_epochs, rate, note)
+            self._keep(stop)
+        progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self.rate)}
+
+    def _take_steps(self, stop: Stop) -> dict[str, float]:
+        """Take the steps of one call; return the epoch's means so far.
+
+        The first call is a single step, which is traced, and not timed.
+        """
+        progress, session, loop = self.progress, self.session, self.loop
+        limits = (self._per_epoch - progress.done, session.checkpoints.steps_left(progress.step))
+        steps = min(loop.steps_per_call if self._is_traced else 1, *(limit for limit in limits if limit is not None))
+        began = time.perf_counter()
+        interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
+        fitting = memory_for_batch("train.batch_size", self.settings.batch_size)
+        compiled = xla_refusals() if self._jit["jit"] == "on" else nullcontext()
+        with session.timing.of("steps" if self._is_traced else "build"), interruptible, fitting, compiled:
+            logs = loop.run(progress.step, steps)
+        if self._is_traced:
+            size = self.settings.batch_size
+            examples = min((progress.done + steps) * size, len(self.dataset.train)) - progress.done * size
+            progress.clock.add(time.perf_counter() - began, steps, examples, loop.waited)
+            session.timing.move("steps", "input_wait", loop.waited or 0.0)
+        self._is_traced = True
+        progress.step = progress.step + steps
+        progress.done = progress.done + steps
+        return logs
+
+    def _keep(self, stop: Stop) -> None:
+        """Write a checkpoint where one is due or the run should stop; several workers decide together.
+
+        A callback that stops one worker stops all: the others would wait for its next step forever.
+        """
+        session = self.session
+        flags = [session.checkpoints.due(self.progress.step), stop.requested, bool(self._network.stop_training)]
+        due, stops, self._network.stop_training = any_worker(session.strategy, flags)
+        if due or stops:
+            self.progress.stopping = self._network.stop_training
+            self._save()
+        if stops:
+            session.checkpoints.wait()
+            any_worker(session.strategy, [True])  # no worker leaves before the chief has written
+            stop.now()
+
+    def _save(self) -> None:
+        session = self.session
+        with session.timing.of("checkpoints"):
+            session.checkpoints.save(self.state.read(self.progress, session.reporter.is_secret))
+
+    def _validate(self) -> dict[str, float]:
+        """Return loss and accuracy on the validation split; for callbacks it is a validation of one batch."""
+        self._call("on_test_begin")
+        self._call("on_test_batch_begin", 0)
+        logs = self.validation.score()
+        if not math.isfinite(logs["loss"]):
+            raise diverged(self.progress, self.settings, f"the validation loss is {logs['loss']}")
+        if (invalid := self.validation.invalid_weight()) is not None:
+            raise diverged(self.progress, self.settings, f"{invalid} has values that are not finite")
+        self._call("on_test_batch_end", 0, logs)
+        self._call("on_test_end", logs)
+        return {f"val_{name}": value for name, value in logs.items()}
+
+    def _own_metrics(self) -> dict[str, float]:
+        """Metrics of the epoch that no callback sees."""
+        scale = self.step.loss_scale
+        metrics = {"train/phase": self.plan.index + 1.0} if self.plan.is_one_of_several else {}
+        if scale is not None:
+            metrics["train/loss_scale"] = float(scale.dynamic_scale.numpy())
+            metrics["train/skipped_steps"] = float(scale.skipped_steps.numpy())
+        return metrics
+
+    def _check_finite(self, loss: float) -> None:
+        scale = self.step.loss_scale
+        if scale is not None and float(scale.dynamic_scale.numpy()) < LEAST_SCALE:
+            raise diverged(self.progress, self.settings, "float16 overflows however small the loss is scaled")
+        if scale is None and not math.isfinite(loss):  # with a scale, steps that overflow are skipped and not counted
+            raise diverged(self.progress, self.settings, f"the loss is {loss}")

@@ -1,10 +1,8 @@
 """A training as a whole: what its phases share, which phases it has, and where it starts."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,7 +11,6 @@ from stages.callbacks.best_weights import BestWeights
 from stages.callbacks.build import Callbacks
 from stages.callbacks.timing import Timing
 from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
-from stages.checkpoints.forks import forked, with_schedule
 from stages.checkpoints.state import restore_weights
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import from_chief, has_workers, is_chief
@@ -21,7 +18,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
-from stages.transfer.backbone import backbone_of, is_frozen, unfreeze
+from stages.transfer.backbone import is_frozen, unfreeze
 
 
 @dataclass(frozen=True)
@@ -78,33 +75,15 @@ def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ..
     first = Plan(0, settings, later=settings.fine_tune_epochs)
     if not settings.fine_tune_epochs:
         return (first,)
-    backbone = backbone_of(network)
-    if backbone is None or not is_frozen(network):
+    if not is_frozen(network):
         raise UserError(
             f"train.fine_tune_epochs={settings.fine_tune_epochs} trains a frozen backbone's top, and none is frozen",
             "0, or a network with a frozen backbone",
             "model.frozen=true",
         )
-    with _unfrozen(network, backbone, settings.fine_tune_layers):
-        has_weights = bool(backbone.trainable_weights)
-    if not has_weights:
-        raise UserError(
-            f"train.fine_tune_layers={settings.fine_tune_layers}: the last of them hold no weights but BatchNorm's",
-            f"up to {len(backbone.layers)}",
-            f"train.fine_tune_layers={min(settings.fine_tune_layers + 10, len(backbone.layers))}",
-        )
     optimizer = replace(settings.optimizer, learning_rate=settings.optimizer.learning_rate * settings.fine_tune_rate)
     fine_tuning = replace(settings, epochs=settings.fine_tune_epochs, optimizer=optimizer)
     return first, Plan(1, fine_tuning, settings.fine_tune_layers)
-
-
-@contextmanager
-def _unfrozen(network: keras.Model, backbone: keras.Model, layers: int) -> Iterator[None]:
-    unfreeze(network, layers)
-    try:
-        yield
-    finally:
-        backbone.trainable = False
 
 
 def starting_point(session: Session, plans: Sequence[Plan], folder: Path | None) -> tuple[Checkpoint | None, int]:
@@ -113,7 +92,7 @@ def starting_point(session: Session, plans: Sequence[Plan], folder: Path | None)
     The order is important:
 
     1. Resume: from this run's last intact checkpoint.
-    2. Fork: from another run's checkpoint, `start.npz`, adapted to these settings.
+    2. Fork: from another run's checkpoint, `start.npz`, in terms of these settings.
     3. Weights, and 4. fresh: from those that the stage `model` has loaded, or drawn from the seed.
     """
     strategy, network = session.strategy, session.model.network
@@ -123,9 +102,12 @@ def starting_point(session: Session, plans: Sequence[Plan], folder: Path | None)
         checkpoint = from_bytes(content) if content else None
     if checkpoint is None:
         return None, 0
-    checkpoint, start = starting_phase(forked(checkpoint, network), plans)
-    checkpoint = with_schedule(checkpoint, steps_per_epoch(session.dataset.train, plans[0].settings.batch_size))
     restore_weights(network, checkpoint)  # features are computed with its backbone
+    checkpoint, start = starting_phase(checkpoint, plans)
+    if checkpoint.is_fork and checkpoint.facts["forked"]["fresh"]:  # the schedule continues, and the optimizer does not
+        per_epoch = steps_per_epoch(session.dataset.train, plans[0].settings.batch_size)
+        progress = checkpoint.facts["progress"]
+        checkpoint = checkpoint.with_progress(shift=(progress["epoch"] - progress["began"]) * per_epoch)
     return checkpoint, start
 
 
@@ -137,8 +119,8 @@ def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Check
     Raises:
         UserError: where the checkpoint is in a phase that this training does not have.
     """
-    progress: Mapping[str, Any] = checkpoint.facts["progress"]
-    index, epoch = int(progress.get("phase", 0)), int(progress["epoch"])
+    progress = checkpoint.facts["progress"]
+    index, epoch = progress["phase"], progress["epoch"]
     if not checkpoint.is_fork:
         if index >= len(plans):
             raise UserError(
@@ -148,7 +130,7 @@ def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Check
             )
         return checkpoint, index
     if index >= len(plans) or (index and epoch < plans[0].settings.epochs):
-        progress = {**progress, "phase": 0, "began": 0}
-    elif index == 0 and len(plans) > 1 and epoch >= plans[0].settings.epochs:
-        progress = {**progress, "phase": 1, "began": epoch}
-    return checkpoint.with_facts(progress=progress), int(progress.get("phase", 0))
+        return checkpoint.with_progress(phase=0, began=0), 0
+    if index == 0 and len(plans) > 1 and epoch >= plans[0].settings.epochs:
+        return checkpoint.with_progress(phase=1, began=epoch), 1
+    return checkpoint, index

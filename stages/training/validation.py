@@ -1,6 +1,6 @@
 """Validation in a training, with the weights that become its result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import keras
@@ -9,7 +9,6 @@ import tensorflow as tf
 from stages.evaluation.eval_step import BATCH, Scorer
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
-from stages.safe_places import safe_place
 from stages.settings.train import TrainSettings
 
 
@@ -36,10 +35,10 @@ class Validation:
     def __len__(self) -> int:
         return len(self._split)
 
-    def score(self, between: Callable[[], None] = safe_place) -> dict[str, float]:
-        """Return loss and accuracy of the current weights; call `between` about every second."""
+    def score(self) -> dict[str, float]:
+        """Return loss and accuracy of the current weights."""
         self.present_model()
-        scores = self._scorer.score(self._split, self._batch_size, between)
+        scores = self._scorer.score(self._split, self._batch_size)
         return {"loss": scores.loss, "accuracy": scores.accuracy}
 
     def invalid_weight(self) -> str | None:

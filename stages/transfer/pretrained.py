@@ -1,8 +1,7 @@
 """Pretrained weights of a network: from a file, a SavedModel, or keras.applications."""
 
-import contextlib
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.networks.keras_internals import all_layers, load_matching_weights, one_line
+from stages.networks.keras_internals import all_layers, one_line
 from stages.settings.model import ModelSettings
 from stages.transfer.backbone import BACKBONE, backbone_of
-
-TIMEOUT_SECONDS = 10.0
-"""Seconds without an answer of a server after which there counts as no network."""
 
 
 def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any]:
@@ -68,61 +64,42 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
     make = getattr(keras.applications, str(chosen.get("name")), None)
     if backbone is None or make is None:
         raise _refused("imagenet", "are those of a network of keras.applications, and this is none")
-    former_timeout = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(TIMEOUT_SECONDS)
+    shape, arguments = tuple(backbone.input_shape[1:]), chosen.get("arguments") or {}
     try:
         with tf.device("/cpu:0"):
-            donor = make(
-                include_top=False,
-                weights="imagenet",
-                input_shape=tuple(backbone.input_shape[1:]),
-                **(chosen.get("arguments") or {}),
-            )
+            donor = make(include_top=False, weights="imagenet", input_shape=shape, **arguments)
     except Exception as error:  # Keras raises no narrower one where there is no network
         raise UserError(
             f"model.weights=imagenet cannot be loaded ({one_line(error)})",
             "a network connection, or a file with the weights of the backbone",
             "model.weights=<file.weights.h5>",
         ) from error
-    finally:
-        socket.setdefaulttimeout(former_timeout)
     backbone.set_weights(donor.get_weights())
     return len(backbone.weights), BACKBONE
 
 
+def _targets(network: keras.Model) -> dict[str, keras.Model]:
+    backbone = backbone_of(network)
+    return {"network": network} | ({BACKBONE: backbone} if backbone is not None else {})
+
+
 def _from_file(network: keras.Model, path: Path) -> tuple[int, str]:
     """Loads a Keras file of the network, of its backbone, or of a network with the same backbone."""
-    backbone = backbone_of(network)
-    in_backbone = {id(weight) for weight in (backbone.weights if backbone is not None else ())}
-    failures = []
-    for name, target in {"network": network, BACKBONE: backbone}.items():
-        if target is None:
-            continue
-        with _restored(target) as initial:
-            missing, reason = _filled(target, path)
-            if not missing:
-                initial.clear()
-                return len(target.weights), name
-            if in_backbone and not any(id(weight) in in_backbone for weight in missing):  # another head
-                for index, weight in enumerate(target.weights):
-                    if id(weight) in in_backbone:
-                        del initial[index]
-                return len(in_backbone), BACKBONE
-        failures.append((len(missing), name, missing[0], reason))
-    _, name, unfilled, reason = min(failures, key=lambda failure: failure[0])
-    problem = f"do not fit the {name}: they have no {unfilled.path} {list(unfilled.shape)}"
-    raise _refused(str(path), f"{problem} ({reason})" if reason else problem)
-
-
-@contextlib.contextmanager
-def _restored(target: keras.Model) -> Iterator[dict[int, np.ndarray]]:
-    """Yields the weights by their index, and restores at the end those that the block has left in the mapping."""
-    initial = dict(enumerate(target.get_weights()))
-    try:
-        yield initial
-    finally:
-        for index, value in initial.items():
-            target.weights[index].assign(value)
+    targets = _targets(network)
+    in_backbone = {id(weight) for weight in (targets[BACKBONE].weights if BACKBONE in targets else ())}
+    before, reason = network.get_weights(), ""
+    for name, target in targets.items():
+        missing, why = _filled(target, path)
+        if not missing:
+            return len(target.weights), name
+        if in_backbone and not any(id(weight) in in_backbone for weight in missing):  # another head
+            for weight, value in zip(network.weights, before, strict=True):
+                if id(weight) not in in_backbone:
+                    weight.assign(value)
+            return len(in_backbone), BACKBONE
+        network.set_weights(before)
+        reason = f"do not fit the {name}: they have no {missing[0].path} {list(missing[0].shape)} {why}"
+    raise _refused(str(path), reason)
 
 
 def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]:
@@ -133,7 +110,13 @@ def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]
     for weight in target.weights:
         if "float" in weight.dtype:
             weight.assign(np.full(weight.shape, np.nan))
-    reason = load_matching_weights(target, path)
+    reason = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            target.load_weights(path, **({"skip_mismatch": True} if path.name.endswith(".weights.h5") else {}))
+        except (ValueError, KeyError) as error:
+            reason = one_line(error)
     values = zip(target.weights, target.get_weights(), strict=True)
     return [weight for weight, value in values if np.isnan(np.sum(value, dtype=np.float64))], reason
 
@@ -153,22 +136,19 @@ def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
 
 
 def _from_list(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
-    """Loads all of `arrays` where they fit the network, else those of its backbone, which come first."""
-    weights = network.weights
-    backbone = backbone_of(network)
-    if [tuple(weight.shape) for weight in weights] == [array.shape for array in arrays]:
-        network.set_weights(arrays)
-        return len(weights), "network"
-    in_backbone = {id(weight) for weight in (backbone.weights if backbone is not None else weights)}
-    pairs = [(weight, index) for index, weight in enumerate(weights) if id(weight) in in_backbone]
-    for weight, index in pairs:
-        exported = list(arrays[index].shape) if index < len(arrays) else "absent"
-        if exported != list(weight.shape):
-            shapes = f"{weight.path} is {list(weight.shape)} here and {exported} there"
-            raise _refused("the SavedModel", f"are of another network: {shapes}")
-    for weight, index in pairs:
-        weight.assign(arrays[index])
-    return len(pairs), BACKBONE
+    """Loads all of `arrays` where they fit the network, else those of its backbone, which are at the same places."""
+    places = {id(weight): index for index, weight in enumerate(network.weights)}
+    reason = f"are {len(arrays)} arrays"
+    for name, target in _targets(network).items():
+        found = {places[id(weight)]: weight for weight in target.weights}
+        differing = [w for index, w in found.items() if index >= len(arrays) or arrays[index].shape != tuple(w.shape)]
+        if not differing and (target is not network or len(arrays) == len(found)):
+            for index, weight in found.items():
+                weight.assign(arrays[index])
+            return len(found), name
+        if differing:
+            reason = f"have no {differing[0].path} {list(differing[0].shape)}"
+    raise _refused("the SavedModel", f"are of another network: they {reason}")
 
 
 def _refused(source: str, why: str) -> UserError:

@@ -22,7 +22,7 @@ import numpy as np
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.store import Store
-from stages.checkpoints.files import EMA
+from stages.checkpoints.state import EMA
 from stages.storage.atomic import PARTIAL
 from tests.chaos.command import command, prepared
 from tests.pipeline.experiments import TRAINED

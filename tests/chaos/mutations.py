@@ -138,7 +138,7 @@ MUTATIONS = (
         "tests/pipeline/command_line/test_hostile_values.py", "-k", "nothing_could_hold",
     ),
     mutation(
-        "stages/settings/strategy.py", "names a device twice", "is a list of devices",
+        "stages/settings/ranges.py", "if pattern and item is not None", "if False and item is not None",
         "tests/pipeline/config/test_config.py", "-k", "wrong and devices",
     ),
     mutation(
@@ -226,10 +226,6 @@ MUTATIONS = (
         "tests/pipeline/comparison/test_choice.py", "-k", "cheapest",
     ),
     # Batches in the step, one operation a variable, decoders, clusters, debug runs
-    mutation(
-        "stages/optimization/exact_apply.py", "use_nesterov=optimizer.nesterov", "use_nesterov=False",
-        "tests/stages/optimization/test_fused.py",
-    ),
     mutation(
         "stages/optimization/exact_apply.py", "optimizer.iterations.value + 1", "optimizer.iterations.value + 2",
         "tests/stages/optimization/test_fused.py",

@@ -100,12 +100,6 @@ def test_a_batch_larger_than_the_data_is_told() -> None:
     assert len(set(losses.values())) == 1
 
 
-def test_more_replicas_than_examples_are_refused() -> None:
-    with pytest.raises(UserError, match=r"3 training examples cannot be shared by 4 replicas.*Try: strategy="):
-        settings(batch_size=64).check_share(4, 3)
-    assert settings(batch_size=4).check_share(4, 4) is None
-
-
 def test_a_callback_stops_training_within_an_epoch() -> None:
     heard = Heard(stop_after_batches=1)
     trained = run(epochs=5, callbacks=[heard])

@@ -59,7 +59,7 @@ REFUSED: Mapping[str, str] = {
     "model.frozen=true": "model.frozen=true without a backbone: no layer .*Try: model.frozen=false",
     "model=mlp model.weights=imagenet": "model.weights=imagenet without a backbone.*Try: model.weights=none",
     "train.fine_tune_epochs=2": "train.fine_tune_epochs=2 with model.frozen=false.*Try: model.frozen=true",
-    "strategy=central_storage strategy.parameter_device=nonsense": "nonsense is no name of a device",
+    "strategy=central_storage strategy.parameter_device=nonsense": "parameter_device=nonsense is not valid",
     "train.callbacks=[{_target_:keras.optimizers.Adam}]": "keras.optimizers.Adam is no Keras callback",
     "train.callbacks=[{_target_:keras.callbacks.BackupAndRestore,backup_dir:x}]": "would bring back weights",
     "pipeline.load=model pipeline.normalize=null pipeline.augment=null pipeline.inspect=null": "takes `dataset`",

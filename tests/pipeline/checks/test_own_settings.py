@@ -164,12 +164,12 @@ def test_a_module_that_is_no_python_is_named_with_its_line(path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("optimizer=custom", r"names no optimizer.*Try: optimizer\._target_=keras\.optimizers\.Lion"),
+        ("optimizer=custom", r"the import path of an optimizer.*Try: 'optimizer\._target_=keras\.optimizers\.Lion"),
         (
             "optimizer=custom optimizer._target_=keras.optimizers.Lino",
             "keras.optimizers has no Lino",
         ),
-        ("schedule=custom", r"names no schedule.*Try: schedule\._target_="),
+        ("schedule=custom", r"the import path of a schedule.*Try: 'schedule\._target_="),
         (
             "schedule=custom schedule._target_=keras.optimizers.schedules.CosineDecay +schedule.arguments.alfa=1",
             r"schedule\.arguments\.alfa: .* does not take it\. .*alpha",

@@ -236,7 +236,7 @@ def test_data_of_other_classes_is_refused(trained: Path, outputs: Path) -> None:
     words = ["data.channels=1", "data.num_classes=5", f"outputs={outputs}"]
     done = commands.run("from=evaluate", f"run={trained}", "resume=never", *SMALL, *words, cwd=outputs)
     assert done.returncode == 1
-    assert re.search(r"synthetic has class_names \[.*4\], and the model was trained on \[0, 1, 2, .*…\]", done.stdout)
+    assert re.search(r"synthetic has class_names \[.*4'\], and the model was trained on \['0', '1', ", done.stdout)
 
 
 def test_several_runs_are_refused_in_a_sweep(trained: Path, outputs: Path) -> None:

@@ -143,10 +143,10 @@ def test_a_version_without_a_run_keeps_the_alias_and_the_new_one_is_registered(o
     ("overrides", "problem"),
     [
         (["export.register=digits", "tracking=off"], "export.register=digits with tracking=off: models are registered"),
-        (["export.register=a/b"], "export.register='a/b'. Expected letters"),
+        (["export.register=a/b"], "export.register=a/b is not valid. Expected letters"),
         (["export=keras", "export.register=digits"], "export.register=digits without a SavedModel"),
         (["export.alias=champion"], "export.alias=champion with export.register=null"),
-        (["export.register=digits", "export.alias=v1"], "export.alias='v1'. Expected letters"),
+        (["export.register=digits", "export.alias=v1"], "export.alias=v1 is not valid. Expected letters"),
         (
             ["export.register=digits", "export.alias=champion", "evaluate.predictions=false"],
             "export.alias=champion with export.promote_if=better without predictions",

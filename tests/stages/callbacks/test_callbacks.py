@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from stages.callbacks.build import Callbacks, Plateau, build_callbacks, prepare_callbacks
+from stages.callbacks.build import Callbacks, build_callbacks, prepare_callbacks
 from stages.errors import UserError
 from stages.export import export
 from stages.fit import fit
@@ -142,7 +142,7 @@ def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:
     assert rates[1] == pytest.approx([0.01, 0.005, 0.0025, 0.002])  # a share of the phase's own rate
     assert stopped == [False, False, False, True] * 2  # each phase has its own patience
     assert (best.best_epoch, best.best_value) == (1, 0.1)  # the best weights are those of both
-    [plateau] = [one for one in callbacks.callbacks if isinstance(one, Plateau)]
+    [plateau] = [one for one in callbacks.callbacks if isinstance(one, keras.callbacks.ReduceLROnPlateau)]
     assert plateau.min_lr == pytest.approx(0.002)
 
 
@@ -231,7 +231,6 @@ def test_a_callback_that_stops_before_the_first_step_stops_after_it(by: str) -> 
             "so does schedule=cos",
         ),
         (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),
-        (keras.callbacks.SwapEMAWeights(), {}, r"Try: optimizer\.ema_momentum=0\.99 optimizer\.ema_use=true"),
         (keras.callbacks.EarlyStopping("val_acc"), {}, "EarlyStopping monitors val_acc, which is in no logs"),
         (keras.callbacks.ModelCheckpoint("x.keras", "val/loss"), {}, "ModelCheckpoint monitors val/loss"),
         (keras.callbacks.ReduceLROnPlateau("val_f1"), {}, "ReduceLROnPlateau monitors val_f1"),

@@ -1,7 +1,6 @@
 """What Keras does not export is as it was in the version that it was checked with. The first to fail on an upgrade."""
 
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -72,16 +71,6 @@ def test_what_is_set_untracked_is_no_layer() -> None:
 def test_an_application_has_its_preprocessing() -> None:
     preprocess = internals.preprocess_input_of(keras.applications.MobileNetV2)
     np.testing.assert_allclose(preprocess(np.full((1, 1, 1, 3), 255, np.float32)), 1.0)
-
-
-@pytest.mark.parametrize("suffix", [".weights.h5", ".keras"])
-def test_weights_that_do_not_fit_have_a_reason(suffix: str, tmp_path: Path) -> None:
-    network, path = functional(), tmp_path / f"file{suffix}"
-    network.save_weights(path) if suffix == ".weights.h5" else network.save(path)
-    assert internals.load_matching_weights(network, path) == ""
-    inputs = keras.Input((4,))
-    other = keras.Model(inputs, keras.layers.Dense(7)(keras.layers.Dense(3)(inputs)))
-    assert internals.load_matching_weights(other, path)
 
 
 def test_a_replaced_function_of_the_backend_is_the_one_that_layers_call(monkeypatch: pytest.MonkeyPatch) -> None:

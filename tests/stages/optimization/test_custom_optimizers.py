@@ -61,13 +61,6 @@ class Forgetful(Decaying):
         self.calls = tf.Variable(0.0)
 
 
-class Deaf(Decaying):
-    """Takes a learning rate of its own."""
-
-    def __init__(self, learning_rate: float) -> None:
-        super().__init__(learning_rate=0.5)
-
-
 def halving(peak: float, steps: int, share: float = 0.5) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a schedule that ends at `share` of the peak."""
     return lambda step: peak * (1 - (1 - share) * step / steps)
@@ -169,7 +162,6 @@ def test_a_custom_adam_is_adam() -> None:
         ("keras.optimizers.Absent", {}, "cannot be made"),
         ("keras.layers.ReLU", {}, "cannot be made"),
         (f"{__name__}.Forgetful", {}, "no checkpoint would have: calls"),
-        (f"{__name__}.Deaf", {}, "does not take the learning rate"),
     ],
 )
 def test_what_would_train_otherwise_in_silence_is_refused(target: str, arguments: dict[str, Any], message: str) -> None:
@@ -177,11 +169,6 @@ def test_what_would_train_otherwise_in_silence_is_refused(target: str, arguments
     given = settings(optimizer=CustomOptimizerSettings(_target_=target, arguments=arguments))
     with pytest.raises(UserError, match=message):
         start(where, small_mlp(dataset, where), dataset, given)
-
-
-def test_half_precision_variables_are_refused() -> None:
-    with pytest.raises(UserError, match="precision=mixed_bfloat16"):
-        build_optimizer(OPTIMIZERS["Lion"], 0.001, "bfloat16")
 
 
 def test_a_schedule_of_keras_and_one_of_ones_own_follow_the_warm_up() -> None:

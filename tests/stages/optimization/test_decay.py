@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 class RMSNorm(keras.layers.Layer):
-    """A custom normalization, whose scale has a name and a shape of its own."""
+    """A custom normalization, whose scale has a name and a shape of its own, by which it decays."""
 
     def build(self, shape: Any) -> None:
         self.factor = self.add_weight(shape=(1, *shape[1:]), initializer="ones", name="factor")
@@ -75,7 +75,7 @@ def built(dataset: Dataset, where: Strategy, policy: str = "float32") -> Model:
 
 DECAYED = {
     "conv/kernel", "inner/kernel", "custom/unbiased", "embedding/embeddings", "query/kernel", "key/kernel",
-    "value/kernel", "attention_output/kernel", "head/kernel",
+    "value/kernel", "attention_output/kernel", "head/kernel", "rms/factor", "layer/gamma", "layer/beta",
 }  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def short(path: str) -> str:
     return "/".join(path.split("/")[-2:])
 
 
-def test_decay_leaves_out_biases_and_normalization_unless_it_is_told_otherwise() -> None:
+def test_decay_leaves_out_biases_and_vectors_unless_it_is_told_otherwise() -> None:
     network = built(real_digits(64), one_device()).network
     every = {short(v.path) for v in network.trainable_variables}
     default = SgdSettings().decay_exclude

@@ -15,8 +15,6 @@ from tests.stages.experiments import mirrored, one_device
 OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.05, beta_1=0.8, epsilon=1e-3),
     "adamw": lambda: keras.optimizers.AdamW(0.05),
-    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-    "nesterov": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
 }
 
 

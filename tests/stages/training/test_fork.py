@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from stages.checkpoints.files import start_from
-from stages.checkpoints.forks import _at_epoch
+from stages.checkpoints.forks import at_epoch, start_from
 from stages.errors import UserError
 from stages.fit import fit
 from stages.results import Trained
@@ -85,13 +84,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
     "stopped within an epoch": ("loop", {}, {}, 10),
     "EMA, and EMA": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
     "EMA, then none": ("loop", {"optimizer": EMA}, {}, None),
-    "EMA of the last, then not used": (
-        "loop", {"optimizer": EMA, "restore_best": False}, {"optimizer": KEPT}, None,
-    ),
-    "EMA not used, of the last, then used": (
-        "loop", {"optimizer": KEPT, "restore_best": False}, {"optimizer": EMA}, None,
-    ),
-    "EMA of the last, then none": ("loop", {"optimizer": EMA, "restore_best": False}, {}, None),
+    "EMA kept, then used": ("loop", {"optimizer": KEPT}, {"optimizer": EMA}, None),
     "the last": ("loop", {"restore_best": False}, {}, None),
     "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
 }  # fmt: skip
@@ -127,17 +120,6 @@ def test_by_last_it_is_continued_exactly(source: Source, tmp_path: Path) -> None
     assert any("weights of epoch 3 (the last), with their optimizer" in line for line in heard.said)
 
 
-def test_where_the_best_is_the_last_both_are_the_same(tmp_path: Path) -> None:
-    run("loop", tmp_path / "a", epochs=2)
-    results = []
-    for weights in ("best", "last"):
-        start_from(tmp_path / "a" / "checkpoints", tmp_path / weights / "checkpoints", weights)
-        result, _ = run("loop", tmp_path / weights, epochs=3)
-        assert result is not None
-        results.append(flat(result.model.network))
-    np.testing.assert_array_equal(results[0], results[1])
-
-
 @pytest.mark.parametrize("by", ["loop"])
 def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(
     by: str, source: Source, tmp_path: Path
@@ -171,5 +153,5 @@ def test_without_best_weights_it_says_what_to_type(tmp_path: Path) -> None:
 @pytest.mark.smoke
 def test_the_epoch_of_the_best_weights_decides_the_phase() -> None:
     of_both = {"epoch": 9, "done": 3, "step": 39, "phase": 1, "began": 6, "rows": []}
-    assert _at_epoch(of_both, 8) == {**of_both, "epoch": 8, "done": 0}
-    assert _at_epoch(of_both, 6) == {**of_both, "epoch": 6, "done": 0, "phase": 0, "began": 0}
+    assert at_epoch(of_both, 8) == {"epoch": 8, "done": 0}
+    assert at_epoch(of_both, 6) == {"epoch": 6, "done": 0, "phase": 0, "began": 0}

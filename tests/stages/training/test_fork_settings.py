@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.checkpoints.files import newest, start_from
+from stages.checkpoints.files import newest
+from stages.checkpoints.forks import start_from
 from stages.checkpoints.names import START
 from stages.errors import UserError
 from stages.settings.optimizer import CosineSettings, SgdSettings

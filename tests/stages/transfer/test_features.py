@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stages.augment import augment
-from stages.checkpoints.files import start_from
+from stages.checkpoints.forks import start_from
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
 from stages.settings.images import AugmentSettings

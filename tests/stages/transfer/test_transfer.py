@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.checkpoints.files import Checkpoint, newest, read, start_from, write
-from stages.checkpoints.progress import Progress
+from stages.checkpoints.files import newest
+from stages.checkpoints.forks import start_from
 from stages.errors import UserError
 from stages.model import model
 from stages.results import Model, Strategy, Trained
@@ -172,19 +172,6 @@ def test_a_fork_of_a_fine_tuned_training_has_the_epochs_that_it_asks_for(tmp_pat
     assert [row["train/phase"] for row in trained.history] == [1.0, 1.0, 2.0]
 
 
-def test_a_checkpoint_without_phases_is_read(frozen: Frozen, tmp_path: Path) -> None:
-    run(one_device(), tmp_path, 4, fine_tune_epochs=0)
-    [path] = (tmp_path / "checkpoints").glob("step-*.npz")
-    found = read(path)
-    old = {name: value for name, value in found.facts["progress"].items() if name not in ("phase", "began")}
-    write(Checkpoint({**found.facts, "progress": old}, found.arrays), path)
-    resumed, second = run(one_device(), tmp_path, fine_tune_epochs=0)
-    assert resumed is not None
-    assert second.resumed_from
-    np.testing.assert_array_equal(flat(frozen.trained.model.network), flat(resumed.model.network))
-    assert Progress.of(old | {"epoch": 1}).phase == 0
-
-
 def test_a_checkpoint_of_a_phase_that_is_not_asked_for_is_refused(tmp_path: Path) -> None:
     run(one_device(), tmp_path, 8)
     assert newest(tmp_path / "checkpoints", print) is not None
@@ -197,8 +184,6 @@ def test_what_cannot_be_fine_tuned_is_refused_before_the_first_phase() -> None:
     where = one_device()
     with pytest.raises(UserError, match=r"none is frozen.*Try: model.frozen=true"):
         train(build(where, frozen=False), DATASET, where, given())
-    with pytest.raises(UserError, match=r"fine_tune_layers=2: the last of them hold no weights but BatchNorm's"):
-        train(build(where), DATASET, where, given(fine_tune_layers=2))
     with pytest.raises(UserError, match=r"cnn has no layer named backbone"):
         model(DATASET, where, ModelSettings(seed=1, frozen=True, precision=PrecisionSettings(), network=_cnn()))
 
