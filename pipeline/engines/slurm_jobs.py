@@ -216,7 +216,8 @@ class SlurmJob(RemoteJob):
     def _note(self, entry: Entry) -> None:
         state, reason, nodes, status = entry
         if state not in ENDS:
-            shown = f"{state} ({reason})" if state == "PENDING" and reason != "None" else f"{state} on {nodes}"
+            why = f" ({reason})" if reason not in ("", "None") else ""
+            shown = f"{state} on {nodes}" if nodes else f"{state}{why}"
             if shown != self._state and state != "COMPLETING":
                 self._state = shown
                 self._console.log(f"Slurm job {self.id}: {shown}")
