@@ -1,6 +1,6 @@
 """`python -m pipeline`: composes the configuration, then runs one job, or with -m a sweep of them."""
 
-from pipeline.system import early_signals  # noqa: F401  # acts while the rest is imported
+from pipeline.system import early_signals  # acts while the rest is imported
 
 # isort: split
 
@@ -17,7 +17,7 @@ from pipeline.config.names import check_texts, read_options
 from pipeline.exit_codes import DONE, FAILED, WRONG_CONFIGURATION
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
 from stages.errors import UserError
 
@@ -97,11 +97,10 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.console import Console
     from pipeline.planning.job import Job
     from pipeline.run.launch import run_job
-    from pipeline.system.processes import process_started
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)
-    return run_job(Job(debugged(experiment), composed.overrides, started=process_started()), Console())
+    return run_job(Job(debugged(experiment), composed.overrides, started=early_signals.STARTED), Console())
 
 
 def _run_sweep(composer: "Composer") -> int:

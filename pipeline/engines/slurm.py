@@ -18,7 +18,7 @@ from pipeline.run.child import POLL_SECONDS
 from pipeline.run.engine import Task
 from pipeline.run_folder.lock import locked
 from pipeline.system import pulse, signals
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 

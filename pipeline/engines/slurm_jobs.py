@@ -27,10 +27,9 @@ from pipeline.run.child import code_of
 from pipeline.run.engine import RemoteJob
 from pipeline.run.launch import run_job
 from pipeline.run_folder.pending import end_lost
-from pipeline.run_folder.runs import has_finished, journal_rows
+from pipeline.run_folder.runs import epoch_metrics, has_finished
 from pipeline.system import environment, signals, streams
-from pipeline.system.processes import process_started
-from pipeline.system.signal_listener import Request
+from pipeline.system.signals import Request
 from stages.errors import UserError
 
 FOLDER = "slurm"
@@ -144,7 +143,7 @@ class Member:
         if has_finished(self.job.folder):  # Slurm has started it again after its end
             return DONE
         experiment = read(self.document, self.choices, self.config_dirs)
-        return run_job(replace(self.job, experiment=experiment, started=process_started()), console)
+        return run_job(replace(self.job, experiment=experiment, started=time.monotonic()), console)
 
     def _requeue(self, console: Console) -> None:
         before = int(os.environ.get("SLURM_RESTART_COUNT", 0))
@@ -254,7 +253,7 @@ def _queue(period: int) -> Mapping[str, Entry] | None:
 @lru_cache(maxsize=64)
 def _rows(folder: Path, period: int) -> Mapping[int, Mapping[str, float]]:
     """Return the metrics of a run by epoch; `period` as in `_queue`."""
-    return journal_rows(folder)
+    return epoch_metrics(folder)
 
 
 def _refused(error: Exception) -> UserError:

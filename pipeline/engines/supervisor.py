@@ -22,7 +22,7 @@ from pipeline.run_folder.pending import end_lost
 from pipeline.system import pulse, signals, streams
 from pipeline.system.processes import ChildProcess
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 
 GRACE_SECONDS = 20.0

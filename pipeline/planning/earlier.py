@@ -21,7 +21,6 @@ from pipeline.provenance.identity import (
     as_override,
     differing,
     identity,
-    is_among,
     relevant_settings,
     settings_of,
 )
@@ -33,7 +32,6 @@ from pipeline.tracking.models import RESULTS
 from stages.checkpoints.names import can_start
 from stages.errors import UserError
 from stages.settings.results import EvaluateSettings
-from stages.settings.train import TrainSettings
 
 RESUMED_WITH = (*WITHOUT_EFFECT, "strategy")
 """Settings that may differ in a run that is resumed by its id."""
@@ -43,15 +41,13 @@ REUSED_WITH = (*RESUMED_WITH, "from", "run", "fork", "fork_weights", "determinis
 
 FORKED_WITH = (
     "data._target_", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "train._target_",
-    "model.network", "precision.policy",
+    "model.network._target_",
 )  # fmt: skip
-"""Settings that may not differ from those of the run that is forked: of its data and variables, and their format.
+"""Settings that may not differ from those of the run that is forked.
 
-What only the data and the network themselves can tell is compared when they are there.
+What only the data and the network themselves can tell is compared with the checkpoint when they are there.
 """
 
-_FREE = ("model.network.dropout", "model.network.arguments")
-"""Settings of networks that may differ all the same: the variables do not follow from them."""
 
 
 def resolve(job: Job, console: Console) -> Job:
@@ -122,7 +118,7 @@ def _named_by_resume(experiment: Experiment) -> Summary:
     if run.status == "FINISHED" and not is_unsent(run, experiment):
         raise UserError(f"resume={text} has finished", "a run that has not", f"fork={text} train.epochs=<more>")
     if run.status != "FINISHED" and run.identity != identity(experiment):
-        before, now = _both(run, f"resume={text}", experiment, RESUMED_WITH)
+        before, now = _both(run, experiment, RESUMED_WITH)
         expected = f"the settings of the run (its strategy may change), or a new run: fork={text}"
         _refuse_differing(f"resume={text}", before, now, expected)
     return run
@@ -145,38 +141,16 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
     if starts and not can_start(folder / "checkpoints"):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
     check_fork(experiment, run)
-    if starts:
-        refuse_without_epochs(experiment, run)
     return run
 
 
-def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
-    """Refuse a fork of `run`, which has finished, that has no epoch left to train."""
-    train = experiment.of("train", TrainSettings)
-    begin = int(run.metrics.get("train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch", 0))
-    if train and begin >= train.all_epochs:
-        raise UserError(
-            f"train.epochs={train.epochs}, and {begin} are over where fork={experiment.fork} starts",
-            f"more than {begin}",
-            f"train.epochs={2 * begin}",
-        )
-
-
 def check_fork(experiment: Experiment, run: Summary) -> None:
-    """Refuse a setting with which `experiment` has other data or variables than the run it forks."""
-    both = _both(run, f"fork={experiment.fork}", experiment, ())
-    names = [name for name in FORKED_WITH if name != "model.network"]
-    target = "model.network._target_"
-    if all(str(settings.get(target)).startswith("stages.networks.") for settings in both):
-        names.append("model.network")
+    """Refuse a setting with which `experiment` has other data or another network than the run it forks."""
     before, now = (
-        {name: value for name, value in settings.items() if is_among(name, names) and not is_among(name, _FREE)}
-        for settings in both
+        {name: value for name, value in settings.items() if name in FORKED_WITH}
+        for settings in _both(run, experiment, ())
     )
-    for settings in (before, now):  # the dtype of the variables
-        policy = settings.get("precision.policy")
-        settings["precision.policy"] = policy if policy in ("bfloat16", "float16", "float64") else "float32"
-    expected = "the data, the network, the training stage and the dtype of the variables of that run, or a new run"
+    expected = "the data, the network and the training stage of that run, or a new run"
     _refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")
 
 
@@ -218,7 +192,7 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
     _check_completed(needed[:first], run, experiment)
     running = [stage.name for stage in needed if not stage.is_needed or stage not in needed[:first]]
     free = {name for stage in running for name in (stage, experiment.groups[stage])}
-    before, now = _both(run, f"run={experiment.run}", experiment, (*REUSED_WITH, *free))
+    before, now = _both(run, experiment, (*REUSED_WITH, *free))
     expected = "the settings that its results were made with; only data, strategy and stages that run may have others"
     _refuse_differing(f"run={experiment.run}", before, now, expected, f"fork={experiment.run}")
     return tuple(needed)
@@ -250,13 +224,10 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
     if run is None:
         return
     _show(f"beginning with {experiment.from_stage}, on the results of", run, console)
-    first = [stage.name for stage in plan].index(str(experiment.from_stage))
-    again = [stage.name for stage in plan[:first] if stage.action == "runs"]
-    reused = [stage.name for stage in plan if stage.action == "reused"]
-    saved = f"reused {', '.join(reused)}; " if reused else "nothing is reused; "
-    console.log(f"{saved}these run again, as their results are not saved: {', '.join(again) or 'none'}")
+    names = {action: [stage.name for stage in plan if stage.action == action] for action in ("reused", "runs")}
+    console.log(f"reused: {', '.join(names['reused']) or 'none'}; these run: {', '.join(names['runs'])}")
     now = sources(experiment)
-    if reused and run.code != now.digest:
+    if names["reused"] and run.code != now.digest:
         changed = now.changed(Path(run.folder)) or "files that its list does not name"
         console.warn(f"the code has changed since that run ({changed}): its results are reused as they are")
 
@@ -277,27 +248,10 @@ def other_run(experiment: Experiment) -> Path | None:
     return folder
 
 
-def _both(
-    run: Summary, option: str, experiment: Experiment, ignored: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a run and of this one by their dotted names, but those that are `ignored`.
-
-    Args:
-        option: that names the run, such as `resume=4d9eb298`.
-
-    Raises:
-        UserError: where the run's cannot be read.
-    """
-    path = Path(run.folder) / "config.yaml"
-    try:
-        before = relevant_settings(OmegaConf.to_container(OmegaConf.load(path)), ignored)
-    except Exception as error:  # whatever is in the file
-        raise UserError(
-            f"{option}: {shorter(path)} cannot be read ({type(error).__name__}), so its settings cannot be compared",
-            "a run whose files are whole",
-            f"{option.partition('=')[0]}=<another run>",
-        ) from error
-    return before, settings_of(experiment, tuple(ignored))
+def _both(run: Summary, experiment: Experiment, ignored: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a run and of this one by their dotted names, but those that are `ignored`."""
+    before = OmegaConf.to_container(OmegaConf.load(Path(run.folder) / "config.yaml"))
+    return relevant_settings(before, ignored), settings_of(experiment, tuple(ignored))
 
 
 def _refuse_differing(

@@ -18,7 +18,7 @@ from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.provenance.source_digest import targets_in
 from pipeline.redaction import MASK
 from pipeline.run_folder.runs import Runs
-from pipeline.tracking.models import ADDRESSES, copy_of_run, run_of_model
+from pipeline.tracking.models import ADDRESSES, run_of_model
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 
@@ -28,18 +28,7 @@ _KEY = re.compile(r"(\+\+|[+~])?(?!hydra)[\w/@:-][\w./@:-]*")
 
 
 def inherit_overrides(arguments: Arguments) -> Arguments:
-    """Return `arguments` with the overrides of the run that they resume, fork or reuse, if they name one."""
-    if not names_run(arguments):
-        return arguments
-    is_sweep = arguments.sweep or any(word.startswith("sweep=") for word in arguments.overrides)
-    flags = ["-m"] if is_sweep else []
-    words = add_overrides_of_run([*flags, *arguments.overrides], arguments.folders[1:])[len(flags) :]
-    count = len(arguments.overrides)
-    return replace(arguments, overrides=tuple(words[:count]), inherited=tuple(words[count:]))
-
-
-def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ()) -> list[str]:
-    """Return a command line with the overrides of the run that it resumes, forks or reuses, unless it has its own.
+    """Return `arguments` with the overrides of the run that they resume, fork or reuse, if they name one.
 
     The run's name is quoted, as 4e123456 would be a number.
 
@@ -47,11 +36,11 @@ def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ())
         UserError: where there is no such run, it names code that the configuration does not, or a setting must be
             typed again because its secret was not kept.
     """
-    typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments if not text.startswith("-")}
-    is_sweep = "-m" in arguments or "--multirun" in arguments
-    outputs = outputs_folder(typed.get("outputs"))
-    quoted = list(arguments)
-    inherited: list[str] = []
+    if not names_run(arguments):
+        return arguments
+    typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments.overrides}
+    is_sweep = arguments.sweep or "sweep" in typed
+    outputs, config_dirs = outputs_folder(typed.get("outputs")), arguments.folders[1:]
     for option in ("resume", "fork", "run"):
         name = typed.get(option, "auto")
         several = is_sweep and "," in name
@@ -61,8 +50,9 @@ def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ())
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
         if option == "run" and name.startswith(ADDRESSES):
-            name = _run_of_model(name, Store(_tracking(typed, config_dirs), outputs))
-        quoted = [f"{option}='{name}'" if _key(text) == option else text for text in quoted]
+            name = run_of_model(name, Store(_tracking(typed, config_dirs), outputs))
+        words = [f"{option}='{name}'" if _key(text) == option else text for text in arguments.overrides]
+        arguments = replace(arguments, overrides=tuple(words))
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
         run = Runs(outputs).find(name, option)
@@ -71,15 +61,10 @@ def add_overrides_of_run(arguments: list[str], config_dirs: Sequence[Path] = ())
         if option == "run":  # settings of an option that this command replaces
             overrides = [text for text in overrides if _key(text).partition(".")[0] not in typed]
         _refuse_forgotten(overrides, f"{option}={name}", typed)
-        inherited = [text for text in overrides if MASK not in text]
+        inherited = tuple(text for text in overrides if MASK not in text)
         _check_trust(inherited, f"{option}={name}", Path(run.folder), typed, config_dirs)
-    return quoted + inherited
-
-
-def _run_of_model(uri: str, store: Store) -> str:
-    """Return the id of the run that has exported a model of MLflow's; where it is not under `outputs`, a copy."""
-    run_id = run_of_model(uri, store)
-    return run_id if Runs(store.outputs).folder_of_id(run_id) is not None else str(copy_of_run(run_id, uri, store))
+        arguments = replace(arguments, inherited=inherited)
+    return arguments
 
 
 def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:
@@ -93,10 +78,8 @@ def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> Tracking
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:
-    """Refuse overrides whose secrets were not kept, unless they are tags or notes, or typed again."""
-    missing = [_key(text) for text in overrides if MASK in text]
-    missing = [key for key in missing if not key.startswith(("tracking.tags", "tracking.note"))]
-    missing = [key for key in missing if key.partition(".")[0] not in typed]
+    """Refuse overrides whose secrets were not kept, unless they are typed again."""
+    missing = [key for text in overrides if MASK in text and (key := _key(text)).partition(".")[0] not in typed]
     if missing:
         raise UserError(
             f"{option} had {', '.join(missing)} with a secret in it, which is not kept",

@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from pipeline.config.experiment import Experiment
-from pipeline.paths import CONF
 from pipeline.targets import load, named_parameters, signature
 from stages.errors import UserError
 from stages.targets import target_of
@@ -65,28 +62,15 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
             if parameter in results:
                 inputs.append(parameter)
             elif entry.default is entry.empty and parameter not in FROM_RUNNER:
-                raise _nobody_makes(experiment, name, parameter)
+                raise UserError(
+                    f"the stage {name} takes `{parameter}`, which no earlier stage makes",
+                    f"a stage before {name} that makes `{parameter}`",
+                    "pipeline=standard",
+                )
         option = experiment.choices.get(experiment.groups[name], "")
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
         results.append(makes)
     return tuple(plan)
-
-
-def _nobody_makes(experiment: Experiment, stage: str, parameter: str) -> UserError:
-    """Return the error for a stage that comes before, or without, the one whose result it takes."""
-    standard = OmegaConf.load(CONF / "pipeline" / "standard.yaml")
-    maker = next((str(name) for name, makes in standard.items() if makes == parameter), None)
-    is_there = experiment.pipeline.get(str(maker)) == parameter
-    fix = (
-        f"pipeline.{maker}={parameter}"
-        if maker in experiment.document.pipeline and not is_there
-        else "pipeline=standard"
-    )
-    return UserError(
-        f"the stage {stage} takes `{parameter}`, which no earlier stage makes",
-        f"{maker or 'a stage'} before {stage}, which makes `{parameter}`",
-        fix if maker else f"pipeline=<one with a stage before {stage} that makes `{parameter}`>",
-    )
 
 
 def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: str) -> None:

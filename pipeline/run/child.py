@@ -14,7 +14,7 @@ from pipeline.redaction import guard_output, learn
 from pipeline.system import environment, pulse, signals, streams
 from pipeline.system.processes import ChildProcess, become_independent
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import Interrupted, Request
+from pipeline.system.signals import Interrupted, Request
 from pipeline.system.streams import no_room
 from stages.errors import UserError
 
@@ -48,6 +48,8 @@ def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) ->
     try:
         return work()
     except Interrupted as interrupted:
+        if interrupted.exit_code == FAILED:
+            console.error(f"this process is ended by {interrupted}")
         return interrupted.exit_code
     except UserError as error:
         console.error(str(error))

@@ -12,7 +12,7 @@ from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.system.processes import LocalProcess, Start, warm_up
-from pipeline.system.signal_listener import Request
+from pipeline.system.signals import Request
 from stages.targets import class_at
 
 OPEN_PORTS = (

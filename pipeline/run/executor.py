@@ -25,6 +25,7 @@ from pipeline.provenance.code_state import CodeState, code_state, command, unkno
 from pipeline.provenance.identity import identity, is_among
 from pipeline.provenance.versions import environment, packages, versions
 from pipeline.redaction import redact, redact_file, redact_overrides
+from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.facts import NOTE, begun_tags, run_description, show_summary, show_times
 from pipeline.run.naming import CHOOSES_A_RUN, run_name
@@ -33,9 +34,8 @@ from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.summary import NAME, PRUNED, StageOutcome, Summary, one_line
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
-from pipeline.tracking.models import RESULTS
 from pipeline.tracking.params import configuration_params
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker, open_tracker
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 
 LINGER_SECONDS = 7.0
 """Grace period, in seconds, of a server that is asked to end, as its chief may be saving."""
-
-SHORTEST_SECONDS = 0.05
-"""Seconds below which a stage has no time of its own in MLflow, where every one is a chart; `summary.json` has all."""
 
 
 @dataclass
@@ -103,7 +100,6 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 _wait_for_members(task.meet, console, run.summary)
             cache = job.experiment.outputs / "cache"
             StageRunner(folder, cache, run.tracker, console, run.summary, job.on_epoch).run(stages)
-            share_results(run)
             if not job.only_trains:
                 register(run, console)
             run.summary.status = "FINISHED"
@@ -127,35 +123,27 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
 def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task) -> int:
     """Run the stages as a member other than the chief, without keeping results; return the exit code."""
     summary = Summary(None, "RUNNING", job.experiment.name, "", {})
-    last_words = signals.on_forced_exit(lambda request: console.error(f"this process is ended by {request.reason}"))
+
+    def run(scratch: Path) -> int:
+        interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
+        with console.working("starting TensorFlow"), _importing(), interruptible:
+            stages = [] if task.serves else bind(plan, job.experiment)
+            servers = import_module("stages.distribution.cluster_strategies")
+        pulse.beat()
+        if task.meet is not None:
+            _wait_for_members(task.meet, console, summary)
+        if task.serves:
+            return _serve(servers, task)
+        StageRunner(scratch, job.experiment.outputs / "cache", Tracker(), console, summary).run(stages)
+        return DONE
+
     with (
         tempfile.TemporaryDirectory(prefix=task.name) as scratch,
         signals.listening(),
         signals.uninterrupted(),
-        last_words,
+        signals.on_forced_exit(lambda request: console.error(f"this process is ended by {request.reason}")),
     ):
-        try:
-            interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
-            with console.working("starting TensorFlow"), _importing(), interruptible:
-                stages = [] if task.serves else bind(plan, job.experiment)
-                servers = import_module("stages.distribution.cluster_strategies")
-            pulse.beat()
-            if task.meet is not None:
-                _wait_for_members(task.meet, console, summary)
-            if task.serves:
-                return _serve(servers, task)
-            cache = job.experiment.outputs / "cache"
-            StageRunner(Path(scratch), cache, Tracker(), console, summary).run(stages)
-        except Interrupted as interrupted:
-            if interrupted.exit_code == FAILED:
-                console.error(f"this process is ended by {interrupted}")
-            return interrupted.exit_code
-        except Exception as error:
-            console.error(f"{summary.failed_stage}: {one_line(error)}")
-            if not isinstance(error, UserError):
-                console.error(traceback.format_exc())
-            return FAILED
-    return DONE
+        return code_of(lambda: run(Path(scratch)), console)
 
 
 def _importing() -> AbstractContextManager[None]:
@@ -229,7 +217,7 @@ def begin(job: Job, console: Console) -> Run:
     if experiment.tracking.system_metrics and tracker.is_on:
         from pipeline.tracking.system_metrics import SystemMetrics  # with MLflow, which is imported by now
 
-        run.sampled = SystemMetrics(tracker, console.warn)
+        run.sampled = SystemMetrics(tracker)
     return run
 
 
@@ -286,13 +274,6 @@ def describe(run: Run) -> None:
     tracker.text(packages(), "environment/packages.txt")
     if run.code and run.code.diff:
         tracker.text(run.code.diff, "code/diff.patch")
-
-
-def share_results(run: Run) -> None:
-    """Record what the stages have saved, where a later run may begin with it on another machine."""
-    experiment = run.job.experiment
-    if experiment.tracking.kind == "server" and experiment.debug is None and (run.folder / RESULTS).is_dir():
-        run.tracker.artifact(run.folder / RESULTS, RESULTS)
 
 
 def register(run: Run, console: Console) -> None:
@@ -356,12 +337,9 @@ def end(run: Run, code: int, console: Console) -> int:
     tracker.tags({NOTE: run_description(summary, command(), run.job.experiment.tracking.note)})
     seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
     seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
-    tracker.metrics({f"{name}/seconds": value for name, value in seconds.items() if value >= SHORTEST_SECONDS})
+    tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})
     record_end(tracker, run.folder, summary)
     tracker.flush(console.log if summary.status == "FINISHED" else None)
-    if tracker.no_room is not None:
-        console.error(f"recording: {tracker.no_room}")
-        code = code or FAILED
     for line in tracker.notes:
         console.log(line)
     tracker.close()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings
@@ -13,12 +14,19 @@ from pipeline.provenance.code_state import CodeState, command, resuming_command,
 from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import model_name
+from stages.reuse import KNOWN_IMAGES
+
+if TYPE_CHECKING:  # a plan needs no NumPy
+    from stages.results import Exported
 
 LONGEST = 4000
 """Characters of a description: MLflow's limit is that of a tag."""
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run or a sweep."""
+
+MOST_CLASSES = 50
+"""Class names that a card lists."""
 
 UNITS = ("images", "features")
 """Kinds of examples that training may count: features are what a frozen backbone has made of images."""
@@ -36,14 +44,13 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
     console.log(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
     if experiment.debug is not None:
         console.log(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
-    rows = [(stage.name, stage.option or stage.target, ", ".join(stage.inputs), stage.makes) for stage in plan]
-    widths = [max((len(text) for text in column), default=0) for column in zip(*rows, strict=True)]
-    digits = len(str(len(plan)))
+    rows = [(stage.name, stage.option or stage.target, ", ".join(stage.inputs)) for stage in plan]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     partly = any(stage.action != "runs" for stage in plan)
-    for index, (stage, (name, option, inputs, makes)) in enumerate(zip(plan, rows, strict=True), 1):
+    for index, (stage, row) in enumerate(zip(plan, rows, strict=True), 1):
         action = f"{stage.action:8}" if partly else ""
-        row = f"{name:{widths[0]}}  {option:{widths[1]}}  {inputs:>{widths[2]}} -> {makes}"
-        console.log(f"  {index:>{digits}}  {action}{row}".rstrip())
+        columns = f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}"
+        console.log(f"  {index}  {action}{columns} -> {stage.makes}")
 
 
 def show_summary(summary: Summary, open_with: str | None, console: Console) -> None:
@@ -100,8 +107,31 @@ def run_description(summary: Summary, typed: str, note: str | None) -> str:
     facts = [("command", typed), *run_facts(summary)]
     if summary.run_id and "saved_model" in summary.exported:
         facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model_name(summary.name)}")'))
-    shown = [f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts]
-    return _joined([note or "", _result(summary), "\n".join(shown)])
+    return _joined([note or "", _result(summary), _listed(facts)])
+
+
+def model_card(summary: Summary, model: "Exported") -> str:
+    """Return the card of a run's model in Markdown: its input and output, its test metrics, where it comes from."""
+    shape, classes = "×".join(map(str, model.image_shape)), ", ".join(map(escaped, model.class_names[:MOST_CLASSES]))
+    more = f" and {len(model.class_names) - MOST_CLASSES} more" if len(model.class_names) > MOST_CLASSES else ""
+    intervals = summary.facts.get("intervals", {})
+    scores = [
+        f"| {name} | {value:.4f} | {' to '.join(f'{end:.4f}' for end in intervals.get(name, ()))} |"
+        for name, value in summary.metrics.items()
+        if name.startswith("test/") and not name.endswith(("_low", "_high"))
+    ]
+    known = summary.facts.get(KNOWN_IMAGES)
+    tested = f"Too good: the model was trained on {known:,} of these test images." if known else "Of the test split."
+    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
+    facts = _listed([("command", command()), *run_facts(summary), ("versions", versions), ("code", summary.code or "")])
+    parts = [
+        f"# {escaped(summary.name)}",
+        f"Input: pixels as in its data, {shape}, not scaled. Output: a probability for each class: {classes}{more}. It "
+        "always answers with one of these, whatever it is shown.",
+        "\n".join([f"## Metrics\n\n{tested}\n", "| metric | value | interval |", "| --- | ---: | ---: |", *scores]),
+        f"## Training\n\n{facts}\n\nIts settings are `config.yaml`.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def sweep_description(table: str, typed: str, note: str | None) -> str:
@@ -145,6 +175,10 @@ def escaped(text: str) -> str:
 def chosen_weights(weights: Mapping[str, object]) -> str:
     """Return how the epoch was chosen whose weights a run has."""
     return f"the best by {weights['monitor']}" if weights["selection"] == "best" else "the last one"
+
+
+def _listed(facts: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts)
 
 
 def _result(summary: Summary) -> str:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import posixpath
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,20 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.checks.own_code import typed
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
-from pipeline.run.model_card import write_model_files
-from pipeline.run.reporter import RunReporter, kind_of, metric_name, own_record
+from pipeline.run.facts import model_card
+from pipeline.run.reporter import RunReporter, metric_name, own_record
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
 from pipeline.tracking.models import RESULTS, model_folder, run_of_model
+from pipeline.tracking.params import CARD, INPUT_EXAMPLE
 from pipeline.tracking.store import Store
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
@@ -137,7 +139,6 @@ class StageRunner:
             with signals.interruptible():
                 result = _result(stage, self._results, provided)
             own_record(name, result)
-            _check_result(stage, result, later)
             _check_later(result, self._results, later)
             outcome = "ran" if stage.planned.saved is None else "reused"
         except PrunedError:
@@ -165,14 +166,8 @@ class StageRunner:
         self.tracker.params({metric_name(name): value for name, value in params.items()})
         for place, paths in record.files.items():
             for path in [paths] if isinstance(paths, Path) else paths:
-                self._add_file(stage, place, path)
-        for name, value in record.summary.items():
-            try:
-                json.dumps(value)
-            except (TypeError, ValueError, OverflowError, RecursionError):
-                self._reporter.warn_once(f"{stage}: {name} is a {kind_of(value)}, which summary.json cannot hold")
-            else:
-                self.summary.add_facts({name: value})
+                self._add_file(place, path)
+        self.summary.add_facts(record.summary)
         for dataset in record.datasets:
             self.tracker.dataset(dataset)
         self._record_models(record.models)
@@ -184,27 +179,26 @@ class StageRunner:
                 f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
             )
 
-    def _add_file(self, stage: str, place: str, path: Path) -> None:
+    def _add_file(self, place: str, path: Path) -> None:
+        """Record a file or folder; one that does not exist is listed at the end, as the store refuses it."""
         if not path.is_absolute():
             path = path.absolute() if path.exists() else self.folder / path
-        if path.is_file() or path.is_dir():
-            inside = posixpath.normpath(place.strip("/") or ".").replace("..", "_")
-            redact_file(path)
-            self.tracker.artifact(path, "" if inside == "." else str(redact(inside)))
-        else:
-            what = "is no regular file" if path.exists() else "does not exist"
-            self._reporter.warn_once(f"{stage}: the file {path} ({place or 'no folder'}) {what}: it is not recorded")
+        redact_file(path)
+        self.tracker.artifact(path, str(redact(place.strip("/"))))
 
     def _record_models(self, models: Sequence[Exported]) -> None:
-        """Records exported models with their files."""
-        if not models:
-            return
+        """Records exported models, with a card and an example of their input beside them."""
         for model in models:
             files = {model.format: model.path, **model.others}
             self.summary.exported |= {name: str(path) for name, path in files.items()}
-        datasets = [result for result in self._results.values() if isinstance(result, Dataset)]
-        if self.summary.folder:  # a worker that only assists has none
-            self.tracker.artifact(write_model_files(self.summary, models, datasets[-1] if datasets else None))
+        if models and self.summary.folder:  # a worker that only assists has none
+            export = Path(self.summary.folder) / "export"
+            export.mkdir(exist_ok=True)
+            for dataset in [result for result in self._results.values() if isinstance(result, Dataset)][-1:]:
+                pixels = dataset.test.images[:1].astype(np.float32).tolist()
+                atomic_write(export / INPUT_EXAMPLE, json.dumps(pixels))
+            atomic_write(export / CARD, str(redact(model_card(self.summary, models[0]))))
+            self.tracker.artifact(export / CARD)
         for model in models:
             if model.format == "saved_model":
                 self.tracker.model(model)
@@ -256,17 +250,6 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _check_result(stage: BoundStage, result: Any, later: Sequence[BoundStage]) -> None:
-    """Refuse a run where `stage` returned None and the stage that takes its result does not accept None."""
-    makes = stage.planned.makes
-    taker = next((one for one in later if makes in (*one.planned.inputs, one.planned.makes)), None)
-    if result is None and taker and makes in taker.planned.inputs and not _accepts_none(taker.function, makes):
-        raise UserError(
-            f"it returned None, and the stage {taker.planned.name} takes its result `{makes}`",
-            f"`return <the {makes}>`, or a parameter `{makes}: … | None` there",
-        )
-
-
 def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
     """Refuse what a later stage cannot use: examples that the other run was not tested on, a network not to export."""
     dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
@@ -281,8 +264,3 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
             from stages.export import check_formats
 
             check_formats(result, dataset, settings)
-
-
-def _accepts_none(function: Callable[..., Any], name: str) -> bool:
-    annotation = str(inspect.signature(function).parameters[name].annotation)
-    return "None" in annotation or "Optional" in annotation

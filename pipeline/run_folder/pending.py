@@ -13,7 +13,7 @@ from pipeline.paths import shorter
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
-from pipeline.system.signal_listener import Request
+from pipeline.system.signals import Request
 from pipeline.tracking.journal import ENDED, Journal
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
@@ -111,15 +111,15 @@ def is_unsent(summary: Summary, experiment: Experiment) -> bool:
 def end_lost(
     folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST, shared: bool = False
 ) -> None:
-    """Mark a run whose process died as ended; no-op for one that has ended or still runs.
+    """Mark a run whose process died as ended, and send what the store misses; no-op for one that still runs.
 
     Args:
         shared: whether this process has supervised the run, and shares its lock.
     """
     try:
         with locked(folder, shared=shared):
-            _mark(folder, experiment, status, reason, console)
-    except (OSError, ValueError):
+            _end(folder, experiment, status, reason, console)
+    except OSError:
         return
     except UserError as error:
         console.error(f"recording: {one_line(error)}")
@@ -128,33 +128,18 @@ def end_lost(
 def mark_killed(folder: Path, experiment: Experiment, request: Request, console: Console) -> None:
     """Mark this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish."""
     status = "FAILED" if request.exit_code == FAILED else "KILLED"
-    with suppress(OSError, ValueError, UserError):
-        _mark(folder, experiment, status, f"stopped by {request.reason}, by force", console)
+    with suppress(OSError, UserError):
+        _end(folder, experiment, status, f"stopped by {request.reason}, by force", console)
 
 
-def _mark(folder: Path, experiment: Experiment, status: str, reason: str, console: Console) -> None:
-    """Mark a RUNNING run as ended, and send what the store misses; the caller has locked the folder."""
+def _end(folder: Path, experiment: Experiment, status: str, reason: str, console: Console) -> None:
+    """End the run in `folder`, which the caller has locked, if it has not ended; send what the store misses."""
     summary = read_run(folder, console.warn)
     if summary is None:
         return
-    is_running = summary.status == "RUNNING"
-    if is_running:
+    if is_running := summary.status == "RUNNING":
         replace(summary, status=status, error=reason).write(folder)
         console.error(f"the run is {status}: {reason}")  # after it is written: it may wait for the terminal
-    if is_running or is_unsent(summary, experiment):
-        _send(folder, experiment, console)
-
-
-def send_rest(folder: Path, experiment: Experiment, console: Console) -> None:
-    """Send the unsent records of a run that has ended."""
-    try:
-        with locked(folder):
-            _send(folder, experiment, console, console.log)
-    except (OSError, UserError) as error:
-        console.warn(f"recording: {one_line(error)}")
-
-
-def _send(folder: Path, experiment: Experiment, console: Console, log: Callable[[str], None] | None = None) -> None:
-    if experiment.tracking.kind != "off":
+    if experiment.tracking.kind != "off" and (is_running or is_unsent(summary, experiment)):
         store = Store(settings_for(folder, experiment.tracking), experiment.outputs)
-        send_pending(folder, store, console.warn, log)
+        send_pending(folder, store, console.warn)

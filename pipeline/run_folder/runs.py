@@ -1,6 +1,5 @@
 """Runs on disk: all of them, the one that a user means, the last of an experiment, and the metrics of their epochs."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 from pipeline.paths import age_order, shorter
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Journal
-from stages.checkpoints.names import checkpoint_files
 from stages.errors import UserError
 from stages.settings.places import resolved
 
@@ -104,33 +102,9 @@ def debug_kind(choices: Mapping[str, str]) -> str | None:
 
 
 def epoch_metrics(folder: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics of each epoch, from 1, by the journal of a run, or else its last checkpoint."""
-    rows = journal_rows(folder) or checkpoint_rows(folder)
-    return {epoch: row for epoch, row in rows.items() if epoch > 0}
-
-
-def journal_rows(folder: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics by epoch, from 1, in the journal of a run; empty without one."""
+    """Return the metrics of each epoch, from 1, by the journal of a run; empty without one."""
     rows: dict[int, dict[str, float]] = {}
     for entry in Journal(folder).entries:
-        if entry.call == "metrics" and "train/loss" in entry.arguments["values"]:
+        if entry.call == "metrics" and "train/loss" in entry.arguments["values"] and entry.arguments["step"] > 0:
             rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
     return rows
-
-
-def checkpoint_rows(folder: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics by epoch, from 1, in the newest readable checkpoint of a run; empty without one.
-
-    A fork does not have the epochs of the run that it started from.
-    """
-    import numpy as np  # for runs that have checkpoints alone
-
-    for path in reversed(checkpoint_files(folder / "checkpoints")):
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                progress = json.loads(file["facts"].tobytes())["facts"]["progress"]
-            rows = [{str(name): float(value) for name, value in row.items()} for row in progress["rows"]]
-            return dict(enumerate(rows, progress["epoch"] - len(rows) + 1))
-        except Exception:  # a damaged file can be anything
-            continue
-    return {}

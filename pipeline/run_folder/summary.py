@@ -94,7 +94,7 @@ class Summary:
 
     def write(self, folder: Path) -> Path:
         """Writes the file whole or not at all; nan and inf, which JSON does not have, become null."""
-        atomic_write(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2) + "\n")
+        atomic_write(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2, default=str) + "\n")
         return folder / NAME
 
     def _without_secrets(self) -> dict[str, Any]:

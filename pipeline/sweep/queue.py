@@ -21,9 +21,8 @@ from pipeline.run.launch import run_job
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.sweep.slots import Slot
 from pipeline.system import pulse, signals, streams
-from pipeline.system.processes import process_started
 from pipeline.system.pulse import Pulse, Watch
-from pipeline.system.signal_listener import Request, signal_request
+from pipeline.system.signals import Request, signal_request
 from pipeline.tracking.store import server_answers
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
@@ -142,10 +141,10 @@ def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bo
     os.environ.update(variables)
     job.folder.mkdir(parents=True, exist_ok=True)
     streams.append_to(job.folder / OUTPUT)
+    own_job = replace(job, started=time.monotonic())
     enter(job, own)
     with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
         console = Console(log=job.folder / LOG)
-        own_job = replace(job, started=process_started())
         code = code_of(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
         signals.ended(code)
     sys.exit(code)

@@ -25,7 +25,7 @@ from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run import naming
 from pipeline.run.facts import NOTE, begun_tags, sweep_description
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.pending import send_rest
+from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
@@ -34,8 +34,7 @@ from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, refusal_in
 from pipeline.sweep.slots import Slot, deal_out, opened
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept
-from pipeline.system.processes import process_started
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.stored_run import RunSpec
@@ -62,6 +61,7 @@ class Session(ABC):
         self._jobs: dict[str, SweepJob] = {}  # by their folders
         self._running: Sequence[Running] = ()
         self._failed = False
+        self._began = time.monotonic()
 
     @abstractmethod
     def show(self) -> None:
@@ -138,7 +138,7 @@ class Session(ABC):
 
     def send(self, made: SweepJob) -> None:
         """Send what the store misses of a job that has ended."""
-        send_rest(self.folder / made.folder, made.experiment, self.console)
+        end_lost(self.folder / made.folder, made.experiment, "FAILED", self.console)
 
     def write(self, status: str = "RUNNING") -> None:
         """Write the index of the folder, unless it would lose the jobs of one that is resumed."""
@@ -320,7 +320,7 @@ class Session(ABC):
         parent.status(status)
         parent.flush(console.log if code == DONE else None)
         parent.close()
-        seconds = time.monotonic() - process_started()
+        seconds = time.monotonic() - self._began
         console.log(f"{'time':11} {seconds:.1f} s for {len(comparison.runs)} {self.unit}s: {status}")
         return status
 

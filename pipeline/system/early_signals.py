@@ -5,6 +5,10 @@ Imported first of all by `python -m pipeline`, so it imports nothing that takes 
 
 import os
 import signal
+import time
+
+STARTED = time.monotonic()
+"""Time of the command's start, by the monotonic clock."""
 
 for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(_number) in (signal.SIG_DFL, signal.default_int_handler) or _number == signal.SIGINT:

@@ -1,15 +1,12 @@
 """Environment variables of the process, and its standard error and garbage collector around slow imports."""
 
-import contextlib
 import gc
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.system.signal_listener import Interrupted
 from stages.errors import UserError
 
 _DEFAULTS = {
@@ -51,9 +48,9 @@ def prepare() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
-@contextlib.contextmanager
+@contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Withholds the output of native code while TensorFlow is imported; shows it if the import fails.
+    """Drops the output of native code while TensorFlow is imported.
 
     TensorFlow prints a few lines before TF_CPP_MIN_LOG_LEVEL is read. `TF_CPP_MIN_LOG_LEVEL=0` shows all of it.
     """
@@ -61,20 +58,14 @@ def quiet_stderr() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as withheld:
-        saved = os.dup(2)
-        os.dup2(withheld.fileno(), 2)
-        try:
-            yield
-        except (UserError, Interrupted):
-            raise
-        except BaseException:
-            withheld.seek(0)
-            os.write(saved, withheld.read())
-            raise
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    saved = os.dup(2)
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 @contextmanager

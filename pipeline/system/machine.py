@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -24,29 +25,16 @@ class Gpu:
 def gpus() -> tuple[Gpu, ...]:
     """Returns the NVIDIA GPUs that this process may use, by `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
     query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
-    if not shutil.which(query[0]):
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not shutil.which(query[0]) or visible in ("", "-1"):
         return ()
+    query += [f"--id={visible}"] if visible is not None else []
     try:
-        lines = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    installed = [gpu for gpu in map(_parse, lines) if gpu is not None]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return tuple(installed)
-    entries = [part.strip() for part in visible.split(",") if part.strip() not in ("", "-1")]
-    if all(entry.isdigit() for entry in entries):
-        return tuple(installed[int(entry)] for entry in entries if int(entry) < len(installed))
-    return tuple(installed[: len(entries)])  # named by UUIDs: their number is known, but not their models
-
-
-def _parse(line: str) -> Gpu | None:
-    name, _, capability = line.rpartition(",")
-    try:
-        major, minor = capability.strip().split(".")
-        return Gpu(name.strip(), (int(major), int(minor)))
-    except ValueError:
-        return None
+    found = re.findall(r"^(.+), *(\d+)\.(\d+) *$", listed, re.MULTILINE)
+    return tuple(Gpu(name, (int(major), int(minor))) for name, major, minor in found)
 
 
 @cache

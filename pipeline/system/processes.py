@@ -1,4 +1,4 @@
-"""Processes that this one starts and watches, on this machine or elsewhere, and when this one has started."""
+"""Processes that this one starts and watches, on this machine or elsewhere."""
 
 import multiprocessing
 import os
@@ -12,14 +12,12 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
 
 from pipeline.system.pulse import Pulse
-from pipeline.system.signal_listener import STOPS
-from pipeline.system.signals import until
+from pipeline.system.signals import STOPS, until
 
 GRACE_SECONDS = 10.0
 """Grace period, in seconds, before an orphaned process is killed."""
@@ -55,8 +53,7 @@ def has_used_tensorflow() -> bool:
 def warm_up() -> None:
     """Starts the server that processes are forked from, which imports TensorFlow while this process does other work."""
     if process_context().get_start_method() == "forkserver":
-        with _masked(signal.SIGHUP):
-            resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
+        _track_resources()
         with _masked(*STOPS):
             forkserver.ensure_running()
 
@@ -69,12 +66,16 @@ def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any
     """
     process = context.Process(target=target, args=arguments)  # type: ignore[attr-defined]
     if context.get_start_method() == "forkserver":
-        with _masked(signal.SIGHUP):
-            resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
+        _track_resources()
     with _masked(*STOPS):
         process.start()
     assert isinstance(process, BaseProcess)
     return process
+
+
+def _track_resources() -> None:
+    with _masked(signal.SIGHUP):
+        resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
 
 
 @contextmanager
@@ -183,7 +184,7 @@ class LocalProcess(ChildProcess):
 
     @property
     def last_beat(self) -> float:
-        return self._pulse.last
+        return self._pulse.last_beat
 
     @property
     def progress(self) -> tuple[int, float]:
@@ -209,23 +210,3 @@ class LocalProcess(ChildProcess):
 
     def join(self) -> None:
         self._process.join()
-
-
-_LOADED = time.monotonic()
-
-_START_TIME = 19
-"""Index of `starttime` among the fields of /proc/<pid>/stat after the name: proc_pid_stat(5)."""
-
-
-def process_started() -> float:
-    """Returns the start time of this process, in seconds of `time.monotonic()`.
-
-    On Linux to a hundredth of a second, for a forked process the time of the fork; elsewhere the time of this module's
-    import. (psutil adds the time of the boot, which the kernel gives in whole seconds.)
-    """
-    with suppress(OSError, ValueError, IndexError, AttributeError):
-        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
-        if age >= 0:
-            return time.monotonic() - age
-    return _LOADED

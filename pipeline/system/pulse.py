@@ -5,14 +5,14 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from typing import Any, Protocol
 
 from pipeline.exit_codes import FAILED
 from pipeline.system import signals
-from pipeline.system.signal_listener import Request
+from pipeline.system.signals import Request
 
 IDLE_SHARE = 0.005
 """Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
@@ -29,9 +29,17 @@ class Pulse:
         self._time.value = time.monotonic()
 
     @property
-    def last(self) -> float:
+    def last_beat(self) -> float:
         """Time of the last heartbeat, by the monotonic clock, which all processes of a machine share."""
         return float(self._time.value)
+
+    def cpu_seconds(self) -> float:
+        """Returns the seconds of computing that this process has used."""
+        return time.process_time()
+
+    def is_stopped(self) -> bool:
+        """Returns whether this process has been stopped: not while it asks."""
+        return False
 
     def epoch(self, number: int, accuracy: float) -> None:
         """Notes the end of an epoch, counted from 1, and its validation accuracy."""
@@ -89,11 +97,10 @@ class Watch:
     computes for an hour without a safe place does not.
     """
 
-    def __init__(self, process: Watched, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, process: Watched, limit: float) -> None:
         self._process = process
         self._limit = limit
-        self._clock = clock
-        self._seen = clock()
+        self._seen = time.monotonic()
         self._computed = process.cpu_seconds()
 
     @property
@@ -103,7 +110,7 @@ class Watch:
 
     def silence(self) -> float:
         """Returns the seconds since the last heartbeat."""
-        return self._clock() - max(self._process.last_beat, self._seen)
+        return time.monotonic() - max(self._process.last_beat, self._seen)
 
     def hangs(self) -> bool:
         """Returns whether the process hangs."""
@@ -118,7 +125,7 @@ class Watch:
 
     def restart(self) -> None:
         """Restarts the limit."""
-        self._seen = self._clock()
+        self._seen = time.monotonic()
         self._computed = self._process.cpu_seconds()
 
     def note(self) -> None:
@@ -136,23 +143,6 @@ REQUESTS = 3
 
 REQUEST_SECONDS = 5.0
 """Seconds in which a request may be heeded."""
-
-
-class _Itself:
-    """This process, as a Watch sees it."""
-
-    def __init__(self, own: Pulse) -> None:
-        self._own = own
-
-    @property
-    def last_beat(self) -> float:
-        return self._own.last
-
-    def cpu_seconds(self) -> float:
-        return time.process_time()
-
-    def is_stopped(self) -> bool:
-        return False
 
 
 @contextmanager
@@ -179,7 +169,7 @@ def watching_itself(limit: float | None) -> Iterator[None]:
 
 
 def _watch(own: Pulse, limit: float, over: threading.Event) -> None:
-    watch = Watch(_Itself(own), limit)
+    watch = Watch(own, limit)
     began = time.monotonic()
     while not over.wait(TICK_SECONDS):
         took = time.monotonic() - began
@@ -191,6 +181,6 @@ def _watch(own: Pulse, limit: float, over: threading.Event) -> None:
             reason = f"itself: it gave no sign of life for {watch.silence():.0f} s (hang_seconds)"
             for _ in range(REQUESTS):
                 signals.request(Request(reason, signal.SIGTERM, FAILED))
-                if over.wait(REQUEST_SECONDS) or signals.is_ending():
+                if over.wait(REQUEST_SECONDS):
                     return
             return

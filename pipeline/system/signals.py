@@ -14,19 +14,205 @@ What a signal may do depends on the mode of the code that runs: see MODES.
 import atexit
 import math
 import os
+import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import NoReturn, TypeVar
 
 from pipeline.exit_codes import TIMED_OUT
-from pipeline.system.signal_listener import MODES, STOPS, TICK_SECONDS, Interrupted, Listener, Part, Request
 
 Answer = TypeVar("Answer")
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+POKE = signal.SIGURG
+"""The signal by which the thread interrupts the main one; by default a process ignores it."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Limits of what a signal may do in a part of the program, in seconds.
+
+    limit: until the process is ended by force, from the signal or the mode's beginning; second: the same from a second
+        signal. A third ends it at once, unless the mode `supervises` other processes, which it has to end.
+    grace: until Python code is interrupted; second_grace: the same from a second signal.
+    checks: whether `check` raises.
+    """
+
+    limit: float = 8.0
+    second: float = 4.0
+    grace: float = math.inf
+    second_grace: float = math.inf
+    checks: bool = True
+    supervises: bool = False
+
+
+MODES = {
+    "free": Mode(),  # the framework's own work
+    "stage": Mode(grace=2.0, second_grace=0.0),
+    "saving": Mode(limit=300.0, second_grace=2.0, checks=False),  # training writes a checkpoint, which is soon complete
+    "supervising": Mode(limit=330.0, second=20.0, checks=False, supervises=True),
+    "ending": Mode(checks=False),  # the run's summary and status
+}
+
+FORCED_EXIT_SECONDS = 3.0
+POKE_SECONDS = 1.0
+TICK_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+BOUNCE_SECONDS = 0.2
+"""Equal signals within this time are one: `timeout` signals the process and then its whole group."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to end the run. number: the signal to pass on to other processes; exit_code: of this one."""
+
+    reason: str
+    number: int
+    exit_code: int
+
+
+class Interrupted(BaseException):
+    """The user or the system wants the run to end. `exit_code` is the shell's: 129, 130, 143, …"""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.reason)
+        self.number = request.number
+        self.exit_code = request.exit_code
+
+
+def signal_request(number: int) -> Request:
+    """Return the request that a signal makes."""
+    return Request(signal.Signals(number).name, number, 128 + number)
+
+
+@dataclass(eq=False)
+class Part:
+    """A part of the program that runs. exit_code: of the process if it is ended by force there; None: the signal's."""
+
+    name: str
+    mode: Mode
+    exit_code: int | None = None
+    began: float = field(default_factory=time.monotonic)
+
+
+class Listener:
+    """The signals that this process has received, and the thread that enforces them."""
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self.count = 0
+        self.parts = [Part("free", MODES["free"])]
+        self.pipe: tuple[int, int] | None = None
+        self.is_detached = False  # SIGHUP was ignored at the start, as by nohup
+        self.owns_process = False
+        self.on_forced_exit: Callable[[Request], None] | None = None
+        self.timer: tuple[float, Request] | None = None
+        self._first = self._second = 0.0
+        self._noted: dict[int, float] = {}
+        self._poked = 0.0
+        self._lock = threading.RLock()
+        self._before: dict[int, object] = {}
+
+    @property
+    def part(self) -> Part:
+        return self.parts[-1]
+
+    def start(self, owns_process: bool) -> None:
+        self.owns_process = owns_process
+        self.is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self.pipe = os.pipe()
+        for end in self.pipe:
+            os.set_blocking(end, False)
+        for number in (*STOPS, POKE):
+            if number != signal.SIGHUP or not self.is_detached:
+                self._before[number] = signal.signal(number, self._interrupt if number == POKE else self._handle)
+        signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=self.pipe[:1], daemon=True, name="signals").start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    def reinstall(self) -> None:
+        """Restore the handler of SIGTERM, which TensorFlow replaces when it joins a cluster."""
+        signal.signal(signal.SIGTERM, self._handle)
+
+    def stop(self) -> None:
+        """Undo `start`."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        if self.pipe is not None:
+            writable = self.pipe[1]
+            self.pipe = None
+            os.close(writable)  # the thread closes the other end
+
+    def note(self, request: Request) -> None:
+        with self._lock:
+            now = time.monotonic()
+            last = self._noted.get(request.number, -BOUNCE_SECONDS)
+            self._noted[request.number] = now
+            if now - last < BOUNCE_SECONDS:
+                return
+            self.count += 1
+            if self.request is None:
+                self.request, self._first = request, now
+            elif self.count == 2:
+                self._second = now
+
+    def _receive(self, readable: int) -> bool:
+        """Count the signals that have arrived; return False where no more will."""
+        with self._lock, suppress(BlockingIOError):
+            numbers = os.read(readable, 512)
+            for number in numbers:
+                if number in STOPS:
+                    self.note(signal_request(number))
+            return bool(numbers)
+        return True
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.pipe is not None:
+            self._receive(self.pipe[0])
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.request is not None and self._may_interrupt():
+            raise Interrupted(self.request)
+
+    def _may_interrupt(self) -> bool:
+        mode, now = self.part.mode, time.monotonic()
+        return now - self._first >= mode.grace or bool(self._second and now - self._second >= mode.second_grace)
+
+    def _watch(self, readable: int) -> None:
+        while self.pipe is not None:
+            ready, _, _ = select.select([readable], [], [], IDLE_SECONDS if self.request is None else TICK_SECONDS)
+            if ready and not self._receive(readable):
+                break
+            if self.timer is not None and time.monotonic() > self.timer[0]:
+                _, request = self.timer
+                self.timer = None
+                self.note(request)
+            if self.request is not None:
+                self._enforce(self.request)
+        os.close(readable)
+
+    def _enforce(self, request: Request) -> None:
+        now, part = time.monotonic(), self.part
+        if self._may_interrupt() and now - self._poked >= POKE_SECONDS:
+            self._poked = now
+            signal.pthread_kill(threading.main_thread().ident or 0, POKE)
+        deadline = max(self._first, part.began) + part.mode.limit
+        if self._second:
+            began = part.began if part.name == "ending" else 0.0
+            deadline = min(deadline, max(self._second, began) + part.mode.second)
+        if self.owns_process and (now > deadline or (self.count >= 3 and not part.mode.supervises)):
+            if self.on_forced_exit is not None and part.name != "ending":
+                thread = threading.Thread(target=self.on_forced_exit, args=(request,), daemon=True)
+                thread.start()
+                thread.join(FORCED_EXIT_SECONDS)
+            os._exit(request.exit_code if part.exit_code is None else part.exit_code)
+
 
 BEFORE_RUN_SECONDS = 0.2
 """Grace of code before a run has begun, when nothing can be lost."""
@@ -55,7 +241,6 @@ def listening(owns_process: bool = False) -> Iterator[None]:
     listener.start(owns_process)
     if owns_process:
         atexit.register(_ignore)
-    _hush_lost_interruptions()
     try:
         yield
     finally:
@@ -67,11 +252,6 @@ def listening(owns_process: bool = False) -> Iterator[None]:
 def owns_process() -> bool:
     """Return whether the process is the framework's own, and not, say, a notebook's."""
     return _listener.owns_process
-
-
-def is_ending() -> bool:
-    """Return whether the run is being ended."""
-    return _listener.part.name == "ending"
 
 
 def requested() -> Request | None:
@@ -89,8 +269,10 @@ def check() -> None:
 
     No-op in other threads, while training saves a checkpoint, and while the run is being ended.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and _listener.request is not None and _listener.part.mode.checks:
+    if _listener.pipe is None or threading.current_thread() is not threading.main_thread():
+        return
+    _listener.reinstall()
+    if _listener.request is not None and _listener.part.mode.checks:
         raise Interrupted(_listener.request)
 
 
@@ -131,36 +313,28 @@ def time_out(deadline: float, limit: float) -> None:
     _listener.timer = deadline, Request(f"job_timeout_seconds={limit:g}", signal.SIGTERM, TIMED_OUT)
 
 
-@contextmanager
-def interruptible(grace: float = MODES["stage"].grace) -> Iterator[None]:
+def interruptible(grace: float = MODES["stage"].grace) -> AbstractContextManager[None]:
     """Let a signal interrupt the block's Python code where it reaches no safe place within `grace` seconds."""
-    with _in(Part("stage", replace(MODES["stage"], grace=grace))):
-        yield
+    return _in("stage", grace=grace)
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
+def uninterrupted() -> AbstractContextManager[None]:
     """Let signals act on the block at `check` alone, for the framework's own work."""
-    with _in(Part("free", MODES["free"])):
-        yield
+    return _in("free")
 
 
-@contextmanager
-def supervising() -> Iterator[None]:
+def supervising() -> AbstractContextManager[None]:
     """Leave it to the block to forward signals and to wait until the processes that it has started have ended."""
-    with _in(Part("supervising", MODES["supervising"])):
-        yield
+    return _in("supervising")
 
 
-@contextmanager
-def ending(exit_code: int | None = None) -> Iterator[None]:
+def ending(exit_code: int | None = None) -> AbstractContextManager[None]:
     """Protect the end of a run, its summary and its status, from signals.
 
     Args:
         exit_code: of the process if it is then ended by force; None: the signal's.
     """
-    with _in(Part("ending", MODES["ending"], exit_code)):
-        yield
+    return _in("ending", exit_code)
 
 
 def ended(exit_code: int) -> None:
@@ -189,23 +363,22 @@ class Stop:
     def now(self) -> NoReturn:
         raise Interrupted(_listener.request or BY_ANOTHER_WORKER)
 
-    @contextmanager
-    def nothing_to_keep(self) -> Iterator[None]:
-        with interruptible():
-            yield
+    def nothing_to_keep(self) -> AbstractContextManager[None]:
+        return interruptible()
 
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
     """Defer a signal until a checkpoint is saved; a second one interrupts the block."""
-    with _in(Part("saving", MODES["saving"])):
+    with _in("saving"):
         yield Stop()
     check()
 
 
 @contextmanager
-def _in(part: Part) -> Iterator[None]:
-    parts = _listener.parts
+def _in(name: str, exit_code: int | None = None, grace: float | None = None) -> Iterator[None]:
+    mode = MODES[name] if grace is None else replace(MODES[name], grace=grace)
+    part, parts = Part(name, mode, exit_code), _listener.parts
     parts.append(part)
     try:
         yield
@@ -217,18 +390,6 @@ def _ignore() -> None:
     """Ignore signals while the interpreter shuts down, which would restore their defaults, which kill."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _hush_lost_interruptions() -> None:
-    """Keep Python from printing an Interrupted raised in a destructor; it is raised again a second later."""
-    before = sys.unraisablehook
-
-    def hook(lost: "sys.UnraisableHookArgs") -> None:
-        if not isinstance(lost.exc_value, Interrupted):
-            before(lost)
-
-    if getattr(before, "__name__", "") != "hook":
-        sys.unraisablehook = hook
 
 
 def _after_fork() -> None:

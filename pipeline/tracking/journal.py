@@ -4,9 +4,7 @@ Nothing is lost while the store is away, a resumed run records nothing twice, an
 entry that is sent twice changes nothing. It holds no secrets: what is written to it is redacted before.
 """
 
-import errno
 import json
-import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +17,7 @@ from stages.storage.atomic import atomic_write, fsync
 NAME = "tracking.jsonl"
 SENT = "tracking.sent"
 ENDED = ("FINISHED", "FAILED", "KILLED")
-CALLS = ("params", "tags", "forget", "metrics", "artifact", "text", "dataset", "model", "register", "status")
+CALLS = ("params", "tags", "metrics", "artifact", "text", "dataset", "model", "register", "status")
 """Methods of `pipeline.tracking.stored_run.StoredRun` that a journal may name; a line with another one is damaged."""
 
 
@@ -50,7 +48,6 @@ class Journal:
         self.entries: list[Entry] = []
         self.sent = self.damaged = 0
         self._unwritten: list[str] = []
-        self._synced = True
         self._lock = threading.RLock()
         with suppress(OSError):
             self._read((folder / NAME).read_bytes())
@@ -78,17 +75,17 @@ class Journal:
         with self._lock:
             self.store = dict(store)
             self.mark_sent(0)
-            self._write({"store": self.store}, durable=True)
+            self._write({"store": self.store})
 
     def add(self, call: str, arguments: Mapping[str, Any]) -> None:
-        """Add an entry; a status is on the disk before this returns, others before they are sent.
+        """Add an entry, which is on the disk before it is sent.
 
         Raises:
             OSError: where it cannot be written; it is kept in memory then, and written with the next one.
         """
         with self._lock:
             self.entries.append(Entry(call, arguments))
-            self._write({"call": call, "given": dict(arguments)}, durable=call == "status")
+            self._write({"call": call, "given": dict(arguments)})
 
     def mark_sent(self, count: int) -> None:
         """Note how many entries, from the first, are done with."""
@@ -98,28 +95,17 @@ class Journal:
 
     def flush(self) -> None:
         """Flush to disk."""
-        if not self._synced:
-            self._synced = True
-            with suppress(OSError):  # deleted, or on a lost disk: the store is sent to all the same
-                fsync(self.folder / NAME)
+        with suppress(OSError):  # deleted, or on a lost disk: the store is sent to all the same
+            fsync(self.folder / NAME)
 
-    def _write(self, line: Mapping[str, Any], durable: bool) -> None:
-        """Append the line, and those that could not be written before: all or none of them."""
-        self._unwritten.append(json.dumps(line) + "\n")
-        content = "".join(self._unwritten).encode()
-        with (self.folder / NAME).open("a+b", buffering=0) as file:
-            before = file.seek(0, os.SEEK_END)
-            if before and os.pread(file.fileno(), 1, before - 1) != b"\n":  # a line that a crash has cut at its end
-                content = b"\n" + content
-            try:
-                if file.write(content) != len(content):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                file.truncate(before)
-                raise
-            if durable:
-                os.fsync(file.fileno())
-        self._synced = durable
+    def _write(self, line: Mapping[str, Any]) -> None:
+        """Append the line, and those that could not be written before, each after an end of line.
+
+        So one that a crash or a full disk has cut takes no other with it.
+        """
+        self._unwritten.append(f"\n{json.dumps(line)}")
+        with (self.folder / NAME).open("a") as file:
+            file.write("".join(self._unwritten))
         self._unwritten.clear()
 
     def _read(self, content: bytes) -> None:

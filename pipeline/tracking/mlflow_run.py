@@ -24,8 +24,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_I
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction import redact
-from pipeline.tracking.params import CARD, CONFIGURATION, INPUT_EXAMPLE, model_name
-from pipeline.tracking.registry import Registration, register
+from pipeline.tracking.params import INPUT_EXAMPLE, model_name
+from pipeline.tracking.registry import Registry
 from pipeline.tracking.store import HTTP, Store
 from pipeline.tracking.stored_run import StoredRun
 
@@ -40,12 +40,6 @@ REPLACES = "replaces_run"
 
 SCORES = ("test/", "val/best_", "train/best_", "export/max_abs_diff")
 """Metrics of the weights that a run exports."""
-
-OF_MODEL = (
-    "choice/data", "choice/model", "choice/precision", "choice/strategy", "data.", "data/", "normalize", "augment.",
-    "model.", "model/", "optimizer.", "schedule.", "train.", "seed",
-)  # fmt: skip
-"""Parameters of a run that say what its model is, and how it was trained."""
 
 TOO_LARGE = 413
 
@@ -95,12 +89,6 @@ class MlflowRun(StoredRun):
         for start in range(0, len(entries), PER_BATCH):
             self._client.log_batch(self.run_id, **{kind: entries[start : start + PER_BATCH]})
 
-    def forget(self, names: Sequence[str]) -> None:
-        there = self._client.get_run(self.run_id).data.tags
-        for name in names:
-            if name in there:
-                self._client.delete_tag(self.run_id, name)
-
     def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
         """See `StoredRun`: MLflow keeps points that are equal in their time, too, once.
 
@@ -144,8 +132,10 @@ class MlflowRun(StoredRun):
         if logged is None:
             self.notes.append(f"nothing is registered as {name}: the run has no SavedModel in MLflow")
             return
-        wanted = Registration(self._store.uri, name, alias, promote_if, confidence)
-        lines = register(self._client, self.run_id, logged.model_id, wanted, self.spec.folder)
+        registry = Registry(self._client, self._store.uri, self.spec.folder, name)
+        lines = [registry.register(self.run_id, logged.model_id)]
+        if alias is not None:
+            lines.append(registry.decide(alias, promote_if, confidence))
         self.tags({"registered_as": lines[0]})
         self.notes += lines
 
@@ -155,12 +145,11 @@ class MlflowRun(StoredRun):
         return begun[0] if begun else None
 
     def _create_model(self) -> Any:
-        params = self._client.get_run(self.run_id).data.params
         return self._client.create_logged_model(
             self._experiment,
             name=model_name(self.spec.experiment),
             source_run_id=self.run_id,
-            params={name: text for name, text in params.items() if name.startswith(OF_MODEL)},
+            params=self._client.get_run(self.run_id).data.params,
             model_type="tf2-module",
         )
 
@@ -211,15 +200,13 @@ def _write_model(model: Model, image_shape: Sequence[int], classes: Sequence[str
 
     `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
     an active run. This keeps the files that the export stage has checked, so that what is tracked is to the byte what
-    was compared. With it go the run's configuration, the model's card, and an example of its input, where it has them.
+    was compared, with an example of its input.
 
     The signature, of unscaled pixels float32 [N, H, W, C] and probabilities float32 [N, classes], is unnamed: MLflow
     would hand named inputs over as a dict, which no module takes.
     """
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # the working directory's project is not the model's
     example = saved.parent / INPUT_EXAMPLE
-    files = {"configuration": saved.parent.parent / CONFIGURATION, "model_card": saved.parent / CARD}
-    there = {name: path for name, path in files.items() if path.is_file()}
     model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", model_type="tf2-module")
     mlflow.pyfunc.save_model(
         str(folder),
@@ -228,11 +215,9 @@ def _write_model(model: Model, image_shape: Sequence[int], classes: Sequence[str
         signature=ModelSignature(_tensor(*image_shape), _tensor(len(classes))),
         input_example=np.array(json.loads(example.read_text()), np.float32) if example.is_file() else None,
         pip_requirements=[f"{name}=={metadata.version(name)}" for name in REQUIRED],
-        metadata={"class_names": list(classes), **{name: path.name for name, path in there.items()}},
+        metadata={"class_names": list(classes)},
     )
     shutil.copytree(saved, folder / "tf2model")
-    for path in there.values():
-        shutil.copyfile(path, folder / path.name)
     model.model_size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     model.save(str(folder / "MLmodel"))
 

@@ -1,7 +1,5 @@
-"""Models and runs in MLflow, as folders on this machine: weights to start from, and results to begin with."""
+"""Models in MLflow: as folders on this machine, and by the runs that have exported them."""
 
-import json
-import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,10 +17,7 @@ ADDRESSES = ("models:/", "runs:/")
 """Beginnings of a model's address in MLflow."""
 
 RESULTS = "results"
-"""The folder of a run with what its stages have saved, which one recorded by a server has as an artifact, too."""
-
-_ARTIFACTS = ("summary.json", "config.yaml", "code/code.json", RESULTS)
-"""Files that a copy of a run has. The summary, recorded last, comes first: what it tells of is there."""
+"""The folder of a run with what its stages have saved."""
 
 
 def run_of_model(uri: str, store: Store) -> str:
@@ -53,66 +48,20 @@ def model_folder(uri: str, store: Store, setting: str, fix: str) -> Path:
         if location.startswith(("file:", "/")):
             folder = Path(unquote(urlsplit(location).path))
             if not (folder / "MLmodel").is_file():
-                missing = next((parent for parent in reversed(folder.parents) if not parent.exists()), folder)
-                raise UserError(
-                    f"{setting}={uri}: its files are no longer in {folder}",
-                    "them in their place, or a link to where they are",
-                    f"ln -s <where it is now> {shlex.quote(str(missing))}",
-                )
+                raise UserError(f"{setting}={uri}: its files are no longer in {folder}", "them, or a link, there", fix)
             return folder
         import mlflow.artifacts
 
         copy = store.outputs / "cache" / model
         if not copy.is_dir():
-            with _scratch(copy) as scratch:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
                 made = mlflow.artifacts.download_artifacts(
-                    artifact_uri=location, dst_path=str(scratch), tracking_uri=store.uri
+                    artifact_uri=location, dst_path=scratch, tracking_uri=store.uri
                 )
-                _keep(Path(made), copy)
+                with suppress(OSError):  # another process was faster
+                    Path(made).replace(copy)
         return copy
-
-
-def copy_of_run(run_id: str, uri: str, store: Store) -> Path:
-    """Return the folder of a copy of a run whose own folder is elsewhere; it is kept in the cache.
-
-    Args:
-        uri: of the model by which the run was named, for errors.
-
-    Raises:
-        UserError: where MLflow cannot be asked, or has no results of the run.
-    """
-    copy = store.outputs / "cache" / f"run-{run_id}"
-    if copy.is_dir():
-        return copy
-    with _one_error("run", uri, "run=<one of them>"), _scratch(copy) as scratch:
-        client = store.client()
-        if not {RESULTS, "summary.json"} <= {artifact.path for artifact in client.list_artifacts(run_id)}:
-            raise UserError(
-                f"run={uri}: the folder of run {run_id} is not under {store.outputs}, nor are its results in MLflow",
-                "a run recorded with tracking=server, or the outputs that have its folder",
-                f"run={uri} outputs=<where it was made>",
-            )
-        made = scratch / "run"
-        made.mkdir()
-        for artifact in _ARTIFACTS:
-            Path(client.download_artifacts(run_id, artifact, str(scratch))).replace(made / Path(artifact).name)
-        status = json.loads((made / "summary.json").read_text()).get("status")
-        if status != "FINISHED":
-            raise UserError(f"run={uri}: its run is {status} in MLflow", "a run that is FINISHED there")
-        _keep(made, copy)
-    return copy
-
-
-@contextmanager
-def _scratch(copy: Path) -> Iterator[Path]:
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
-        yield Path(scratch)
-
-
-def _keep(made: Path, copy: Path) -> None:
-    with suppress(OSError):  # another process was faster
-        made.replace(copy)
 
 
 @contextmanager

@@ -9,18 +9,14 @@ from omegaconf import DictConfig, OmegaConf
 from pipeline.config.names import flatten
 from pipeline.redaction import redact
 
-LONGEST = 500
-"""Characters of a parameter; what is longer goes to an artifact."""
-
 MOST_ELEMENTS = 16
 """Elements of a list that get a parameter each; a longer one is a text."""
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 
 CARD = "model_card.md"
-CONFIGURATION = "config.yaml"
 INPUT_EXAMPLE = "input_example.json"
-"""Files of a run that are kept with its model, in the folder `export` or in the run's own."""
+"""Files of a run in its folder `export`: the card of its model, and an example of its input."""
 
 SERVING_EXAMPLE = "serving_input_example.json"
 """The example as the body of a request to `/invocations`, which MLflow writes beside it."""
@@ -50,23 +46,13 @@ def elements(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def param_texts(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return parameters as MLflow takes them, and those that are too long for it, whole.
+def param_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return parameters as MLflow takes them; it cuts values of more than 6,000 characters.
 
-    Names keep the characters that MLflow allows, others become `_`. A long value stands as its beginning and its
-    length; nothing is cut in silence. Each element of a list is a parameter, `filters.0`, which MLflow can sort and
-    plot as a number.
+    Names keep the characters that MLflow allows, others become `_`. Each element of a list is a parameter, `filters.0`,
+    which MLflow can sort and plot as a number.
     """
-    short, long = {}, {}
-    for name, value in elements(values):
-        [(plain, masked)] = redact({name: value}).items()
-        clean = _NOT_ALLOWED.sub("_", plain)
-        text = str(masked)
-        if len(text) > LONGEST:
-            long[clean] = text
-            text = f"{text[:60]}… ({len(text)} characters: long_params/{clean}.txt)"
-        short[clean] = text
-    return short, long
+    return {_NOT_ALLOWED.sub("_", name): str(value) for name, value in redact(dict(elements(values))).items()}
 
 
 def model_name(experiment: str) -> str:

@@ -8,18 +8,15 @@ from dataclasses import replace
 
 from pipeline.redaction import redact
 from pipeline.system.pulse import beat
-from pipeline.system.signal_listener import Interrupted
-from pipeline.system.signals import stopping
-from pipeline.system.streams import no_room
+from pipeline.system.signals import Interrupted, stopping
 from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.stored_run import StoredRun
-from stages.errors import UserError
 
 STOPPED_SECONDS = 4.0
-"""Seconds that the end of a run that was stopped, and is to end soon, waits for a store that does not answer."""
+"""Seconds that the end of a run that was stopped, and is to end soon, waits for the store."""
 
 FINISHED_SECONDS = 20.0
-"""The same for a run that was not stopped."""
+"""Seconds that a run that was not stopped waits for a store that does not answer."""
 
 LONGEST_SECONDS = 600.0
 """Seconds that such a run waits for a store that answers, but slowly."""
@@ -36,13 +33,12 @@ class Sender:
         warn: gets a line when the store goes away, when it is back, and for every entry that it refuses.
 
     Attributes:
-        trouble: why the store takes nothing at the moment. full: the same, where its disk takes no more.
+        trouble: why the store takes nothing at the moment.
         refused: entries, and values of entries, that the store will never take, and why.
     """
 
     def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
         self.trouble: str | None = None
-        self.full: UserError | None = None
         self.refused: list[str] = []
         self._last_answer = time.monotonic()
         self._run = run
@@ -50,8 +46,7 @@ class Sender:
         self._warn = warn
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, daemon=True, name="tracking")
-        self._thread.start()
+        threading.Thread(target=self._work, daemon=True, name="tracking").start()
 
     def notify(self) -> None:
         """Wake the thread, or who waits for it."""
@@ -73,13 +68,10 @@ class Sender:
     ) -> str | None:
         """Wait until the store has everything; return why it has not, or None where it has.
 
-        A request that is under way is waited for, as MLflow limits each of them.
-
         Args:
             seconds: since the store last answered. longest: seconds in all.
         """
         began = self._last_answer = time.monotonic()
-        self.full = None  # it is tried once more
         say_at = began + TOLD_AFTER_SECONDS
         self.notify()
         while self._journal.unsent:
@@ -89,11 +81,7 @@ class Sender:
             now = time.monotonic()
             if stopped():
                 return "it was stopped while it waited"
-            if self.full is not None:
-                return self.full.problem
-            if self.trouble is not None and now - self._last_answer > seconds:
-                return self.trouble
-            if now - began > longest:
+            if now - began > longest or (self.trouble is not None and now - self._last_answer > seconds):
                 return self.trouble or f"the store is too slow: not done after {longest:.0f} s"
             if now > say_at:
                 say_at = now + TOLD_EVERY_SECONDS
@@ -105,7 +93,6 @@ class Sender:
         """End the thread: no entry is begun afterwards."""
         self._closed = True
         self.notify()
-        self._thread.join(0.1)
 
     def _work(self) -> None:
         while not self._closed:
@@ -120,17 +107,17 @@ class Sender:
         try:
             self._journal.flush()
             self._try(self._journal.entries[self._journal.sent])
-            if self.trouble is not None:
-                self._warn("tracking: the store is back")
-            self.trouble = self.full = None
-            self._last_answer = time.monotonic()
             self._journal.mark_sent(self._journal.sent + 1)
         except Exception as error:  # whatever it is, training continues
             reason = _reason(error)
             if self.trouble is None:
                 self._warn(f"tracking: the store does not take what is sent ({reason}); it is kept and sent again")
-            self.full, self.trouble = no_room(error), reason
+            self.trouble = reason
             return False
+        if self.trouble is not None:
+            self.trouble = None
+            self._warn("tracking: the store is back")
+        self._last_answer = time.monotonic()
         self.notify()
         return True
 

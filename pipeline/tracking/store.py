@@ -2,20 +2,16 @@
 
 import fcntl
 import logging
-import os
-import re
 import shlex
 import sqlite3
 import sys
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
@@ -32,14 +28,11 @@ SERVER_TIMEOUT_SECONDS = 5
 HTTP = ("http://", "https://")
 SQLITE = "sqlite:///"
 
-_USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
-_of_shell = {name: os.environ.get(name) for name in (_USER, _PASSWORD)}
+_opened: set[str] = set()
+"""Addresses of the SQLite stores that this process has opened."""
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """The tag by which MLflow 3.17 shows an experiment as training of models, and not of generative ones."""
-
-_opened: set[str] = set()
-"""Addresses of the SQLite stores that this process has opened."""
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -56,10 +49,8 @@ class Store:
 
     @property
     def uri(self) -> str:
-        """The store's address; that of a server without user and password, which MLflow would print."""
-        if self.settings.kind != "server":
-            return f"{SQLITE}{self.outputs / 'mlflow.db'}"
-        return self._credentials()[0]
+        """The store's address, with its password."""
+        return self.settings.uri or "" if self.settings.kind == "server" else f"{SQLITE}{self.outputs / 'mlflow.db'}"
 
     def client(self) -> "MlflowClient":
         """Return a client of the store; makes the file of SQLite if it is missing.
@@ -71,22 +62,21 @@ class Store:
 
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
-        self._log_in()
-        file = sqlite_file(self.uri)
-        if file is None:
-            return MlflowClient(tracking_uri=self.uri)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(file.with_name("mlflow.lock")):  # two processes must not migrate one new database at a time
-            if self.uri in _opened:
-                _disconnect(self.uri)
-            if not file.exists():
-                _make_store(file)
-            client = MlflowClient(tracking_uri=self.uri)
-            client.search_experiments(max_results=1)
-            _opened.add(self.uri)
-            if self.settings.kind == "local":
-                _follow_artifacts(file, self.outputs)
-        return client
+        if (file := sqlite_file(self.uri)) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.with_name("mlflow.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # two processes must not migrate one new database at a time
+                if self.uri in _opened:
+                    _disconnect(self.uri)
+                if not file.exists():
+                    _make_store(file)
+                client = MlflowClient(tracking_uri=self.uri)
+                client.search_experiments(max_results=1)
+                _opened.add(self.uri)
+                if self.settings.kind == "local":
+                    _follow_artifacts(file, self.outputs)
+            return client
+        return MlflowClient(tracking_uri=self.uri)
 
     def experiment_id(self, client: "MlflowClient", name: str) -> str:
         """Return the id of the experiment `name`, made if it is missing.
@@ -119,25 +109,6 @@ class Store:
         name = shorter(program) if program.exists() else "mlflow"
         return f"{shlex.quote(name)} ui --backend-store-uri {shlex.quote(uri)}\nhttp://127.0.0.1:5000{page}"
 
-    def _credentials(self) -> tuple[str, str, str]:
-        """Return a server's address without user and password, and these; MLflow takes a user alone by the address."""
-        address = (self.settings.uri or "") if self.settings.kind == "server" else ""
-        plain, user, password = credentials_of(address)
-        return (plain, user, password) if address.startswith(HTTP) and user and password else (address, "", "")
-
-    def _log_in(self) -> None:
-        """Hand the user and the password of a server's address to MLflow, which reads them with every request.
-
-        Without any, those of the shell hold again: one server's are not sent to the next one (`pipeline.sync`).
-        Source: mlflow.org/docs/latest/self-hosting/security/basic-http-auth, "Using Environment Variables".
-        """
-        _, user, password = self._credentials()
-        for name, value in ({_USER: user, _PASSWORD: password} if password else _of_shell).items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
 
 def page_of_run(experiment: str, run_id: str | None) -> str:
     """Return the path of a run's page in MLflow; for None of the table of the experiment's runs.
@@ -150,9 +121,8 @@ def page_of_run(experiment: str, run_id: str | None) -> str:
 
 def store_is_usable(experiment: Experiment) -> None:
     """Refuse a store that is known not to take a run, before TensorFlow and MLflow are imported."""
-    target = experiment.tracking._target_
-    if target != MLFLOW_RUN:
-        load("tracking", target)
+    if experiment.tracking._target_ != MLFLOW_RUN:
+        load("tracking", experiment.tracking._target_)
     else:
         server_answers(experiment)
 
@@ -167,19 +137,16 @@ def server_answers(experiment: Experiment) -> None:
         address = f"{credentials_of(uri)[0].rstrip('/')}/version"
         with urllib.request.urlopen(address, timeout=SERVER_TIMEOUT_SECONDS) as answer:
             version = answer.read(100).decode(errors="replace").strip()
-    except urllib.error.HTTPError as error:
-        if error.code != 404:  # it answers; whether it lets us in is for the first request to tell
-            return
-        problem = f"{shown} is no MLflow server (it has no /version)"
-        raise UserError(problem, "the address of one", "tracking.uri=http://127.0.0.1:5000") from error
     except (OSError, ValueError) as error:
+        if getattr(error, "code", 404) != 404:  # it answers; whether it lets us in is for the first request to tell
+            return
         raise UserError(
             f"{shown} does not answer ({getattr(error, 'reason', error)})",
             "a running MLflow server (mlflow server --port 5000), tracking=local, tracking=off",
             "tracking=local",
         ) from error
     own = metadata.version("mlflow")
-    if re.match(r"\d+\.\d+", version) and version.split(".")[:2] != own.split(".")[:2]:
+    if version.split(".")[:2] != own.split(".")[:2]:
         expected = f"one of the version that is installed here, {own}"
         raise UserError(f"{shown} is a server of MLflow {version}", expected, "tracking=local")
 
@@ -224,24 +191,15 @@ def _follow_artifacts(file: Path, outputs: Path) -> None:
     """Correct where the store looks for artifacts after `outputs` was moved or copied: MLflow keeps absolute paths."""
     from mlflow.tracking._tracking_service import utils
 
-    with closing(sqlite3.connect(file, timeout=60)) as database:
+    with closing(sqlite3.connect(file, timeout=60)) as database, database:
         for name, old in database.execute("SELECT name, artifact_location FROM experiments").fetchall():
             here = outputs / "artifacts" / name
-            there = Path(unquote(urlsplit(old or "").path))
-            if there.parts[-2:] != ("artifacts", name) or there == here or not here.is_dir():
+            if not old.endswith(f"/artifacts/{quote(name)}") or old == here.as_uri() or not here.is_dir():
                 continue
-            with database:
-                for table, column in _LOCATIONS:
-                    database.execute(
-                        f"UPDATE {table} SET {column} = ?1 || substr({column}, length(?2) + 1) "
-                        f"WHERE {column} = ?2 OR substr({column}, 1, length(?2) + 1) = ?2 || '/'",
-                        (here.as_uri(), old),
-                    )
+            for table, column in _LOCATIONS:
+                database.execute(
+                    f"UPDATE {table} SET {column} = ?1 || substr({column}, length(?2) + 1) "
+                    f"WHERE substr({column} || '/', 1, length(?2) + 1) = ?2 || '/'",
+                    (here.as_uri(), old),
+                )
             utils._artifact_repos_cache.clear()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -76,9 +76,6 @@ class StoredRun:
     def tags(self, values: Mapping[str, str]) -> None:
         """Record tags, over those of the same name."""
 
-    def forget(self, names: Sequence[str]) -> None:
-        """Remove tags."""
-
     def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
         """Record metrics of `step` that were measured at `time`, in milliseconds since 1970."""
 

@@ -23,6 +23,11 @@ SYSTEM = "system/"
 """Prefix of the metrics of the machine, which MLflow shows on a page of its own, and by time."""
 
 
+def now() -> int:
+    """Return the time in milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
 class Tracker:
     """Records one run. A resumed run repeats nothing that its journal has; without a `spec` nothing is recorded."""
 
@@ -36,7 +41,6 @@ class Tracker:
         self._params: dict[str, str] = {}
         self._metrics: set[tuple[str, int]] = set()
         self._datasets: set[str] = set()
-        self._latest = 0  # the latest time that was recorded, in milliseconds
         if spec is None:
             return
         self._journal = Journal(spec.folder)
@@ -44,7 +48,12 @@ class Tracker:
         try:
             self._run = store(spec, self._journal.run_id)
         except store.errors as error:
-            raise _unusable(spec, error) from error
+            reason, kind = " ".join(str(error).split())[:200], spec.settings.kind
+            raise UserError(
+                f"tracking={kind} cannot be used ({reason})",
+                "a store that can be opened, and that no other program keeps locked",
+                "tracking=off" if kind == "local" else "tracking=local",
+            ) from error
         if self._journal.damaged:
             name = shorter(self._journal.folder / NAME)
             warn(f"tracking: {self._journal.damaged} damaged lines of {name} were skipped")
@@ -52,14 +61,6 @@ class Tracker:
             self._remember(entry.call, entry.arguments)
         self._agree()
         self._sender = Sender(self._run, self._journal, warn)
-
-    def begin(self) -> None:
-        """Make the run RUNNING, with the tags of its `spec`."""
-        is_resumed = bool(self._journal.entries)
-        self.status("RUNNING")
-        if is_resumed:
-            self._add("forget", names=["failed_stage", "error"])  # of the attempt before
-        self.tags(self._run.spec.tags)
 
     @property
     def is_on(self) -> bool:
@@ -82,16 +83,6 @@ class Tracker:
         return self._journal.unsent if self.is_on else 0
 
     @property
-    def trouble(self) -> str | None:
-        """The reason for which the store takes nothing at the moment; None where it does."""
-        return self._sender.trouble
-
-    @property
-    def no_room(self) -> UserError | None:
-        """The error of a full disk, where that is why the store misses entries."""
-        return self._sender.full if self.unsent else None
-
-    @property
     def notes(self) -> list[str]:
         """Lines on what came of the records so far, such as the version that a model was registered as."""
         return list(dict.fromkeys(self._run.notes)) if self.is_on else []
@@ -102,17 +93,14 @@ class Tracker:
         return self._run.open_with if self.is_on else None
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Record parameters by dotted names; a value may be of any length. One that has changed becomes a tag."""
-        short, long = param_texts(values)
-        new = {name: text for name, text in short.items() if name not in self._params}
-        changed = {name: text for name, text in short.items() if self._params.get(name, text) != text}
+        """Record parameters by dotted names. One that has changed becomes a tag."""
+        texts = param_texts(values)
+        new = {name: text for name, text in texts.items() if name not in self._params}
+        changed = {name: text for name, text in texts.items() if self._params.get(name, text) != text}
         if new:
             self._add("params", values=new)
         if changed:  # MLflow never changes a parameter
             self.tags({f"changed/{name}": text for name, text in changed.items()})
-        for name, text in long.items():
-            if name in new:
-                self.text(text, f"long_params/{name}.txt")
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Record tags, which unlike parameters may change when a run is resumed."""
@@ -128,7 +116,7 @@ class Tracker:
         named = {str(redact(name)): float(value) for name, value in values.items()}
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
-            self._add("metrics", values=new, step=step, time=self._now() if time is None else time)
+            self._add("metrics", values=new, step=step, time=now() if time is None else time)
 
     def steps(self) -> set[tuple[str, int]]:
         """Return the names of the metrics recorded so far, each with every step that it has."""
@@ -159,7 +147,7 @@ class Tracker:
 
     def status(self, status: str) -> None:
         """Record the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
-        self._add("status", status=status, time=self._now())
+        self._add("status", status=status, time=now())
 
     def flush(self, log: Callable[[str], None] | None = None, seconds: float = STOPPED_SECONDS) -> int:
         """Wait until the store has everything, and return how many entries it misses; warn why, and what to type.
@@ -177,9 +165,6 @@ class Tracker:
                 f"tracking: {left} of {len(self._journal.entries)} entries are not sent yet ({reason}); they are kept, "
                 f"and {self._sending_command()} sends them"
             )
-            for entry in self._journal.entries[self._journal.sent :]:
-                if entry.call == "register":
-                    self._warn(f"the model is not registered as {entry.arguments['name']} yet: it will be with them")
         return left
 
     def close(self, seconds: float | None = None) -> int:
@@ -227,12 +212,7 @@ class Tracker:
             self._warn(f"tracking: the journal cannot be written ({error}); what is not sent is lost when the run ends")
         self._sender.notify()
 
-    def _now(self) -> int:
-        """Return the time in milliseconds, never before what was recorded, as clocks may be set back."""
-        return max(int(time.time() * 1000), self._latest)
-
     def _remember(self, call: str, arguments: Mapping[str, Any]) -> None:
-        self._latest = max(self._latest, int(arguments.get("time") or 0))
         match call:
             case "params":
                 self._params |= arguments["values"]
@@ -240,13 +220,6 @@ class Tracker:
                 self._metrics |= {(name, arguments["step"]) for name in arguments["values"]}
             case "dataset":
                 self._datasets.add(arguments["digest"])
-
-
-def _unusable(spec: RunSpec, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:200]
-    problem = f"tracking={spec.settings.kind} cannot be used ({reason})"
-    expected = "a store that can be opened, and that no other program keeps locked"
-    return UserError(problem, expected, "tracking=off" if spec.settings.kind == "local" else "tracking=local")
 
 
 def open_tracker(spec: RunSpec, warn: Callable[[str], None]) -> Tracker:
@@ -258,5 +231,7 @@ def open_tracker(spec: RunSpec, warn: Callable[[str], None]) -> Tracker:
     if spec.settings.kind == "off":
         return Tracker()
     tracker = Tracker(spec, warn)
-    tracker.begin()
+    before = {} if tracker.recorded_status is None else {"failed_stage": "", "error": ""}
+    tracker.status("RUNNING")
+    tracker.tags({**before, **spec.tags})
     return tracker

@@ -77,7 +77,7 @@ def test_what_cannot_be_shown_is_said_in_one_line(outputs: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in refused("--port", str(port), "--outputs", str(outputs))
+        assert f"port {port} of 127.0.0.1 cannot be had" in refused("--port", str(port), "--outputs", str(outputs))
 
 
 @pytest.mark.engines

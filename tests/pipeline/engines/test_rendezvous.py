@@ -22,7 +22,7 @@ from pipeline.engines.local import local_tasks
 from pipeline.engines.rendezvous import wait_for_members
 from pipeline.run.engine import Task
 from pipeline.system import signals
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
 from tests.pipeline.engines.test_cluster import Running

@@ -1,10 +1,12 @@
 """A folder from somebody else brings settings, and no code that the configuration does not name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pipeline.planning.inherited import add_overrides_of_run
+from pipeline.command_line.arguments import read_arguments
+from pipeline.planning.inherited import inherit_overrides
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.store import Store
 from stages.errors import UserError
@@ -44,6 +46,12 @@ NEVER = ("--config-dir=/tmp/evil", "-m", "hydra/launcher=basic", "hydra.searchpa
          "+hydra.job.chdir=true", "a b=1", "")  # fmt: skip
 
 
+def taken_over(words: Sequence[str]) -> list[str]:
+    """Returns the overrides of a command line, with those that it inherits."""
+    arguments = inherit_overrides(read_arguments(words))
+    return [*arguments.overrides, *arguments.inherited]
+
+
 def foreign(folder: Path, *overrides: str) -> Path:
     place = folder / "from_a_friend"
     place.mkdir()
@@ -55,7 +63,7 @@ def foreign(folder: Path, *overrides: str) -> Path:
 @pytest.mark.parametrize("overrides", HARMLESS, ids=range(len(HARMLESS)))
 def test_settings_are_taken_over(overrides: list[str], option: str, tmp_path: Path) -> None:
     place = foreign(tmp_path, *overrides)
-    assert add_overrides_of_run([f"{option}={place}"])[1:] == overrides
+    assert taken_over([f"{option}={place}"])[1:] == overrides
 
 
 @pytest.mark.parametrize("option", ["resume", "fork"])
@@ -63,27 +71,25 @@ def test_settings_are_taken_over(overrides: list[str], option: str, tmp_path: Pa
 def test_what_would_run_or_leave_is_asked_for(override: str, option: str, tmp_path: Path) -> None:
     place = foreign(tmp_path, "train.epochs=7", override)
     with pytest.raises(UserError, match=ASKED[override]) as raised:
-        add_overrides_of_run([f"{option}={place}"])
+        taken_over([f"{option}={place}"])
     assert raised.value.fix == "trust=true"
-    assert add_overrides_of_run([f"{option}={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
+    assert taken_over([f"{option}={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
     key = override.lstrip("+").partition("=")[0]
-    assert override not in add_overrides_of_run([f"{option}={place}", f"{key}=x"])  # typed by the user
+    assert override not in taken_over([f"{option}={place}", f"{key}=x"])  # typed by the user
 
 
 @pytest.mark.parametrize("override", NEVER)
 @pytest.mark.parametrize("trust", [[], ["trust=true"]])
 def test_flags_are_no_settings_of_a_run(override: str, trust: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which no run has"):
-        add_overrides_of_run([f"resume={foreign(tmp_path, override)}", *trust])
+        taken_over([f"resume={foreign(tmp_path, override)}", *trust])
 
 
 def test_a_folder_cannot_trust_itself(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"run os\.system.*run evil\.net"):
-        add_overrides_of_run(
-            [f"resume={foreign(tmp_path, 'trust=true', 'a._target_=os.system', 'b._target_=evil.net')}"]
-        )
+        taken_over([f"resume={foreign(tmp_path, 'trust=true', 'a._target_=os.system', 'b._target_=evil.net')}"])
     with pytest.raises(UserError):
-        add_overrides_of_run([f"resume={tmp_path}/from_a_friend", "trust=false"])
+        taken_over([f"resume={tmp_path}/from_a_friend", "trust=false"])
 
 
 def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
@@ -92,9 +98,9 @@ def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
     option.write_text("network:\n  _target_: my_package.tiny.tiny\n")
     place = foreign(tmp_path, "model.network._target_=my_package.tiny.tiny")
     with pytest.raises(UserError, match="would run my_package"):
-        add_overrides_of_run([f"fork={place}"])
+        taken_over([f"fork={place}"])
     assert (
-        add_overrides_of_run([f"fork={place}"], [tmp_path / "my_conf"])[-1]
+        taken_over([f"fork={place}", f"--config-dir={tmp_path / 'my_conf'}"])[-1]
         == "model.network._target_=my_package.tiny.tiny"
     )
 
@@ -112,6 +118,6 @@ def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, m
     monkeypatch.setattr("pipeline.planning.inherited.run_of_model", found)
     for words in ([], ["tracking=server"], ["tracking=ours"], ["tracking=ours", "tracking.uri=http://127.0.0.1:8"]):
         with pytest.raises(UserError, match="asked"):
-            add_overrides_of_run(["run=models:/digits@champion", *words, f"outputs={tmp_path}"], [tmp_path])
+            taken_over(["run=models:/digits@champion", *words, f"outputs={tmp_path}", f"--config-dir={tmp_path}"])
     addresses = ["http://127.0.0.1:5000", "http://127.0.0.1:4711", "http://127.0.0.1:8"]
     assert asked == [("local", None), *(("server", address) for address in addresses)]

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from mlflow import MlflowClient
-from omegaconf import OmegaConf
 
 from pipeline.planning.earlier import plan_of
 from pipeline.tracking.models import RESULTS
@@ -19,7 +18,7 @@ from stages.errors import UserError
 from stages.load.digits import digits
 from stages.settings.data import DigitsSettings
 from tests import commands
-from tests.pipeline.experiments import BARE, QUICK, experiment
+from tests.pipeline.experiments import QUICK, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +76,7 @@ def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Pat
     assert second["weights"] == first["weights"]
     assert second["facts"]["val_examples"] == first["facts"]["val_examples"]
     assert second["metrics"]["val/best_loss"] == first["metrics"]["val/best_loss"]
-    again_line = "these run again, as their results are not saved: strategy, load, augment, model"
-    assert f"reused normalize, train; {again_line}" in printed
+    assert "reused: normalize, train; these run: strategy, load, augment, model, evaluate, export" in printed
     client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
     assert client.get_run(second["run_id"]).data.tags["reused_run"] == first["run_id"]
 
@@ -126,42 +124,6 @@ def test_a_registered_model_is_evaluated(trained: Path, outputs: Path, monkeypat
     assert summary(again)["metrics"]["test/loss"] == summary(trained)["metrics"]["test/loss"]
 
 
-def test_a_model_is_evaluated_where_its_run_has_no_folder(tmp_path: Path, migrated_store: Path) -> None:
-    """The run's results come from MLflow, once; what it would send or execute is trusted no more than another's."""
-    there, here, store = tmp_path / "there", tmp_path / "here", tmp_path / "store.db"
-    here.mkdir()
-    shutil.copy(migrated_store, store)
-    server = ("tracking=server", f"tracking.uri=sqlite:///{store}")
-    done = commands.run(*TRAINED, BARE[0], *server, f"outputs={there}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    [folder] = there.glob("runs/*/*")
-    first = summary(folder)
-    shutil.rmtree(there / "runs")
-
-    model = f"runs:/{first['run_id']}"
-    again, printed = begin(model, here, *server, "pipeline.export=null")
-    assert summary(again)["metrics"]["test/loss"] == first["metrics"]["test/loss"]
-    assert "reused normalize, train" in printed
-    [copy] = here.glob("cache/run-*")
-    assert (
-        MlflowClient(f"sqlite:///{store}").get_run(summary(again)["run_id"]).data.tags["reused_run"] == first["run_id"]
-    )
-
-    hostile = OmegaConf.load(copy / "summary.json")
-    hostile.overrides = [*hostile.overrides, "model.weights=/secret.weights.h5"]
-    (copy / "summary.json").write_text(json.dumps(OmegaConf.to_container(hostile)))
-    refused = commands.run("from=evaluate", f"run={model}", *server, f"outputs={here}")
-    assert refused.returncode == 2
-    assert "model.weights=/secret.weights.h5" in refused.stderr
-
-    shutil.rmtree(copy)
-    shutil.rmtree(next(there.glob(f"artifacts/*/{first['run_id']}/artifacts/results")))
-    refused = commands.run("from=evaluate", f"run={model}", *server, f"outputs={here}")
-    assert refused.returncode == 2
-    assert "nor are its results in MLflow" in refused.stderr
-    assert not list((here / "cache").iterdir())
-
-
 OWN = """
 from pathlib import Path
 from stages.reuse import allow_reuse
@@ -202,8 +164,8 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
     [run] = outputs.glob("runs/*/*")
     done = commands.run("from=report", f"run={run}", "trust=true", f"outputs={outputs}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ("reused count" in done.stdout) == (function == "kept")
-    assert ("these run again, as their results are not saved: load, count" in done.stdout) == (function == "slow")
+    told = "reused: count; these run: report" if function == "kept" else "reused: none; these run: load, count, report"
+    assert told in done.stdout
     assert (tmp_path / "slow").read_text() == calls
     assert [summary(folder)["metrics"]["report/n"] for folder in outputs.glob("runs/*/*")] == [64, 64]
 

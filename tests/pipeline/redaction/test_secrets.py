@@ -304,7 +304,6 @@ def test_a_servers_password_reaches_that_server_alone_and_no_address(
         place = f"127.0.0.1:{server.server_port}"
         for address in (f"http://heinrich:p%40ss-word@{place}", f"http://{place}"):
             settings = TrackingSettings(kind="server", uri=address)
-            assert Store(settings, tmp_path).uri == f"http://{place}"
             assert "heinrich" not in Store(settings, tmp_path).open_with("1", "a")
             with pytest.raises(MlflowException):
                 Store(settings, tmp_path).client().get_run("a")

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -128,6 +129,10 @@ def test_an_error_of_a_full_disk_is_no_defect(tmp_path: Path) -> None:
     of_hdf5 = OSError(errno.ENOSPC, "Can't synchronously write data (time = …\n, file descriptor = 3)")
     said = str(no_room(of_hdf5))
     assert said.startswith("a file cannot be written (No space left on device). Expected a folder with room")
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        wrapped = RuntimeError("wrapped")
+        wrapped.__cause__ = OSError(number, os.strerror(number), "x")
+        assert str(no_room(wrapped)).startswith(f"x cannot be written ({os.strerror(number)})")
     assert no_room(OSError(errno.EACCES, "Permission denied")) is None
     assert no_room(ValueError("No space left on device")) is None
 

@@ -208,21 +208,17 @@ def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
     assert client.get_logged_model(uri.rpartition("/")[2]).status == "READY"
 
 
-def test_the_tracked_model_has_its_card_its_settings_and_an_example(finished: Path) -> None:
+def test_the_tracked_model_has_an_example_and_the_run_its_card(finished: Path) -> None:
     client, run = only_run(finished)
     folder = next(finished.glob("artifacts/**/MLmodel")).parent
     model = mlflow.models.Model.load(folder)
-    assert model.metadata == {
-        "class_names": list("0123456789"), "configuration": "config.yaml", "model_card": "model_card.md",
-    }  # fmt: skip
-    assert (folder / "config.yaml").read_bytes() == (only_folder(finished) / "config.yaml").read_bytes()
+    assert model.metadata == {"class_names": list("0123456789")}
     example = model.load_input_example(str(folder))
     assert example.shape == (1, 8, 8, 1)
     assert json.loads(model.get_serving_input(str(folder))) == {"inputs": example.tolist()}
-    card = (folder / "model_card.md").read_text()
+    card = (only_folder(finished) / "export" / "model_card.md").read_text()
     assert f"| test/accuracy | {run.data.metrics['test/accuracy']:.4f} | " in card
-    assert {f"## {part}" for part in ("Model", "Data", "Metrics", "Training", "Limits")} <= set(card.splitlines())
-    assert (only_folder(finished) / "export" / "model_card.md").read_text() == card
+    assert {"## Metrics", "## Training"} <= set(card.splitlines())
     assert "model_card.md" in {entry.path for entry in client.list_artifacts(run.info.run_id)}
 
 

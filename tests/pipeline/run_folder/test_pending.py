@@ -166,16 +166,6 @@ def test_a_run_that_cannot_be_read_is_named_and_passed_over(
     assert (folder / NAME).read_bytes() == before
 
 
-def test_a_damaged_configuration_is_told_in_one_line(outputs: Path) -> None:
-    folder = killed_run(outputs)
-    for content in (b"a: [", b"\0" * 50, b"7", b"\xff\xfe"):
-        (folder / "config.yaml").write_bytes(content)
-        assert resolve(job(outputs, f"resume={folder}"), Console()).folder == folder  # the very settings
-        asked = job(outputs, f"resume={folder}", "strategy=mirrored")
-        with pytest.raises(UserError, match=r"config\.yaml cannot be read"):
-            resolve(asked, Console())
-
-
 def test_metrics_that_are_no_numbers_are_read_back(tmp_path: Path) -> None:
     Summary(None, "KILLED", "x", str(tmp_path), {}, metrics={"train/loss": float("nan")}).write(tmp_path)
     assert json.loads((tmp_path / NAME).read_text())["metrics"] == {"train/loss": None}

@@ -16,7 +16,7 @@ from pipeline.sweep.queue import JobProcess, Scheduler
 from pipeline.sweep.slots import Slot
 from pipeline.system import signals
 from pipeline.system.processes import LocalProcess
-from pipeline.system.signal_listener import Interrupted, signal_request
+from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 

@@ -17,7 +17,7 @@ import sys, threading, time
 from pipeline.exit_codes import FAILED
 from pipeline.system import pulse, signals
 from pipeline.system.pulse import watching_itself
-from pipeline.system.signal_listener import Interrupted
+from pipeline.system.signals import Interrupted
 
 code = 0
 last_words = signals.on_forced_exit(lambda request: print("by force", request.reason, flush=True))

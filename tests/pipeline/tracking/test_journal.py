@@ -210,7 +210,7 @@ def test_a_folder_names_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert sync.main([f"--outputs={tmp_path}"]) == 1
     assert "was recorded by" in capsys.readouterr().err
     with (folder / NAME).open("a") as file:
-        file.write('{"call": "open", "given": {"run_id": "x"}}\n')
+        file.write('\n{"call": "open", "given": {"run_id": "x"}}')
     journal = Journal(folder)
     assert journal.damaged == 1
     assert all(entry.call != "open" for entry in journal.entries)

@@ -8,8 +8,8 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline.checks.registry import check_rules
-from pipeline.tracking import registry
 from pipeline.tracking.journal import Journal
+from pipeline.tracking.registry import Registry
 from stages.errors import UserError
 from stages.results import Exported
 from tests.pipeline.experiments import experiment
@@ -84,15 +84,15 @@ def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered_run(outputs, "first", wrong=40)
-    compared = registry.compared_with
+    compared = Registry.compared_with
 
     def during(*given: Any) -> tuple[bool, str]:
-        monkeypatch.setattr(registry, "compared_with", compared)
+        monkeypatch.setattr(Registry, "compared_with", compared)
         verdict = compared(*given)
         assert "is now version 3" in registered_run(outputs, "best", wrong=1)[1]
         return verdict
 
-    monkeypatch.setattr(registry, "compared_with", during)
+    monkeypatch.setattr(Registry, "compared_with", during)
     assert "stays version 3: this one is not better" in registered_run(outputs, "good", wrong=10)[1]
     assert champion(client(outputs)) == "3"
 
