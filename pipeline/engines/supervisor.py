@@ -221,8 +221,7 @@ def _member(heartbeats: Pulse, order: _Order) -> None:
     """Run in the process of one member of the cluster."""
     task = order.task
     ahead = order.clock - (time.time() - time.monotonic())  # on another machine the monotonic clock is another one
-    deadline = order.job.deadline
-    job = replace(order.job, started=order.job.started + ahead, deadline=None if deadline is None else deadline + ahead)
+    job = replace(order.job, started=order.job.started + ahead)
     assert job.folder is not None
     if not task.is_chief:
         streams.append_to(job.folder / f"{task.name}.log")

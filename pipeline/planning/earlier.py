@@ -49,7 +49,6 @@ What only the data and the network themselves can tell is compared with the chec
 """
 
 
-
 def resolve(job: Job, console: Console) -> Job:
     """Return `job` with the run that it resumes or forks. The order is important:
 

@@ -42,8 +42,7 @@ class Job:
     folder: of the run; None: a new one under `outputs/runs`.
     sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
     resumed: the run that goes on in its own folder; forked: the one from whose weights a new run starts.
-    started: when the user began to wait for it; deadline: when `job_timeout_seconds` is reached. Both in seconds of
-        `time.monotonic()`.
+    started: when the user began to wait for it, in seconds of `time.monotonic()`.
     on_epoch: of a search's trial.
     tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
     only_trains: whether the stages after training are left out, as another job runs them.
@@ -56,7 +55,6 @@ class Job:
     resumed: Summary | None = None
     forked: Summary | None = None
     started: float = field(default_factory=time.monotonic)
-    deadline: float | None = None
     on_epoch: OnEpoch | None = None
     run_name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -27,8 +27,7 @@ from pipeline.provenance.versions import environment, packages, versions
 from pipeline.redaction import redact, redact_file, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
-from pipeline.run.facts import NOTE, begun_tags, run_description, show_summary, show_times
-from pipeline.run.naming import CHOOSES_A_RUN, run_name
+from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, run_description, run_name, show_summary, show_times
 from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.summary import NAME, PRUNED, StageOutcome, Summary, one_line
@@ -78,8 +77,8 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
     code = DONE
     with ExitStack() as resources, signals.listening(), signals.uninterrupted():
         run: Run | None = None
-        if job.deadline is not None:
-            signals.time_out(job.deadline, job.experiment.job_timeout_seconds or 0)
+        if (limit := job.experiment.job_timeout_seconds) is not None:
+            signals.time_out(job.started + limit, limit)
         try:
             job = resources.enter_context(claimed(job))
             folder = job.folder or Path()  # of a claimed job never None
@@ -201,14 +200,12 @@ def begin(job: Job, console: Console) -> Run:
         code.write(folder)
         summary.write(folder)
         tracker = open_tracker(_spec(job, folder, state), console.warn)
-    except (UserError, OSError) as error:  # after a signal the store may have the run, which is kept
+    except (UserError, OSError):  # after a signal the store may have the run, which is kept
         with suppress(OSError):
             if job.resumed is not None:
                 job.resumed.write(folder)  # as it was
             else:
                 (folder / NAME).unlink(missing_ok=True)  # no run; a new folder goes with its claim
-        if isinstance(error, OSError):
-            raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
         raise
     if summary.run_id != tracker.run_id:
         summary.run_id = tracker.run_id

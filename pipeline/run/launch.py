@@ -1,6 +1,5 @@
 """Runs one job, on the engine that its configuration names."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,8 +42,6 @@ def run_job(job: Job, console: Console) -> int:
         return all_written(DONE)
     if job.resumed is not None and job.resumed.status == "FINISHED":
         return _close_finished(job.resumed, experiment, console)
-    if experiment.job_timeout_seconds is not None:
-        job = replace(job, deadline=time.monotonic() + experiment.job_timeout_seconds)
     return engine_of(experiment).run(job, plan, console)
 
 

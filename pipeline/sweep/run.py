@@ -16,8 +16,7 @@ from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.planning.earlier import forked_run, other_run, plan_of
 from pipeline.planning.job import Job
 from pipeline.provenance.source_digest import Sources
-from pipeline.run.facts import show_plan
-from pipeline.run.naming import sweep_name
+from pipeline.run.facts import show_plan, sweep_name
 from pipeline.run_folder.runs import has_finished
 from pipeline.sweep.jobs import SweepJob, job_labels, typed
 from pipeline.sweep.session import Session

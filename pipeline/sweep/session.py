@@ -22,8 +22,7 @@ from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.planning.plan import after_training
 from pipeline.provenance.code_state import code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources, new_for_other_code
-from pipeline.run import naming
-from pipeline.run.facts import NOTE, begun_tags, sweep_description
+from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, label, sweep_description
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, read_run
@@ -117,7 +116,7 @@ class Session(ABC):
 
     def job(self, made: SweepJob, on_epoch: OnEpoch | None = None) -> Job:
         """Return the run that a job is to be."""
-        name = naming.label(made.label.split(), made.experiment.choices)
+        name = label(made.label.split(), made.experiment.choices)
         return Job(
             made.experiment,
             made.overrides,
@@ -216,7 +215,7 @@ class Session(ABC):
             document = copy.deepcopy(made.experiment.document)
             document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
             experiment = read(document, made.experiment.choices, made.experiment.config_dirs)
-            own = [line for line in made.overrides if split_override(line)[0] not in naming.CHOOSES_A_RUN]
+            own = [line for line in made.overrides if split_override(line)[0] not in CHOOSES_A_RUN]
             overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
             final = SweepJob(made.number, made.label, experiment, overrides, finishes=True)
             made.finished_by = final.folder
@@ -307,8 +306,8 @@ class Session(ABC):
             console.log(line)
         paths = write(comparison, self.folder)
         console.log(f"comparison  {shorter(self.folder / 'comparison.html')}")
-        for label, line in zip(("open", ""), (parent.open_with or "").splitlines(), strict=False):
-            console.log(f"{label:11} {line}")
+        for title, line in zip(("open", ""), (parent.open_with or "").splitlines(), strict=False):
+            console.log(f"{title:11} {line}")
         if code != DONE:
             console.log(f"{'resume':11} {resuming_command()}")
         for path in (*paths, *more):

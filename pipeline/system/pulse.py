@@ -8,11 +8,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipeline.exit_codes import FAILED
 from pipeline.system import signals
 from pipeline.system.signals import Request
+
+if TYPE_CHECKING:
+    from pipeline.system.processes import ChildProcess
 
 IDLE_SHARE = 0.005
 """Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
@@ -79,17 +82,6 @@ def epoch(number: int, metrics: Mapping[str, float]) -> None:
         _pulse.epoch(number, metrics.get("val/accuracy", math.nan))
 
 
-class Watched(Protocol):
-    """The part of a process that a Watch sees; see `pipeline.system.processes.ChildProcess`."""
-
-    @property
-    def last_beat(self) -> float: ...
-
-    def cpu_seconds(self) -> float: ...
-
-    def is_stopped(self) -> bool: ...
-
-
 class Watch:
     """Watches whether `process` hangs.
 
@@ -97,7 +89,7 @@ class Watch:
     computes for an hour without a safe place does not.
     """
 
-    def __init__(self, process: Watched, limit: float) -> None:
+    def __init__(self, process: "ChildProcess | Pulse", limit: float) -> None:
         self._process = process
         self._limit = limit
         self._seen = time.monotonic()

@@ -130,14 +130,10 @@ class Listener:
             os.set_blocking(end, False)
         for number in (*STOPS, POKE):
             if number != signal.SIGHUP or not self.is_detached:
-                self._before[number] = signal.signal(number, self._interrupt if number == POKE else self._handle)
+                self._before[number] = signal.signal(number, self._interrupt if number == POKE else self.handle)
         signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=self.pipe[:1], daemon=True, name="signals").start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-
-    def reinstall(self) -> None:
-        """Restore the handler of SIGTERM, which TensorFlow replaces when it joins a cluster."""
-        signal.signal(signal.SIGTERM, self._handle)
 
     def stop(self) -> None:
         """Undo `start`."""
@@ -172,7 +168,7 @@ class Listener:
             return bool(numbers)
         return True
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         if self.pipe is not None:
             self._receive(self.pipe[0])
 
@@ -225,13 +221,10 @@ _listener = Listener()
 
 @contextmanager
 def listening(owns_process: bool = False) -> Iterator[None]:
-    """Count SIGINT, SIGTERM and SIGHUP inside the block (SIGHUP unless it was ignored before, as by `nohup`).
-
-    No-op within itself and outside the main thread.
+    """Count SIGINT, SIGTERM and SIGHUP (unless `nohup` ignores it); no-op within itself and in other threads.
 
     Args:
-        owns_process: whether the process is the framework's own, which may be ended by force; it then listens until
-            its end.
+        owns_process: whether the process is the framework's own: it may be ended by force, and listens until its end.
     """
     global _listener  # a new one each time: the previous one's thread may still note a signal
     if _listener.pipe is not None or threading.current_thread() is not threading.main_thread():
@@ -250,7 +243,7 @@ def listening(owns_process: bool = False) -> Iterator[None]:
 
 
 def owns_process() -> bool:
-    """Return whether the process is the framework's own, and not, say, a notebook's."""
+    """Return whether the process is the framework's own, and not a notebook's."""
     return _listener.owns_process
 
 
@@ -271,7 +264,7 @@ def check() -> None:
     """
     if _listener.pipe is None or threading.current_thread() is not threading.main_thread():
         return
-    _listener.reinstall()
+    signal.signal(signal.SIGTERM, _listener.handle)  # which TensorFlow replaces when it joins a cluster
     if _listener.request is not None and _listener.part.mode.checks:
         raise Interrupted(_listener.request)
 
@@ -331,8 +324,7 @@ def supervising() -> AbstractContextManager[None]:
 def ending(exit_code: int | None = None) -> AbstractContextManager[None]:
     """Protect the end of a run, its summary and its status, from signals.
 
-    Args:
-        exit_code: of the process if it is then ended by force; None: the signal's.
+    A process that is then ended by force has `exit_code`; for None the signal's.
     """
     return _in("ending", exit_code)
 

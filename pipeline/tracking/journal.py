@@ -48,6 +48,7 @@ class Journal:
         self.entries: list[Entry] = []
         self.sent = self.damaged = 0
         self._unwritten: list[str] = []
+        self._flushed = 0
         self._lock = threading.RLock()
         with suppress(OSError):
             self._read((folder / NAME).read_bytes())
@@ -94,7 +95,10 @@ class Journal:
             atomic_write(self.folder / SENT, json.dumps(count), durable=False)
 
     def flush(self) -> None:
-        """Flush to disk."""
+        """Flush to disk what has been added since the last time."""
+        if self._flushed == (count := len(self.entries)):
+            return
+        self._flushed = count
         with suppress(OSError):  # deleted, or on a lost disk: the store is sent to all the same
             fsync(self.folder / NAME)
 

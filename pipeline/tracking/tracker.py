@@ -1,17 +1,21 @@
 """The tracker that a run and its stages record with: into the run's journal first, from there to the store."""
 
 import shlex
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
-from pipeline.tracking.journal import NAME, Journal
+from pipeline.system.pulse import beat
+from pipeline.system.signals import Interrupted, stopping
+from pipeline.tracking.journal import NAME, Entry, Journal
 from pipeline.tracking.params import param_texts
-from pipeline.tracking.sender import STOPPED_SECONDS, Sender
 from pipeline.tracking.stored_run import RunSpec, StoredRun
 from stages.errors import UserError
 from stages.targets import class_at
@@ -19,11 +23,130 @@ from stages.targets import class_at
 if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
     from stages.results import Dataset, Exported
 
+STOPPED_SECONDS = 4.0
+"""Seconds that the end of a run that was stopped, and is to end soon, waits for the store."""
+
+FINISHED_SECONDS = 20.0
+"""Seconds that a run that was not stopped waits for a store that does not answer."""
+
+LONGEST_SECONDS = 600.0
+"""Seconds that such a run waits for a store that answers, but slowly."""
+
+RETRY_SECONDS = 2.0
+POLL_SECONDS = 0.02
+TOLD_AFTER_SECONDS = 3.0
+TOLD_EVERY_SECONDS = 15.0
+
+
+class Sender:
+    """Sends what `journal` has and the store has not, in order, and again where the store does not answer.
+
+    Args:
+        warn: gets a line when the store goes away, when it is back, and for every entry that it refuses.
+
+    Attributes:
+        trouble: why the store takes nothing at the moment.
+        refused: entries, and values of entries, that the store will never take, and why.
+    """
+
+    def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
+        self.trouble: str | None = None
+        self.refused: list[str] = []
+        self._last_answer = time.monotonic()
+        self._run = run
+        self._journal = journal
+        self._warn = warn
+        self._wake = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._work, daemon=True, name="tracking").start()
+
+    def notify(self) -> None:
+        """Wake the thread."""
+        self._wake.set()
+
+    def wait(
+        self,
+        seconds: float,
+        longest: float,
+        log: Callable[[str], None] = lambda line: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> str | None:
+        """Wait until the store has everything; return why it has not, or None where it has.
+
+        Args:
+            seconds: since the store last answered. longest: seconds in all.
+        """
+        began = self._last_answer = time.monotonic()
+        say_at = began + TOLD_AFTER_SECONDS
+        self.notify()
+        while self._journal.unsent:
+            time.sleep(POLL_SECONDS)
+            beat()
+            now = time.monotonic()
+            if stopped():
+                return "it was stopped while it waited"
+            if now - began > longest or (self.trouble is not None and now - self._last_answer > seconds):
+                return self.trouble or f"the store is too slow: not done after {longest:.0f} s"
+            if now > say_at:
+                say_at = now + TOLD_EVERY_SECONDS
+                left = self._journal.unsent
+                log(f"sending {left} entries to the store, {longest:.0f} s at most (Ctrl-C leaves them for later)")
+        return None
+
+    def close(self) -> None:
+        """End the thread: no entry is begun afterwards."""
+        self._closed = True
+        self.notify()
+
+    def _work(self) -> None:
+        while not self._closed:
+            self._wake.clear()
+            if not (self._journal.unsent and self._send()):
+                self._wake.wait(RETRY_SECONDS)
+
+    def _send(self) -> bool:
+        """Send the next entry; return whether it is done with."""
+        try:
+            self._journal.flush()
+            self._try(self._journal.entries[self._journal.sent])
+            self._journal.mark_sent(self._journal.sent + 1)
+        except Exception as error:  # whatever it is, training continues
+            reason = _reason(error)
+            if self.trouble is None:
+                self._warn(f"tracking: the store does not take what is sent ({reason}); it is kept and sent again")
+            self.trouble = reason
+            return False
+        if self.trouble is not None:
+            self.trouble = None
+            self._warn("tracking: the store is back")
+        self._last_answer = time.monotonic()
+        return True
+
+    def _try(self, entry: Entry) -> None:
+        """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""
+        try:
+            self._run.send(entry)
+        except Exception as error:
+            if not self._run.refuses(error):
+                raise
+            values = entry.arguments.get("values", {})
+            if len(values) > 1:
+                for name, value in values.items():
+                    self._try(replace(entry, arguments={**entry.arguments, "values": {name: value}}))
+                return
+            self.refused.append(f"{entry} ({_reason(error)})")
+            self._warn(f"tracking: the store refuses {self.refused[-1]}")
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(redact(str(error))).split())[:200]}"
+
+
 SYSTEM = "system/"
 """Prefix of the metrics of the machine, which MLflow shows on a page of its own, and by time."""
 
 
-def now() -> int:
+def _now() -> int:
     """Return the time in milliseconds since 1970."""
     return int(time.time() * 1000)
 
@@ -107,16 +230,12 @@ class Tracker:
         plain = redact({str(name): str(value) for name, value in values.items()})
         self._add("tags", values={name: text[:5000] for name, text in plain.items()})
 
-    def metrics(self, values: Mapping[str, float], step: int = 0, time: int | None = None) -> None:
-        """Record one batch of metrics at `step`; the first value of a name at a step stays.
-
-        Args:
-            time: when they were measured, in milliseconds since 1970; None: now.
-        """
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Record one batch of metrics at `step`; the first value of a name at a step stays."""
         named = {str(redact(name)): float(value) for name, value in values.items()}
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
-            self._add("metrics", values=new, step=step, time=now() if time is None else time)
+            self._add("metrics", values=new, step=step, time=_now())
 
     def steps(self) -> set[tuple[str, int]]:
         """Return the names of the metrics recorded so far, each with every step that it has."""
@@ -147,7 +266,7 @@ class Tracker:
 
     def status(self, status: str) -> None:
         """Record the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
-        self._add("status", status=status, time=now())
+        self._add("status", status=status, time=_now())
 
     def flush(self, log: Callable[[str], None] | None = None, seconds: float = STOPPED_SECONDS) -> int:
         """Wait until the store has everything, and return how many entries it misses; warn why, and what to type.
@@ -158,7 +277,12 @@ class Tracker:
         """
         if not self.is_on:
             return 0
-        reason = self._sender.flush(log) if log is not None else self._sender.wait(seconds, seconds)
+        reason: str | None = "it was stopped while it waited"
+        if log is None:
+            reason = self._sender.wait(seconds, seconds)
+        else:
+            with suppress(Interrupted), stopping() as stop:  # a signal ends the wait
+                reason = self._sender.wait(FINISHED_SECONDS, LONGEST_SECONDS, log, lambda: stop.requested)
         left = self.unsent
         if left:
             self._warn(

@@ -15,7 +15,7 @@ from pipeline.console import Console
 from pipeline.planning.earlier import prepare, resolve
 from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
-from pipeline.run.naming import run_name
+from pipeline.run.facts import run_name
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare, latest
 from stages.errors import UserError

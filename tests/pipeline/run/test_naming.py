@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.paths import new_folder_name
-from pipeline.run.facts import LONGEST, code, escaped, run_description, sweep_description
-from pipeline.run.naming import label, run_name, sweep_name
+from pipeline.run.facts import LONGEST, code, escaped, label, run_description, run_name, sweep_description, sweep_name
 from pipeline.run_folder.summary import StageOutcome, Summary
 
 GROUPS = {"strategy": "mirrored", "precision": "float32", "model": "mlp"}

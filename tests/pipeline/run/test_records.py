@@ -15,8 +15,7 @@ from mlflow.utils.validation import _validate_metric_name
 
 from pipeline.console import Console
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.reporter import metric_name
-from pipeline.run.runner import BoundStage, StageRunner
+from pipeline.run.runner import BoundStage, StageRunner, metric_name
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
@@ -37,7 +36,7 @@ class Kept(Tracker):
     def params(self, values: Any) -> None:
         self.kept |= values
 
-    def metrics(self, values: Any, step: int = 0, time: Any = None) -> None:
+    def metrics(self, values: Any, step: int = 0) -> None:
         self.numbers |= {(name, step): value for name, value in values.items()}
 
     def artifact(self, path: Path, folder: str = "") -> None:

@@ -91,17 +91,17 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: pyt
     record(tracker, EPOCHS)
     tracker.status("FINISHED")
     said: list[str] = []
-    monkeypatch.setattr("pipeline.tracking.sender.TOLD_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr("pipeline.tracking.tracker.TOLD_AFTER_SECONDS", 0.2)
     began = time.monotonic()
-    monkeypatch.setattr("pipeline.tracking.sender.FINISHED_SECONDS", 1.0)
+    monkeypatch.setattr("pipeline.tracking.tracker.FINISHED_SECONDS", 1.0)
     assert tracker.flush(said.append) == 0
     assert time.monotonic() - began > 2
     assert "sending" in said[0]
     assert "600 s at most" in said[0]
     record(tracker, EPOCHS + 5)
-    monkeypatch.setattr("pipeline.tracking.sender.LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr("pipeline.tracking.tracker.LONGEST_SECONDS", 0.5)
     assert tracker.flush(said.append) > 0
-    monkeypatch.setattr("pipeline.tracking.sender.LONGEST_SECONDS", 60)
+    monkeypatch.setattr("pipeline.tracking.tracker.LONGEST_SECONDS", 60)
     with signals.listening():
         os.kill(os.getpid(), signal.SIGINT)
         assert tracker.flush(said.append) > 0
@@ -173,7 +173,7 @@ def test_a_store_of_ones_own_has_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is lost while it is away, nor twice in a resumed run; what it refuses is named."""
-    monkeypatch.setattr("pipeline.tracking.sender.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.tracking.tracker.RETRY_SECONDS", 0.1)
     tracker = begin(tmp_path, settings=OWN)
     tracker.metrics({"loss": 1.0}, 1)
     tracker.flush(seconds=30)

@@ -90,7 +90,7 @@ def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_comm
     lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal has what went into a deleted file, or into nothing."""
-    monkeypatch.setattr("pipeline.tracking.sender.STOPPED_SECONDS", 1.0)
+    monkeypatch.setattr("pipeline.tracking.tracker.STOPPED_SECONDS", 1.0)
     tracker = begin(outputs)
     record(tracker, EPOCHS)
     assert tracker.flush(seconds=30) == 0
