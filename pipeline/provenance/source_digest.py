@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
+from pipeline.provenance.versions import versions
 from pipeline.targets import find_package
 from stages.storage.atomic import atomic_write
 
@@ -71,7 +71,7 @@ def sources(experiment: Experiment) -> Sources:
     files |= _contents(CONF, results, "")
     for number, folder in enumerate(experiment.config_dirs):
         files |= _contents(folder, results, f"--config-dir {number}: ")
-    files |= {name: metadata.version(name) for name in NUMERIC}
+    files |= {name: versions()[name] for name in NUMERIC}
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
     for name in sorted(
         {target.partition(".")[0] for target in targets} - {*_PROJECT, *NUMERIC, *sys.stdlib_module_names}
