@@ -4,7 +4,6 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -123,31 +122,32 @@ class Grid:
             UserError: where `settings` zip or exclude what does not vary, or zip unequal numbers of values.
         """
         self._overrides = overrides
-        self._varying = {override.key_or_group: override for override in overrides if override.is_sweep_override()}
-        self._zips = [tuple(names) for names in settings.zipped() if names]
+        for override in overrides:
+            if override.is_interval_sweep():
+                problem = f"{override.input_line}: a sweep runs every value, and these have no steps"
+                raise UserError(problem, _VALUES, f"{override.key_or_group}=<a>,<b>")
+        values = {one.key_or_group: list(sweep_lines(one)) for one in overrides if one.is_sweep_override()}
+        zips = {name: tuple(names) for names in settings.zipped() for name in names}
         self._exclude = [
             {str(name): value if isinstance(value, list) else [value] for name, value in entry.items()}
             for entry in settings.exclude
         ]
-        for name, override in self._varying.items():
-            if override.is_interval_sweep():
-                problem = f"{override.input_line}: a sweep runs every value, and these have no steps"
-                raise UserError(problem, _VALUES, f"{name}=<a>,<b>")
-        for name in [name for part in (*self._zips, *self._exclude) for name in part]:
-            if name not in self._varying:
-                expected = [*self._varying] or "a setting with several values"
+        for name in (*zips, *itertools.chain(*self._exclude)):
+            if name not in values:
+                expected = [*values] or "a setting with several values"
                 raise UserError(f"sweep.zip or sweep.exclude names {name}, which does not vary", expected)
-        for names in self._zips:
-            lengths = {name: _length(self._varying[name]) for name in names}
-            if len({*lengths.values()}) > 1:
-                counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        self._axes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for key in values:
+            names = zips.get(key, (key,))
+            if len({len(values[name]) for name in names}) > 1:
+                counts = ", ".join(f"{name} {len(values[name])}" for name in names)
                 problem = f"sweep.zip: the numbers of values differ ({counts})"
                 raise UserError(problem, "as many values of each", "sweep.zip=[]")
+            self._axes[names] = list(zip(*(values[name] for name in names), strict=True))
 
     def __len__(self) -> int:
-        """Return how many jobs there are, those left out included, without making them."""
-        later = {name for names in self._zips for name in names[1:]}
-        return math.prod(_length(override) for name, override in self._varying.items() if name not in later)
+        """Return how many jobs there are, those left out included."""
+        return math.prod(map(len, self._axes.values()))
 
     def __iter__(self) -> Iterator[list[str]]:
         """Yield the overrides of each job, as a user types them.
@@ -155,14 +155,9 @@ class Grid:
         Raises:
             UserError: at the end, where `sweep.exclude` has left out all.
         """
-        zips = {name: names for names in self._zips for name in names}
-        axes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-        for key in self._varying:
-            names = zips.get(key, (key,))
-            axes[names] = list(zip(*(sweep_lines(self._varying[name]) for name in names), strict=True))
         count = 0
-        for values in itertools.product(*axes.values()):
-            lines = dict(zip(itertools.chain(*axes), itertools.chain(*values), strict=True))
+        for values in itertools.product(*self._axes.values()):
+            lines = dict(zip(itertools.chain(*self._axes), itertools.chain(*values), strict=True))
             job = [lines.get(one.key_or_group, str(one.input_line)) for one in self._overrides]
             if not self._is_excluded(job):
                 count += 1
@@ -181,15 +176,6 @@ class Grid:
         return any(
             all(str(values[name]) in map(str, excluded) for name, excluded in entry.items()) for entry in self._exclude
         )
-
-
-def _length(override: Override) -> int:
-    """Return how many values `override` takes in turn, without making them."""
-    value: Any = override.value()
-    if not override.is_range_sweep():
-        return len(value.list)
-    start, stop, step = (Decimal(part) for part in (value.start, value.stop, value.step))  # as Hydra counts
-    return max(0, math.ceil((stop - start) / step)) if step else 0
 
 
 def _with_patterns(word: str) -> str:
@@ -212,6 +198,9 @@ def _check_values(override: Override, options: Options, sweep: bool) -> None:
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
         override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))
-    is_counted = override.is_interval_sweep() or _length(override)
+    try:
+        is_counted = override.is_interval_sweep() or any(override.sweep_string_iterator())
+    except ValueError:  # a range of step 0
+        is_counted = False
     if getattr(value, "shuffle", False) or not is_counted:  # another order each time could not be resumed
         raise UserError(f"{typed} has no values in a fixed order", _VALUES, f"{key}=<a>,<b>")
