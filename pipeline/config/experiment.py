@@ -156,7 +156,7 @@ def read_sweep(document: DictConfig) -> SweepSettings:
 
 
 def _read_group(document: DictConfig, group: str, schema: type[Schema], is_optional: bool = False) -> Schema:
-    """Return the checked settings of a group; a primary configuration of the user's own may lack an optional one."""
+    """Return the checked settings of a group; the document of a job lacks an optional one, which is no part of it."""
     if is_optional and group not in document:
         return schema()
     _refuse_without_schema(document, group, schema)
